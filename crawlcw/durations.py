@@ -1,0 +1,63 @@
+"""A duration as users write it: a timedelta, a number of seconds, or `30s`, `5m`, `1h30m`."""
+
+import math
+import re
+from datetime import timedelta
+
+from crawlcw.errors import SettingsError
+
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_LONGEST = timedelta(days=36_500)
+
+
+def duration(value: timedelta | float | str) -> timedelta:
+    """Return *value* as a timedelta between 0 and 100 years.
+
+    Raises `SettingsError` for anything else.
+    """
+    try:
+        found = _read(value)
+    except (OverflowError, ValueError):
+        found = None
+    if found is None or not timedelta(0) <= found <= _LONGEST:
+        raise SettingsError(
+            f"{value!r} is not a duration: write seconds, or a text such as 30s, 5m, 1h30m, 7d"
+        )
+    return found
+
+
+def _read(value: timedelta | float | str) -> timedelta | None:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return timedelta(seconds=value) if math.isfinite(value) else None
+    text = value.strip().lower()
+    if _PART.sub("", text).strip() == "" and text:
+        return sum((float(n) * _UNITS[u] for n, u in _PART.findall(text)), timedelta(0))
+    return timedelta(seconds=float(text))
+
+
+def spoken(value: timedelta) -> str:
+    """Return *value* as short text: `45 s`, `4 min`, `2 h 10 min`, `3 d 4 h`."""
+    seconds = value.total_seconds()
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"

@@ -1,0 +1,143 @@
+"""Everything that can go wrong, by name.
+
+    CrawlcwError
+    ├── UsageError                     the user's mistake; exit 2
+    │   ├── SettingsError
+    │   └── SpiderError
+    ├── FetchError                     an attempt failed; carries a `Reason`
+    │   └── ParseRefusedError          the page would hang the HTML parser
+    └── LedgerError
+        ├── LedgerUnavailableError     no answer; try again, then exit 69
+        ├── LedgerConfigurationError   will never answer as configured; exit 78
+        └── LeaseLostError             somebody else holds the task now
+
+Every error makes its own sentence. What came from a server is kept as it is
+here, and is cleaned where it is stored or shown.
+"""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a task failed or is ignored: a closed list, stored in the ledger."""
+
+    # Worth another attempt, see `retry`.
+    DNS_TEMPORARY = "dns-temporary"
+    CONNECT = "connect"
+    TIMEOUT_CONNECT = "timeout-connect"
+    TIMEOUT_READ = "timeout-read"
+    TIMEOUT_TOTAL = "timeout-total"
+    DISCONNECTED = "disconnected"
+    PAYLOAD_TRUNCATED = "payload-truncated"
+    HTTP_STATUS = "http-status"  #: retried or not by its number
+    ROBOTS_UNAVAILABLE = "robots-unavailable"
+    PARSE_ERROR = "parse-error"  #: a callback raised
+
+    # A failure that another attempt would only repeat.
+    DNS_NXDOMAIN = "dns-nxdomain"
+    TLS = "tls"
+    PROTOCOL = "protocol"
+    HEADER_TOO_LARGE = "header-too-large"
+    CONTENT_ENCODING = "content-encoding"
+    REDIRECT_LOOP = "redirect-loop"
+    REDIRECT_LIMIT = "redirect-limit"
+    REDIRECT_INVALID = "redirect-invalid"
+    XML_UNSAFE = "xml-unsafe"
+    PARSE_KILLED = "parse-killed"
+    DOCUMENT_TOO_LARGE = "document-too-large"
+    STORE_REJECTED = "store-rejected"
+    CRASHED_WORKER = "crashed-worker"
+    INTERNAL = "internal"
+
+    # Unwanted: nothing failed, and `retry-failed` leaves them alone.
+    REFUSED_SCHEME = "refused-scheme"
+    REFUSED_SCOPE = "refused-scope"
+    REFUSED_ROBOTS = "refused-robots"
+    REFUSED_ADDRESS = "refused-address"
+    REFUSED_PORT = "refused-port"
+    REFUSED_CREDENTIALS = "refused-credentials"
+    REFUSED_DEPTH = "refused-depth"
+    REFUSED_TRAP = "refused-trap"
+    URL_INVALID = "url-invalid"
+    URL_TOO_LONG = "url-too-long"
+    CONTENT_TYPE = "content-type"
+
+
+#: The reasons which say that a task was unwanted, not that it failed.
+POLICY_REASONS = frozenset(
+    {
+        Reason.REFUSED_SCHEME,
+        Reason.REFUSED_SCOPE,
+        Reason.REFUSED_ROBOTS,
+        Reason.REFUSED_ADDRESS,
+        Reason.REFUSED_PORT,
+        Reason.REFUSED_CREDENTIALS,
+        Reason.REFUSED_DEPTH,
+        Reason.REFUSED_TRAP,
+        Reason.URL_INVALID,
+        Reason.URL_TOO_LONG,
+        Reason.CONTENT_TYPE,
+    }
+)
+FAILURE_REASONS = frozenset(Reason) - POLICY_REASONS
+
+
+class CrawlcwError(Exception):
+    """The base of all errors that crawlcw raises itself."""
+
+
+class UsageError(CrawlcwError):
+    """The user asked for something that cannot be; the text names the way out."""
+
+
+class SettingsError(UsageError):
+    """A setting has a name or a value that does not exist."""
+
+
+class SpiderError(UsageError):
+    """A spider cannot be found, loaded or run as it is written."""
+
+
+class FetchError(CrawlcwError):
+    """One attempt at one URL failed.
+
+    *message* may hold text from the server. *retry_after* is what the server
+    asked for, in seconds, already parsed and bounded.
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        message: str = "",
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(f"{reason}: {message}" if message else str(reason))
+        self.reason = reason
+        self.message = message
+        self.status = status
+        self.retry_after = retry_after
+
+
+class ParseRefusedError(FetchError):
+    """The page has a shape that would keep the HTML parser busy for minutes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.PARSE_KILLED, message)
+
+
+class LedgerError(CrawlcwError):
+    """The base of what a ledger raises."""
+
+
+class LedgerUnavailableError(LedgerError):
+    """The ledger did not answer; whether the write was applied is unknown."""
+
+
+class LedgerConfigurationError(LedgerError):
+    """The ledger answers, but not to this configuration: no waiting will help."""
+
+
+class LeaseLostError(LedgerError):
+    """The lease has ended or is held by another claim; nothing was written."""

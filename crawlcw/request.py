@@ -1,0 +1,154 @@
+"""What a spider asks for, and how that becomes a task."""
+
+import json as json_module
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from crawlcw import urls, values
+from crawlcw.errors import SpiderError
+from crawlcw.task import Task, task_id
+
+Callback = Callable[..., object] | str
+_PRIORITIES = range(-100, 101)
+
+
+class Request:
+    """A URL to fetch, and the spider's method that is to parse it.
+
+    - *callback*, *errback*: a method of the spider, or its name. They are stored
+      by name, so that any process can go on with the task.
+    - *body*: bytes or text; or *json*: anything JSON can hold; or *data*: form
+      fields. The two last set the Content-Type and make the method POST.
+    - *context*: a mapping handed on to the response as it is. It is stored, so
+      it holds plain values (text, numbers, dates, bytes, lists, mappings).
+    - *priority*: -100 to 100, higher first.
+    - *dont_filter*: make a task of its own even if the URL is known already.
+
+    Raises `SpiderError` where the arguments contradict each other.
+    """
+
+    __slots__ = (
+        "body",
+        "callback",
+        "context",
+        "dont_filter",
+        "errback",
+        "headers",
+        "method",
+        "priority",
+        "url",
+    )
+
+    def __init__(
+        self,
+        url: str,
+        callback: Callback | None = None,
+        *,
+        method: str | None = None,
+        headers: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
+        body: bytes | str | None = None,
+        json: object = None,
+        data: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+        priority: int = 0,
+        dont_filter: bool = False,
+        errback: Callback | None = None,
+    ) -> None:
+        if not isinstance(url, str):
+            raise SpiderError(f"Request(url=...) takes text, not {type(url).__name__}")
+        if sum(given is not None for given in (body, json, data)) > 1:
+            raise SpiderError("Request takes one of body, json and data")
+        if priority not in _PRIORITIES:
+            raise SpiderError(f"Request(priority={priority!r}) must be a whole number, -100 to 100")
+        self.url = url
+        self.callback = _name(callback, "callback") or "parse"
+        self.errback = _name(errback, "errback")
+        self.headers = _pairs(headers)
+        self.body = body.encode() if isinstance(body, str) else body
+        if json is not None:
+            self.body = json_module.dumps(json).encode()
+            self._default_header("Content-Type", "application/json")
+        if data is not None:
+            self.body = urlencode(data, doseq=True).encode()
+            self._default_header("Content-Type", "application/x-www-form-urlencoded")
+        posts = json is not None or data is not None
+        self.method = (method or ("POST" if posts else "GET")).upper()
+        if not self.method.isascii() or not self.method.isalpha():
+            raise SpiderError(f"Request(method={method!r}) is not an HTTP method")
+        self.context = context
+        self.priority = priority
+        self.dont_filter = dont_filter
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """Return the request that *task* was made of."""
+        return cls(
+            task.url,
+            task.callback,
+            method=task.method,
+            headers=task.headers,
+            body=task.body,
+            context=task.context,
+            priority=task.priority,
+            errback=task.errback,
+        )
+
+    def task(
+        self, *, now: datetime, depth: int = 0, parent: bytes | None = None, salt: bytes = b""
+    ) -> Task:
+        """Return the task of this request, new and due at *now*.
+
+        *salt* tells one `dont_filter` request from another and must be the
+        same when the page is parsed again. Raises `FetchError` for a URL that
+        cannot be fetched.
+        """
+        location = urls.locate(self.url)
+        return Task(
+            id=task_id(
+                location,
+                method=self.method,
+                body=self.body or b"",
+                salt=salt if self.dont_filter else b"",
+            ),
+            url=location.url,
+            host=location.host,
+            method=self.method,
+            headers=self.headers,
+            body=self.body,
+            callback=self.callback,
+            errback=self.errback,
+            context=values.clean(self.context) if self.context is not None else None,
+            depth=depth,
+            parent=parent,
+            priority=self.priority,
+            due=now,
+            update_time=now,
+            create_time=now,
+        )
+
+    def _default_header(self, name: str, value: str) -> None:
+        if name.lower() not in (known.lower() for known, _ in self.headers):
+            self.headers = (*self.headers, (name, value))
+
+    def __repr__(self) -> str:
+        return f"<Request {self.method} {self.url!r} callback={self.callback}>"
+
+
+def _name(callback: Callback | None, what: str) -> str | None:
+    if callback is None or isinstance(callback, str):
+        return callback
+    name = getattr(callback, "__name__", "")
+    if not name.isidentifier() or not hasattr(callback, "__self__"):
+        raise SpiderError(f"Request({what}=...) takes a method of the spider or its name, not {callback!r}")
+    return str(name)
+
+
+def _pairs(
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] | None,
+) -> tuple[tuple[str, str], ...]:
+    if not headers:
+        return ()
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    return tuple((str(name), str(value)) for name, value in pairs)

@@ -1,0 +1,89 @@
+"""Whether another attempt is worth making, and when.
+
+Exponential backoff with full jitter (Brooker, "Exponential Backoff And
+Jitter", 2015); what the server asks for by Retry-After (RFC 9110, section
+10.2.3) is the least to wait.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+from crawlcw.errors import Reason
+
+#: Answers that may be different next time. 520-526 are Cloudflare's.
+RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 527)})
+LONGEST_RETRY_AFTER = timedelta(hours=1)
+
+_RETRIED = frozenset(
+    {
+        Reason.DNS_TEMPORARY,
+        Reason.CONNECT,
+        Reason.TIMEOUT_CONNECT,
+        Reason.TIMEOUT_READ,
+        Reason.TIMEOUT_TOTAL,
+        Reason.DISCONNECTED,
+        Reason.PAYLOAD_TRUNCATED,
+        Reason.ROBOTS_UNAVAILABLE,
+        Reason.PARSE_ERROR,
+    }
+)
+#: A name that does not exist may be a resolver's passing mistake: once more, not thrice.
+_NXDOMAIN_ATTEMPTS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often a task is tried, and how long it rests in between."""
+
+    max_retry: int = 3  #: failed attempts before a task is given up
+    max_lost: int = 3  #: lost leases before a task is given up
+    base: timedelta = timedelta(seconds=5)
+    ceiling: timedelta = timedelta(hours=1)
+
+    def tries_again(self, reason: Reason, *, attempt: int, status: int | None = None) -> bool:
+        """Say whether attempt number *attempt* (the first is 1), now failed, is followed by another."""
+        if attempt >= self.max_retry:
+            return False
+        if reason is Reason.HTTP_STATUS:
+            return status in RETRY_STATUSES
+        if reason is Reason.DNS_NXDOMAIN:
+            return attempt < _NXDOMAIN_ATTEMPTS
+        return reason in _RETRIED
+
+    def wait(self, attempt: int, *, chance: float, retry_after: float | None = None) -> timedelta:
+        """Return how long to wait after failed attempt number *attempt*.
+
+        *chance* is a random number in [0, 1) and picks a point between zero
+        and the full backoff; *retry_after*, in seconds, is the least.
+        """
+        jittered = backoff(attempt, base=self.base, ceiling=self.ceiling) * chance
+        if retry_after is None:
+            return jittered
+        asked = min(timedelta(seconds=retry_after), LONGEST_RETRY_AFTER)
+        return max(jittered, asked)
+
+
+def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:
+    """Return the longest wait after the failure of *attempt* (the first is 1)."""
+    # Cap the exponent as well as the result: a timedelta overflows before the
+    # ceiling could be applied.
+    doublings = min(max(attempt - 1, 0), 20)
+    return min(base * (1 << doublings), ceiling)
+
+
+def retry_after(value: str | None, *, now: datetime) -> float | None:
+    """Return a Retry-After header in seconds, between 0 and an hour, or None where it is nonsense."""
+    if value is None:
+        return None
+    text = value.strip()
+    longest = LONGEST_RETRY_AFTER.total_seconds()
+    if text.isascii() and text.isdigit():
+        return longest if len(text) > 6 else min(float(text), longest)
+    try:
+        moment = parsedate_to_datetime(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return min(max((moment - now).total_seconds(), 0.0), longest)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None

@@ -1,0 +1,299 @@
+"""What may happen to a task, and what it becomes.
+
+Everything that changes a task's status lives in this file, as a table; the
+ledgers apply what is decided here and decide nothing themselves. The diagram in
+the README is drawn from the table.
+
+A `Change` says what a task becomes. It is applied where the task still is what
+the decision was made on (its id, status and fence), else it is not applied.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, assert_never
+
+from crawlcw.errors import FAILURE_REASONS, Reason
+from crawlcw.printable import printable, printable_block
+from crawlcw.retry import RetryPolicy
+from crawlcw.task import AttemptError, Lease, ResponseInfo, Status, Task
+
+#: How many errors a task keeps.
+KEPT_ERRORS = 10
+_MESSAGE_LIMIT = 500
+
+
+class Event(StrEnum):
+    """What can happen to a task."""
+
+    ADD = "add"
+    CLAIM = "claim"
+    TAKE_OVER = "take over"  #: claimed from a holder whose lease ran out
+    ABANDON = "abandon"  #: its lease ran out for the last time allowed
+    FINISH = "finish"
+    FAIL = "fail"  #: will be tried again
+    GIVE_UP = "give up"  #: failed for good, or unwanted
+    RELEASE = "release"
+    RETRY = "retry-failed"
+
+
+#: status x event -> what it may become. What is not here cannot happen.
+TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
+    (None, Event.ADD): (Status.TODO,),
+    (Status.TODO, Event.CLAIM): (Status.PROCESSING,),
+    (Status.FAILED, Event.CLAIM): (Status.PROCESSING,),
+    (Status.FINISHED, Event.CLAIM): (Status.PROCESSING,),  # a revisit
+    (Status.PROCESSING, Event.TAKE_OVER): (Status.PROCESSING,),
+    (Status.PROCESSING, Event.ABANDON): (Status.IGNORED,),
+    (Status.PROCESSING, Event.FINISH): (Status.FINISHED,),
+    (Status.PROCESSING, Event.FAIL): (Status.FAILED,),
+    (Status.PROCESSING, Event.GIVE_UP): (Status.IGNORED,),
+    # Back to what it was before the claim.
+    (Status.PROCESSING, Event.RELEASE): (Status.TODO, Status.FAILED, Status.FINISHED),
+    (Status.FAILED, Event.RETRY): (Status.TODO,),
+    (Status.IGNORED, Event.RETRY): (Status.TODO,),
+}
+
+#: `retry-failed` brings back these, and no task with another status or reason.
+RETRIED_REASONS = FAILURE_REASONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeeded:
+    """The page was fetched and its callback ran to the end."""
+
+    response: ResponseInfo | None = None
+    items: tuple[Mapping[str, Any], ...] = ()
+    revisit: datetime | None = None  #: when to visit it again, if ever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The attempt came to nothing, or the task turned out to be unwanted."""
+
+    reason: Reason
+    message: str = ""
+    traceback: str | None = None
+    status: int | None = None  #: of the HTTP answer, where that is the failure
+    retry_after: float | None = None  #: seconds
+    response: ResponseInfo | None = None
+
+
+Outcome = Succeeded | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a task becomes."""
+
+    event: Event
+    status: Status
+    due: datetime | None
+    update_time: datetime
+    lock: str | None = None
+    lock_time: datetime | None = None
+    fence: int
+    settled: int
+    retry: int
+    lost: int
+    reason: Reason | None
+    error: AttemptError | None = None  #: added to the errors; the last ten are kept
+    response: ResponseInfo | None = None  #: None keeps what is there
+    items: tuple[Mapping[str, Any], ...] | None = None  #: None keeps what is there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """A lease and what its task becomes at its end."""
+
+    lease: Lease
+    change: Change
+
+
+def claim(
+    task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int
+) -> Change | None:
+    """Decide a claim of *task*: it becomes processing, or ignored if it crashed too many workers.
+
+    None where it cannot be claimed at *now*: it is not due, or never will be.
+    """
+    if task.due is None or task.due > now:
+        return None
+    taken_over = task.status is Status.PROCESSING
+    lost = task.lost + 1 if taken_over else task.lost
+    if taken_over and lost >= max_lost:
+        return _abandoned(task, lost=lost, now=now)
+    event = Event.TAKE_OVER if taken_over else Event.CLAIM
+    return Change(
+        event=event,
+        status=_after(task.status, event),
+        due=now + lease,
+        update_time=now,
+        lock=token,
+        lock_time=now,
+        fence=task.fence + 1,
+        settled=task.settled,
+        retry=task.retry,
+        lost=lost,
+        reason=task.reason,
+    )
+
+
+def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
+    return Change(
+        event=Event.ABANDON,
+        status=_after(task.status, Event.ABANDON),
+        due=None,
+        update_time=now,
+        # The fence rises as at a claim: whatever the last holder still sends
+        # must not match.
+        fence=task.fence + 1,
+        settled=task.settled,
+        retry=task.retry,
+        lost=lost,
+        reason=Reason.CRASHED_WORKER,
+        error=AttemptError(
+            time=now,
+            kind=Reason.CRASHED_WORKER,
+            message=f"{lost} workers in a row lost their lease on it, the last was {task.lock}",
+            attempt=task.retry + lost,
+        ),
+    )
+
+
+def settle(
+    lease: Lease, outcome: Outcome, *, now: datetime, policy: RetryPolicy, chance: float
+) -> Settlement:
+    """Decide what *outcome* makes of the task. *chance* in [0, 1) is the backoff's jitter."""
+    match outcome:
+        case Succeeded():
+            change = _finished(lease, outcome, now=now)
+        case Failed():
+            change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
+        case _:
+            assert_never(outcome)
+    return Settlement(lease=lease, change=change)
+
+
+def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
+    return Change(
+        event=Event.FINISH,
+        status=_after(Status.PROCESSING, Event.FINISH),
+        due=outcome.revisit,
+        update_time=now,
+        fence=lease.fence,
+        settled=lease.fence,
+        retry=lease.task.retry,
+        lost=_lost(lease),
+        reason=None,
+        response=outcome.response,
+        items=outcome.items,
+    )
+
+
+def _failed(
+    lease: Lease, outcome: Failed, *, now: datetime, policy: RetryPolicy, chance: float
+) -> Change:
+    failure = outcome.reason in FAILURE_REASONS
+    attempt = lease.task.retry + 1
+    again = policy.tries_again(outcome.reason, attempt=attempt, status=outcome.status)
+    event = Event.FAIL if again else Event.GIVE_UP
+    wait = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
+    return Change(
+        event=event,
+        status=_after(Status.PROCESSING, event),
+        due=now + wait if again else None,
+        update_time=now,
+        fence=lease.fence,
+        settled=lease.fence,
+        # Being unwanted is not a failed attempt.
+        retry=min(attempt, policy.max_retry) if failure else lease.task.retry,
+        lost=_lost(lease),
+        reason=outcome.reason,
+        error=AttemptError(
+            time=now,
+            kind=outcome.reason,
+            message=printable(outcome.message, limit=_MESSAGE_LIMIT),
+            attempt=attempt,
+            traceback=printable_block(outcome.traceback) if outcome.traceback else None,
+        ),
+        response=outcome.response,
+    )
+
+
+def release(lease: Lease, *, now: datetime) -> Settlement:
+    """Decide a return of the task to what it was, its attempts unspent and its place kept."""
+    before = lease.task
+    status = before.status
+    due = before.due
+    if status is Status.PROCESSING:
+        # It was taken over, and what it had been before that is not known.
+        status = Status.FAILED if before.retry else Status.TODO
+        due = now
+    assert status in TABLE[Status.PROCESSING, Event.RELEASE]
+    change = Change(
+        event=Event.RELEASE,
+        status=status,
+        due=due,
+        update_time=now,
+        fence=lease.fence,
+        settled=before.settled,
+        retry=before.retry,
+        lost=_lost(lease),
+        reason=before.reason,
+    )
+    return Settlement(lease=lease, change=change)
+
+
+def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:
+    """Decide for an outcome that the store cannot hold: the task alone fails, for good."""
+    change = settlement.change
+    return Settlement(
+        lease=settlement.lease,
+        change=Change(
+            event=Event.GIVE_UP,
+            status=_after(Status.PROCESSING, Event.GIVE_UP),
+            due=None,
+            update_time=change.update_time,
+            fence=change.fence,
+            settled=change.fence,
+            retry=change.retry,
+            lost=change.lost,
+            reason=reason,
+            error=AttemptError(
+                time=change.update_time,
+                kind=reason,
+                message=printable(message, limit=_MESSAGE_LIMIT),
+                attempt=settlement.lease.task.retry + 1,
+            ),
+        ),
+    )
+
+
+def retries(status: Status, reason: Reason | None) -> bool:
+    """Say whether `retry-failed` brings back a task of this *status* and *reason*."""
+    if (status, Event.RETRY) not in TABLE:
+        return False
+    return status is Status.FAILED or reason in RETRIED_REASONS
+
+
+def _lost(lease: Lease) -> int:
+    return lease.task.lost + (lease.task.status is Status.PROCESSING)
+
+
+def _after(status: Status, event: Event) -> Status:
+    (after,) = TABLE[status, event]
+    return after
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram."""
+    names = {status: status.name.lower() for status in Status}
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {name}: {name} {status.value}" for status, name in names.items()]
+    for (before, event), afters in TABLE.items():
+        start = "[*]" if before is None else names[before]
+        lines += [f"    {start} --> {names[after]}: {event}" for after in afters]
+    lines += ["    finished --> [*]", "    ignored --> [*]"]
+    return "\n".join(lines)

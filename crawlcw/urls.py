@@ -1,0 +1,134 @@
+"""What a URL is to crawlcw: the one it resolves to, its identity, its host, its scope.
+
+yarl is the only parser: two parsers that disagree about the host of a link are
+a hole. Every function here takes crawled text and raises `FetchError` with one
+of the `url-*` and `refused-*` reasons for what is not a URL we would fetch.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import yarl
+
+from crawlcw.errors import FetchError, Reason
+
+MAX_LENGTH = 2000
+_SCHEMES = ("http", "https")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A URL that can be fetched."""
+
+    url: str  #: absolute, as discovered, without userinfo and fragment
+    canonical: str  #: its identity: two spellings of one resource have one of these
+    host: str  #: the politeness key: `example.com`, or `example.com:8080` off the default port
+
+
+@lru_cache(maxsize=1 << 14)
+def locate(url: str) -> Location:
+    """Return where an absolute *url* leads.
+
+    The canonical form follows RFC 3986 section 6.2 (case, percent-encoding,
+    dot segments, default port) and sorts the query's parameters, as Scrapy's
+    fingerprint does. Raises `FetchError`.
+    """
+    parsed = parse(url)
+    query = parsed.raw_query_string
+    if "&" in query:
+        query = "&".join(sorted(query.split("&")))
+    origin = f"{parsed.scheme}://{parsed.host_port_subcomponent}"
+    canonical = f"{origin}{parsed.raw_path}?{query}" if query else origin + parsed.raw_path
+    return Location(str(parsed), canonical, host_of(parsed))
+
+
+def parse(url: str) -> yarl.URL:
+    """Return an absolute http(s) *url* without userinfo and fragment; raises `FetchError`."""
+    text = _stripped(url)
+    if len(text) > MAX_LENGTH:
+        raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
+    return _checked(_parsed(text), text)
+
+
+@lru_cache(maxsize=1 << 14)
+def _resolve_in(folder: str, href: str) -> str:
+    base = yarl.URL(folder)
+    return str(_checked(base.join(_parsed(href)), href))
+
+
+def resolve(base: str, href: str) -> str:
+    """Return the absolute URL that *href* means on the page *base*; raises `FetchError`."""
+    text = _stripped(href)
+    if len(text) > MAX_LENGTH:
+        raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
+    # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
+    text = text.partition("#")[0]
+    if not text or text[0] == "?":
+        folder = base
+    else:
+        # Only the folder of the base matters here, and the pages of a folder
+        # share most of their links: this is what makes the cache worth having.
+        path = base.partition("?")[0].partition("#")[0]
+        slash = path.rfind("/")
+        folder = path[: slash + 1] if slash > path.find("//") + 1 else path
+    try:
+        return _resolve_in(folder, text)
+    except FetchError:
+        raise
+    except ValueError as error:
+        raise FetchError(Reason.URL_INVALID, f"{href!r}: {error}") from None
+
+
+def host_of(url: yarl.URL) -> str:
+    """Return the politeness key of *url*: its host, with the port where it is not the default."""
+    return url.host_port_subcomponent or ""
+
+
+def in_scope(host: str, allowed: frozenset[str]) -> bool:
+    """Say whether *host* is one of *allowed* or below one of them; `*` allows every host.
+
+    A name without a port allows that name on every port.
+    """
+    if "*" in allowed or host in allowed:
+        return True
+    name = host.rpartition(":")[0] if host[-1:].isdigit() and ":" in host else host
+    while name:
+        if name in allowed:
+            return True
+        if name.startswith("["):
+            return False
+        name = name.partition(".")[2]
+    return False
+
+
+def _stripped(url: str) -> str:
+    # The WHATWG URL standard: surrounding controls and spaces go, and so do
+    # line feeds and tabs anywhere, which people leave in long attributes.
+    text = url.strip("".join(map(chr, range(33))))
+    if "\n" in text or "\r" in text or "\t" in text:
+        text = text.replace("\n", "").replace("\r", "").replace("\t", "")
+    return text
+
+
+def _parsed(text: str) -> yarl.URL:
+    if "\\" in text.partition("?")[0].partition("#")[0]:
+        # Browsers read a backslash as a slash and yarl does not: they would
+        # disagree about the host.
+        raise FetchError(Reason.URL_INVALID, f"{text!r} has a backslash")
+    try:
+        return yarl.URL(text)
+    except (ValueError, TypeError, UnicodeError) as error:
+        raise FetchError(Reason.URL_INVALID, f"{text!r}: {error}") from None
+
+
+def _checked(url: yarl.URL, text: str) -> yarl.URL:
+    try:
+        if url.scheme not in _SCHEMES:
+            raise FetchError(Reason.REFUSED_SCHEME, f"{text!r} is neither http nor https")
+        if not url.raw_host or url.port is None or not 0 < url.port < 65536:
+            raise FetchError(Reason.URL_INVALID, f"{text!r} has no host or no valid port")
+        if url.raw_user is not None or url.raw_password is not None:
+            url = url.with_user(None)
+        return url.with_fragment(None) if url.raw_fragment else url
+    except ValueError as error:
+        raise FetchError(Reason.URL_INVALID, f"{text!r}: {error}") from None
