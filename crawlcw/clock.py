@@ -1,0 +1,39 @@
+"""The ledger's time, as one process keeps it.
+
+Time is the monotonic clock plus an offset that was measured against the
+ledger's own clock, so a jump of this machine's clock neither ends nor extends a
+lease, and machines whose clocks differ agree.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LedgerClock:
+    """A clock that is set by measurements and runs evenly in between."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._offset = time.time() - monotonic()
+        self._latest = 0.0
+
+    def now(self) -> datetime:
+        """Return the time in UTC, in whole milliseconds, never earlier than before."""
+        seconds = max(self._monotonic() + self._offset, self._latest)
+        self._latest = seconds
+        return _EPOCH + timedelta(milliseconds=int(seconds * 1000))
+
+    def monotonic(self) -> float:
+        """Return the time that measurements are taken with, in seconds."""
+        return self._monotonic()
+
+    def set(self, ledger_time: datetime, *, asked: float, answered: float) -> None:
+        """Take over what the ledger's clock showed between two readings of `monotonic`.
+
+        The error is at most half of what the question took (Cristian,
+        "Probabilistic clock synchronization", 1989).
+        """
+        self._offset = (ledger_time - _EPOCH).total_seconds() - (asked + answered) / 2

@@ -1,0 +1,189 @@
+"""What every ledger can do, and what it guarantees.
+
+A ledger holds the tasks of one spider. It is durable and shared: any number of
+processes work on it at once. Every operation on a task is one atomic write,
+guarded by what the task must still be, so an operation that comes too late
+writes nothing; and every operation may be sent again when its reply was lost.
+
+All times are the ledger's own, see `now`. Every operation may raise
+`LedgerUnavailableError`; whether it was applied is then unknown, and sending it
+again is right. What a status becomes is decided by `transitions` alone.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from crawlcw.errors import Reason
+from crawlcw.task import Lease, Record, Status, Task
+from crawlcw.transitions import Settlement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """What became of the tasks given to `add`."""
+
+    new: int = 0
+    known: int = 0
+    rejected: tuple[tuple[Task, str], ...] = ()  #: those the store cannot hold, and why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """What became of the tasks given to `claim`."""
+
+    leases: tuple[Lease, ...] = ()
+    missed: int = 0  #: taken, finished or moved by somebody else meanwhile
+    abandoned: int = 0  #: ignored instead: they have crashed too many workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What became of the settlements given to `commit`."""
+
+    lost: tuple[Lease, ...] = ()  #: their lease had ended: nothing was written
+    rejected: tuple[tuple[Lease, str], ...] = ()  #: given up as `store-rejected`, and why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """The ledger in numbers."""
+
+    by_status: dict[Status, int] = field(default_factory=dict)
+
+    def __getitem__(self, status: Status) -> int:
+        return self.by_status.get(status, 0)
+
+    @property
+    def total(self) -> int:
+        return sum(self.by_status.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A process that works on the ledger."""
+
+    name: str  #: its leases' tokens are `name:n`
+    machine: str  #: what machine it runs on; the same text for all processes there
+    pid: int
+    birth: str  #: tells the process from a later one with its pid
+    started: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which failures `retry_failed` brings back."""
+
+    reason: Reason | None = None  #: only those that failed for this reason
+    host: str | None = None  #: only those of this host
+    since: datetime | None = None  #: only those that failed at or after this time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemRow:
+    """One item as it leaves the ledger."""
+
+    item: dict[str, Any]
+    url: str  #: where its page really was
+    fetched_at: datetime
+
+
+class Ledger(Protocol):
+    """The tasks of one spider, durable and shared."""
+
+    def now(self) -> datetime:
+        """Return the ledger's time, aware, in UTC, in milliseconds.
+
+        It never runs backwards within a process and does not follow jumps of
+        the machine's clock; all processes on a ledger agree on it to within
+        the error of a measurement made at least once a minute.
+        """
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        """Add the tasks the ledger does not know; acknowledged means durable.
+
+        A known task is not changed in any way, whatever its status. A task the
+        store cannot hold is rejected alone. Not atomic as a whole.
+        """
+
+    async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
+        """Return up to *limit* tasks that are due, by highest priority, then longest due.
+
+        A hint: any of them may be gone by the time it is claimed. *hosts*, if
+        given, are the only ones looked at. Leased tasks are among them once
+        their lease has run out, and never before.
+        """
+
+    async def claim(
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
+    ) -> Claimed:
+        """Lease those of *tasks* that still are as `page` returned them.
+
+        No two claims of all processes ever get the same task at the same time.
+        Each success raises the task's fence by one. A task whose lease ran out
+        counts one `lost`, and is ignored (`crashed-worker`) when that makes
+        *max_lost*.
+        """
+
+    async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
+        """Let the leases end *lease* from now; return the task ids of those that are lost."""
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        """Record outcomes and end their leases, each in one atomic step; acknowledged means durable.
+
+        A settlement whose lease is no longer held writes nothing and is named
+        in the answer. A settlement sent twice is recorded once. One the store
+        cannot hold becomes `store-rejected` and is named; the rest is written.
+        """
+
+    async def release(self, leases: Sequence[Lease]) -> int:
+        """Give tasks back as they were before the claim, no attempt spent; return how many.
+
+        Leases that were lost meanwhile are left alone.
+        """
+
+    async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
+        """Make failures `todo` again, as if never tried, due now; return how many.
+
+        Failures are tasks that are failed, and those ignored for a reason that
+        is a failure (not: refused, out of scope). Leased tasks are never
+        touched. With *dry_run* nothing is written.
+        """
+
+    async def horizon(self) -> datetime | None:
+        """Return when the next task is due, live leases included; None when nothing ever will be.
+
+        None means drained: everything is finished or ignored.
+        """
+
+    async def counts(self) -> Counts:
+        """Return how many tasks there are of each status."""
+
+    async def item_count(self) -> int:
+        """Return how many items are recorded. Reads every finished task: slow on a large ledger."""
+
+    async def reasons(self) -> dict[str, int]:
+        """Return how many failed and ignored tasks there are for each reason, most first."""
+
+    def items(self) -> AsyncIterator[ItemRow]:
+        """Yield every recorded item, page by page in the order of task ids, in flat memory."""
+
+    async def get(self, task_id: bytes) -> Record | None:
+        """Return everything known about a task, or None."""
+
+    async def join(self, worker: Worker) -> None:
+        """Enter a worker in the list of those at work."""
+
+    async def workers(self) -> list[Worker]:
+        """Return the workers that have joined and not left."""
+
+    async def leave(self, name: str) -> int:
+        """Take a worker off the list and end its leases now; return how many.
+
+        For a worker that is known to be dead: its tasks are claimable at once,
+        and count a `lost` when they are claimed.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections. The ledger cannot be used any more."""

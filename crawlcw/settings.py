@@ -1,0 +1,175 @@
+"""The settings of a crawl: one frozen value, and the places it is read from.
+
+The last of these wins: the spider's class, `[tool.crawlcw]` in pyproject.toml,
+the environment (`CRAWLCW_CONCURRENCY=50`), `-s concurrency=50`.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from crawlcw.errors import SettingsError
+from crawlcw.retry import RetryPolicy
+from crawlcw.settings_fields import (
+    Choice,
+    Count,
+    Duration,
+    Flag,
+    Limit,
+    Names,
+    SettingField,
+    Size,
+    Text,
+)
+
+_PREFIX = "CRAWLCW_"
+#: Variables with the prefix which are not settings of a crawl.
+_OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_TEST_")
+_AN_INSTANT = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to crawl. Every field has a default; `replace` makes a changed copy.
+
+    Raises `SettingsError` where a value makes no sense.
+    """
+
+    concurrency: Count = Count(100, "fetchers in one process", unit="fetchers", minimum=1)
+    per_host_concurrency: Count = Count(
+        8, "requests under way to one host at once; 0: no limit", unit="requests"
+    )
+    delay: Duration = Duration("0s", "the least time between two requests to one host")
+    obey_robots: Flag = Flag(True, "obey robots.txt, its Crawl-delay included")
+    user_agent: Text = Text(
+        "crawlcw/0.1 (+https://pypi.org/project/crawlcw)",
+        "what the crawler calls itself; robots.txt is matched against its first word",
+    )
+    timeout: Duration = Duration("30s", "for one attempt, redirects included", minimum=_AN_INSTANT)
+    connect_timeout: Duration = Duration(
+        "10s", "until a connection stands, name look-up included", minimum=_AN_INSTANT
+    )
+    read_timeout: Duration = Duration(
+        "10s", "without a byte from the server", minimum=_AN_INSTANT
+    )
+    max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")
+    max_redirects: Count = Count(10, "hops from one URL", unit="hops")
+    max_depth: Limit = Limit(None, "links from a start URL; none: no limit", unit="links")
+    max_pages: Limit = Limit(None, "pages finished in this run; none: no limit", unit="pages")
+    max_links_per_page: Count = Count(
+        5000, "links of one page that are followed; the rest is counted", unit="links"
+    )
+    max_retry: Count = Count(
+        3, "failed attempts before a task is given up", unit="attempts", minimum=1
+    )
+    max_lost: Count = Count(
+        3, "workers that may crash on a task before it is given up", unit="leases", minimum=1
+    )
+    backoff_base: Duration = Duration("5s", "the longest wait after the first failed attempt")
+    backoff_max: Duration = Duration("1h", "the longest wait after any failed attempt")
+    lease: Duration = Duration(
+        "60s",
+        "how long a claimed task stays with a process that no longer renews",
+        minimum=timedelta(seconds=1),
+    )
+    grace: Duration = Duration("25s", "what fetchers get to finish in after a signal to stop")
+    ledger_give_up: Duration = Duration("10m", "how long a crawl waits for a ledger that is away")
+    claim: Choice = Choice(
+        "each", "claim tasks one at a time, or many in a round trip", words=("each", "batch")
+    )
+    cookies: Flag = Flag(False, "keep cookies, in one jar for the whole crawl")
+    allow_private: Names = Names(
+        (), "hosts (`10.0.0.5`, `intranet:8080`) that may be at a private address", unit="names"
+    )
+    insecure: Flag = Flag(False, "accept any TLS certificate")
+    mongo_driver: Choice = Choice(
+        "motor", "the MongoDB client: Motor, or PyMongo's own", words=("motor", "pymongo")
+    )
+
+    def __post_init__(self) -> None:
+        if self.backoff_max < self.backoff_base:
+            raise SettingsError("backoff_max is less than backoff_base: make it longer")
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The settings about further attempts, as the pure core takes them."""
+        return RetryPolicy(
+            max_retry=self.max_retry,
+            max_lost=self.max_lost,
+            base=self.backoff_base,
+            ceiling=self.backoff_max,
+        )
+
+
+def described() -> list[tuple[str, SettingField[Any, Any]]]:
+    """Return every setting's name and field, in order."""
+    return [(f.name, vars(Settings)[f.name]) for f in fields(Settings)]
+
+
+def layered(
+    base: Settings,
+    *,
+    project: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Iterable[str] = (),
+) -> Settings:
+    """Return *base* with what the project, the environment and `key=value` texts set.
+
+    Raises `SettingsError` naming the setting, where it came from, and what is
+    near it.
+    """
+    merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
+    merged = _with(merged, _from_environment(environment or {}), source="the environment")
+    return _with(merged, _from_texts(assignments), source="-s")
+
+
+def project_settings(folder: Path) -> dict[str, Any]:
+    """Return `[tool.crawlcw]` of the nearest pyproject.toml at or above *folder*, or nothing."""
+    for place in (folder, *folder.parents):
+        path = place / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"cannot read {path}: {error}") from None
+        section = found.get("tool", {}).get("crawlcw", {})
+        if not isinstance(section, dict):
+            raise SettingsError(f"[tool.crawlcw] in {path} is not a table")
+        return section
+    return {}
+
+
+def _with(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings:
+    known = {f.name for f in fields(Settings)}
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`crawlcw settings` lists them"
+            raise SettingsError(f"there is no setting {name!r} (from {source}): {hint}")
+    try:
+        return replace(base, **values)
+    except SettingsError as error:
+        raise SettingsError(f"{error} (from {source})") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(_PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(_PREFIX) and not name.startswith(_OTHER_VARIABLES)
+    }
+
+
+def _from_texts(assignments: Iterable[str]) -> dict[str, str]:
+    values = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"-s takes NAME=VALUE, not {text!r}")
+        values[name.strip().lower()] = value.strip()
+    return values
