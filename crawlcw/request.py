@@ -3,12 +3,14 @@
 import json as json_module
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Self
 from urllib.parse import urlencode
 
 from crawlcw import urls, values
 from crawlcw.errors import SpiderError
 from crawlcw.task import Task, task_id
+from crawlcw.urls import Location
 
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
@@ -95,23 +97,29 @@ class Request:
             errback=task.errback,
         )
 
+    def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
+        """Return where the request leads and the id of its task; raises `FetchError`.
+
+        *salt* tells one `dont_filter` request from another; it must be the
+        same when the page that yields it is parsed again.
+        """
+        if self.body is None and self.method == "GET" and not self.dont_filter:
+            return _identity_of_get(self.url)
+        location = urls.locate(self.url)
+        salt = salt if self.dont_filter else b""
+        return location, task_id(location, method=self.method, body=self.body or b"", salt=salt)
+
     def task(
         self, *, now: datetime, depth: int = 0, parent: bytes | None = None, salt: bytes = b""
     ) -> Task:
         """Return the task of this request, new and due at *now*.
 
-        *salt* tells one `dont_filter` request from another and must be the
-        same when the page is parsed again. Raises `FetchError` for a URL that
-        cannot be fetched.
+        *salt* is that of `identity`. Raises `FetchError` for a URL that cannot
+        be fetched.
         """
-        location = urls.locate(self.url)
+        location, identity = self.identity(salt)
         return Task(
-            id=task_id(
-                location,
-                method=self.method,
-                body=self.body or b"",
-                salt=salt if self.dont_filter else b"",
-            ),
+            id=identity,
             url=location.url,
             host=location.host,
             method=self.method,
@@ -134,6 +142,13 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.url!r} callback={self.callback}>"
+
+
+@lru_cache(maxsize=1 << 14)
+def _identity_of_get(url: str) -> tuple[Location, bytes]:
+    # Most links of a site lead to the same few pages.
+    location = urls.locate(url)
+    return location, task_id(location)
 
 
 def _name(callback: Callback | None, what: str) -> str | None:

@@ -186,7 +186,8 @@ class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
 
 
 def _whole(value: int | str) -> int | None:
+    """Return a whole number, or None for anything else, `8.5` and `True` included."""
     try:
-        return int(value) if not isinstance(value, float) or value.is_integer() else None
-    except (ValueError, TypeError):
+        return int(value) if isinstance(value, int | str) else None
+    except ValueError:
         return None

@@ -40,7 +40,7 @@ class Spider:
     """
 
     name: ClassVar[str] = ""
-    start_urls: ClassVar[Iterable[str]] = ()
+    start_urls: Iterable[str] = ()
     #: Hosts that links are followed to, with all below them; `("*",)` for all.
     #: None: the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None

@@ -5,6 +5,7 @@ a hole. Every function here takes crawled text and raises `FetchError` with one
 of the `url-*` and `refused-*` reasons for what is not a URL we would fetch.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -84,7 +85,7 @@ def host_of(url: yarl.URL) -> str:
     return url.host_port_subcomponent or ""
 
 
-def in_scope(host: str, allowed: frozenset[str]) -> bool:
+def in_scope(host: str, allowed: Container[str]) -> bool:
     """Say whether *host* is one of *allowed* or below one of them; `*` allows every host.
 
     A name without a port allows that name on every port.

@@ -39,6 +39,11 @@ def item(thing: object) -> dict[str, Any]:
     return cleaned
 
 
+def is_item(thing: object) -> bool:
+    """Say whether *thing* has named parts, as an item must."""
+    return _fields(thing) is not None
+
+
 def clean(value: object, *, depth: int = 0) -> Any:
     """Return *value* as something every ledger can hold and give back.
 

@@ -1,0 +1,1 @@
+"""What there is to try crawlcw on without a network: a shop, and its spider."""

@@ -1,0 +1,49 @@
+"""An asyncio crawler on a durable ledger: no page is lost, each result is recorded once."""
+
+from crawlcw.assembly import open_crawl, open_ledger, run_spider
+from crawlcw.crawl import Crawl
+from crawlcw.errors import (
+    CrawlcwError,
+    FetchError,
+    LedgerConfigurationError,
+    LedgerError,
+    LedgerUnavailableError,
+    LeaseLostError,
+    Reason,
+    SettingsError,
+    SpiderError,
+    UsageError,
+)
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.request import Request
+from crawlcw.response import Response
+from crawlcw.settings import Settings
+from crawlcw.spider import Spider
+from crawlcw.stats import Report
+from crawlcw.task import Status
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Crawl",
+    "CrawlcwError",
+    "FetchError",
+    "LeaseLostError",
+    "Ledger",
+    "LedgerConfigurationError",
+    "LedgerError",
+    "LedgerUnavailableError",
+    "Reason",
+    "Report",
+    "Request",
+    "Response",
+    "Settings",
+    "SettingsError",
+    "Spider",
+    "SpiderError",
+    "Status",
+    "UsageError",
+    "open_crawl",
+    "open_ledger",
+    "run_spider",
+]

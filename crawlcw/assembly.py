@@ -1,0 +1,101 @@
+"""Putting the parts together: the only place that chooses implementations."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from crawlcw import urls
+from crawlcw.crawl import Crawl
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.errors import LedgerConfigurationError
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.settings import Settings
+from crawlcw.spider import Spider, check
+from crawlcw.stats import Report
+
+DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
+
+
+async def open_ledger(
+    url: str, spider: str, *, settings: Settings | None = None, create: bool = True
+) -> Ledger:
+    """Return the ledger of the spider named *spider* at *url*.
+
+    *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
+    `mongodb://host/database` or `mongodb+srv://...`. Without *create* an
+    embedded ledger that does not exist is an error. Raises
+    `LedgerConfigurationError` or `LedgerUnavailableError`.
+    """
+    settings = settings or Settings()
+    scheme, _, rest = url.partition("://")
+    if scheme in ("mongodb", "mongodb+srv"):
+        from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
+
+        return await MongoLedger.open(
+            url, spider, driver=settings.mongo_driver, claims=settings.claim
+        )
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        from crawlcw.ledger.sqlite import SqliteLedger
+
+        path = Path(rest[1:])
+        if not create and not path.exists():
+            raise LedgerConfigurationError(
+                f"there is no ledger at {path}: run a spider first, or name one with --ledger"
+            )
+        return await SqliteLedger.open(path, spider)
+    raise LedgerConfigurationError(
+        f"{_without_password(url)!r} is no ledger: write sqlite:///path or mongodb://host/database"
+    )
+
+
+@asynccontextmanager
+async def open_crawl(
+    spider: Spider,
+    *,
+    ledger: str = DEFAULT_LEDGER,
+    settings: Settings | None = None,
+    downloader: Downloader | None = None,
+) -> AsyncIterator[Crawl]:
+    """Open what a crawl of *spider* needs, and close it afterwards.
+
+    *settings* replace those of the spider's class; *downloader* replaces the
+    real one, for tests.
+    """
+    check(spider)
+    settings = settings or spider.settings
+    opened = await open_ledger(ledger, spider.name, settings=settings)
+    try:
+        web = downloader or _web(spider, settings)
+        try:
+            yield Crawl(spider, opened, web, settings)
+        finally:
+            await web.close()
+    finally:
+        await opened.close()
+
+
+async def run_spider(
+    spider: Spider,
+    *,
+    ledger: str = DEFAULT_LEDGER,
+    settings: Settings | None = None,
+    downloader: Downloader | None = None,
+) -> Report:
+    """Crawl *spider* to its end and return the report; the arguments are `open_crawl`'s."""
+    async with open_crawl(
+        spider, ledger=ledger, settings=settings, downloader=downloader
+    ) as crawl:
+        return await crawl.run()
+
+
+def _web(spider: Spider, settings: Settings) -> Downloader:
+    from crawlcw.downloader.aiohttp import AiohttpDownloader
+
+    origins = {urls.locate(url).host for url in spider.start_urls}
+    return AiohttpDownloader(settings, start_origins=origins)
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    credentials, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}***@{host}" if at and credentials else url

@@ -1,0 +1,157 @@
+"""Running a spider's callbacks: what they yield becomes items and new tasks.
+
+Whatever a callback does is contained here: it may be any kind of function, it
+may raise, it may yield a hundred thousand links. The crawl goes on.
+"""
+
+import inspect
+import traceback
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Container, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from crawlcw import urls, values
+from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
+from crawlcw.request import Request
+from crawlcw.settings import Settings
+from crawlcw.task import Task
+from crawlcw.transitions import Failed
+
+#: A link that was dropped for the number of links, beside the reasons of `Reason`.
+TOO_MANY_LINKS = "max-links-per-page"
+
+
+@dataclass(slots=True, kw_only=True)
+class Produced:
+    """What came out of a page."""
+
+    items: list[dict[str, Any]] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)  #: links, by why they are not followed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which links of a crawl are followed."""
+
+    hosts: set[str]  #: those of the seeds and `allowed_hosts`
+    max_depth: int | None
+    max_links: int
+
+    @classmethod
+    def of(cls, hosts: Iterable[str], settings: Settings) -> "Scope":
+        """Return the scope that *settings* make of *hosts*."""
+        return cls(
+            hosts=set(hosts), max_depth=settings.max_depth, max_links=settings.max_links_per_page
+        )
+
+    def admit(self, host: str) -> None:
+        """Raise `FetchError` (`refused-scope`) for a host that is not crawled."""
+        if not urls.in_scope(host, self.hosts):
+            raise FetchError(Reason.REFUSED_SCOPE, f"{host} is not among the allowed hosts")
+
+
+async def run(
+    callback: Callable[..., Any],
+    *arguments: object,
+    task: Task,
+    scope: Scope,
+    now: datetime,
+    known: Container[bytes] = frozenset(),
+) -> Produced | Failed:
+    """Run *callback* and sort what it yields; a `Failed` where it raises.
+
+    Requests become tasks one link deeper than *task*; those in *known* are in
+    the ledger already and are left out.
+    """
+    sorter = _Sorter(task, scope, now, known)
+    try:
+        async for thing in _things(callback(*arguments)):
+            sorter.take(thing)
+    except ParseRefusedError as error:
+        return Failed(reason=error.reason, message=error.message)
+    except Exception as error:  # noqa: BLE001  # the spider's code may raise anything
+        return Failed(
+            reason=Reason.PARSE_ERROR,
+            message=f"{type(error).__name__}: {error}",
+            traceback=_traceback(error),
+        )
+    return sorter.produced
+
+
+async def _things(result: Any) -> AsyncIterator[object]:
+    """Yield what a callback of any kind produces."""
+    if inspect.isawaitable(result):
+        result = await result
+    if result is None:
+        return
+    if isinstance(result, AsyncIterator):
+        async for thing in result:
+            yield thing
+    elif isinstance(result, Request) or values.is_item(result) or not isinstance(result, Iterable):
+        yield result
+    else:
+        for thing in result:
+            yield thing
+
+
+class _Sorter:
+    """Turns what a callback yields into items and tasks."""
+
+    def __init__(
+        self, task: Task, scope: Scope, now: datetime, known: Container[bytes]
+    ) -> None:
+        self._task = task
+        self._scope = scope
+        self._now = now
+        self._known = known
+        self._too_deep = scope.max_depth is not None and task.depth >= scope.max_depth
+        self._links = 0
+        self._seen: set[bytes] = set()
+        self.produced = Produced()
+
+    def take(self, thing: object) -> None:
+        if isinstance(thing, Request):
+            self._take_request(thing)
+        elif thing is not None:
+            self.produced.items.append(values.item(thing))
+
+    def _take_request(self, request: Request) -> None:
+        dropped = self.produced.dropped
+        self._links += 1
+        if self._links > self._scope.max_links:
+            dropped[TOO_MANY_LINKS] += 1
+            return
+        try:
+            # A page that is parsed again yields its requests in the same order,
+            # so the number makes the same task of the same request.
+            salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
+            location, task_id = request.identity(salt)
+            self._scope.admit(location.host)
+        except FetchError as error:
+            dropped[error.reason] += 1
+            return
+        if self._too_deep:
+            dropped[Reason.REFUSED_DEPTH] += 1
+        elif task_id not in self._known and task_id not in self._seen:
+            self._seen.add(task_id)
+            self.produced.tasks.append(
+                request.task(
+                    now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
+                )
+            )
+
+
+def _traceback(error: Exception) -> str:
+    """Return the traceback of *error* without our own frames, which the user cannot change."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def missing(error: SpiderError) -> Failed:
+    """Return the outcome of a task whose callback the spider no longer has."""
+    return Failed(reason=Reason.PARSE_ERROR, message=str(error))

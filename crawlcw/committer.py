@@ -1,0 +1,115 @@
+"""Writing back what the fetchers did, many outcomes at a time.
+
+The links of a page are added and acknowledged before its outcome is committed:
+a crash in between repeats the page and loses none of its links. While a group
+is being written the next one gathers, so a slow ledger makes larger groups.
+"""
+
+import asyncio
+import logging
+from typing import Protocol
+
+from crawlcw.fetcher import Done
+from crawlcw.known import KnownTasks
+from crawlcw.leases import HeldLeases
+from crawlcw.ledger.protocol import Added, Committed, Ledger
+from crawlcw.patience import Patience
+from crawlcw.printable import printable
+from crawlcw.stats import Stats
+from crawlcw.task import Task
+from crawlcw.transitions import Settlement
+
+logger = logging.getLogger(__name__)
+
+#: The most outcomes in one group.
+LARGEST_GROUP = 200
+
+
+class Written(Protocol):
+    """Who is told that a group is in the ledger."""
+
+    def __call__(self, *, more: bool) -> None:
+        """*more*: the group left new tasks, or tasks to be tried again."""
+
+
+class Committer:
+    """Drains the queue of what is done into the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        done: asyncio.Queue[Done],
+        *,
+        held: HeldLeases,
+        known: KnownTasks,
+        stats: Stats,
+        patience: Patience,
+        on_written: Written,
+    ) -> None:
+        self._ledger = ledger
+        self._done = done
+        self._held = held
+        self._known = known
+        self._stats = stats
+        self._patience = patience
+        self._on_written = on_written
+
+    async def run(self) -> None:
+        """Write group after group until cancelled."""
+        while True:
+            group = [await self._done.get()]
+            try:
+                while len(group) < LARGEST_GROUP:
+                    group.append(self._done.get_nowait())
+            except asyncio.QueueEmpty:
+                pass  # the group is what has gathered so far
+            await self._write(group)
+            for _ in group:
+                self._done.task_done()
+
+    async def _write(self, group: list[Done]) -> None:
+        settlements = [settlement for done in group for settlement in done.settlements]
+        self._held.settling(settlement.lease for settlement in settlements)
+        added = await self._add([task for done in group for task in done.tasks])
+        await self._commit(settlements)
+        for done in group:
+            self._stats.links_dropped.update(done.dropped)
+        again = any(settlement.change.due is not None for settlement in settlements)
+        self._on_written(more=again or added > 0)
+
+    async def _add(self, tasks: list[Task]) -> int:
+        # Two pages of one group often have the same new links.
+        fresh = {task.id: task for task in tasks if task.id not in self._known}
+        if not fresh:
+            return 0
+        added: Added = await self._patience.insist(lambda: self._ledger.add(list(fresh.values())))
+        self._stats.links_added += added.new
+        rejected = {task.id for task, _ in added.rejected}
+        for task, why in added.rejected:
+            self._stats.links_dropped["store-rejected"] += 1
+            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+        self._known.add(task_id for task_id in fresh if task_id not in rejected)
+        return added.new
+
+    async def _commit(self, settlements: list[Settlement]) -> None:
+        committed: Committed = await self._patience.insist(
+            lambda: self._ledger.commit(settlements)
+        )
+        lost = {lease.task.id for lease in committed.lost}
+        self._stats.leases_lost += len(lost)
+        for lease in committed.lost:
+            # Not a failure: the lease ran out while the page was loading, and
+            # the newer holder's result is the one that counts.
+            logger.info(
+                "result dropped, another worker has %s",
+                printable(lease.task.url),
+                extra={"event": "lease_lost", "url": lease.task.url},
+            )
+        rejected = {lease.task.id for lease, _ in committed.rejected}
+        for lease, why in committed.rejected:
+            logger.warning("cannot store %s: %s", printable(lease.task.url), printable(why))
+            self._stats.failures["store-rejected"] += 1
+        for settlement in settlements:
+            if settlement.lease.task.id not in lost | rejected:
+                self._stats.record(settlement)
+        self._held.end(settlement.lease for settlement in settlements)

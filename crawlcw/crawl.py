@@ -1,0 +1,273 @@
+"""One crawl in one process: who runs beside whom, and how it comes to an end.
+
+    seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
+                 ^──────── renewer
+
+Whoever starts something here ends it: nothing outlives `Crawl.run`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import anyio
+
+from crawlcw.callbacks import Scope
+from crawlcw.committer import Committer
+from crawlcw.coordinator import Coordinator
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.durations import spoken
+from crawlcw.errors import FetchError, LedgerUnavailableError, SpiderError
+from crawlcw.fetcher import Done, Fetcher
+from crawlcw.known import KnownTasks
+from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.patience import Patience
+from crawlcw.printable import printable
+from crawlcw.robots import Robots
+from crawlcw.settings import Settings
+from crawlcw.spider import Spider, check, scope
+from crawlcw.stats import Report, Stats
+from crawlcw.task import Lease, Task
+from crawlcw.workers import this_worker
+
+logger = logging.getLogger(__name__)
+
+_SEED_BATCH = 500
+#: What giving back leases may take when the crawl was told to end at once.
+_LAST_WORDS = timedelta(seconds=2)
+
+
+class Crawl:
+    """A crawl of one spider's ledger by this process, as one of any number.
+
+    `run` may be called once. `stop` and `stop_now` may be called from signal
+    handlers of the loop, at any time.
+    """
+
+    def __init__(
+        self, spider: Spider, ledger: Ledger, downloader: Downloader, settings: Settings
+    ) -> None:
+        """Take a ledger and a downloader that are open, and stay so.
+
+        Raises `SpiderError` for a spider that cannot be run as it is written.
+        """
+        check(spider)
+        self.spider = spider
+        self.ledger = ledger
+        self.settings = settings
+        self.stats = Stats()
+        self._worker = this_worker(now=ledger.now())
+        self._scope = Scope.of(scope(spider) or (), settings)
+        self._held = HeldLeases()
+        self._known = KnownTasks()
+        self._patience = Patience(settings.ledger_give_up)
+        self._robots = Robots(downloader, settings, clock=asyncio.get_running_loop().time)
+        # A slow ledger must not let results pile up: fetchers wait for room.
+        self._done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
+        self._coordinator = Coordinator(
+            ledger,
+            settings=settings,
+            robots=self._robots,
+            held=self._held,
+            stats=self.stats,
+            patience=self._patience,
+            worker=self._worker.name,
+        )
+        self._fetcher = Fetcher(
+            spider=spider,
+            settings=settings,
+            ledger=ledger,
+            downloader=downloader,
+            robots=self._robots,
+            scope=self._scope,
+            held=self._held,
+            known=self._known,
+            stats=self.stats,
+            patience=self._patience,
+            worker=self._worker.name,
+        )
+        self._grace = anyio.CancelScope()
+        self._at_once = False
+
+    @property
+    def held(self) -> int:
+        """The number of tasks that this process holds just now."""
+        return len(self._held)
+
+    def stop(self) -> None:
+        """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
+        self._patience.shorten(self.settings.grace)
+        self._coordinator.stop()
+
+    def stop_now(self) -> None:
+        """End at once: release everything, however far it has come."""
+        self._at_once = True
+        self._patience.shorten(_LAST_WORDS)
+        self._coordinator.stop()
+        self._grace.cancel()
+
+    async def run(self) -> Report:
+        """Crawl until nothing is left to do, or until told to stop.
+
+        Raises `LedgerUnavailableError` where the ledger stays away longer than
+        `ledger_give_up`, and `SpiderError` where the spider's own `start`,
+        `opened` or `closed` raises. Whatever is held is given back first.
+        """
+        await bury_the_dead(self.ledger)
+        await self.ledger.join(self._worker)
+        released = 0
+        try:
+            with _spider_code("opened()"):
+                await self.spider.opened()
+            with _single_errors():
+                reason, released = await self._crawl()
+        finally:
+            released += await self._leave()
+        report = Report(
+            spider=self.spider.name,
+            finish_reason=reason,
+            elapsed=self.stats.elapsed,
+            pages=self.stats.pages,
+            items=self.stats.items,
+            released=released,
+            counts=await self._patience.insist(self.ledger.counts),
+            failures=dict(self.stats.failures.most_common()),
+            links_dropped=dict(self.stats.links_dropped.most_common()),
+            leases_lost=self.stats.leases_lost,
+        )
+        with _spider_code("closed()"):
+            await self.spider.closed(report)
+        return report
+
+    async def _crawl(self) -> tuple[str, int]:
+        """Run everything side by side; return why it ended, and how many leases went back."""
+        committer = Committer(
+            self.ledger,
+            self._done,
+            held=self._held,
+            known=self._known,
+            stats=self.stats,
+            patience=self._patience,
+            on_written=self._coordinator.written,
+        )
+        renewer = Renewer(
+            self.ledger,
+            self._held,
+            lease=self.settings.lease,
+            patience=self._patience,
+            on_lost=self._coordinator.lost,
+        )
+        released = 0
+        async with anyio.create_task_group() as background:
+            background.start_soon(renewer.run)
+            background.start_soon(committer.run)
+            background.start_soon(self._seed)
+            async with anyio.create_task_group() as fetchers:
+                for _ in range(self.settings.concurrency):
+                    fetchers.start_soon(
+                        self._fetcher.run,
+                        self._coordinator.queue,
+                        self._done,
+                        self._coordinator.fetched,
+                    )
+                reason = await self._coordinator.run()
+                if reason != "drained":
+                    released = await self._release(self._coordinator.undispatched())
+                    await self._wait_for_fetchers(reason)
+                fetchers.cancel_scope.cancel()
+            # What the fetchers have handed on is written before the end.
+            await self._done.join()
+            background.cancel_scope.cancel()
+        if self._at_once:
+            reason = "stopped-at-once"
+        return reason, released
+
+    async def _wait_for_fetchers(self, reason: str) -> None:
+        if reason == "stopped" and not self._at_once:
+            logger.info(
+                "stopping: up to %s for what is under way; again to stop at once",
+                spoken(self.settings.grace),
+                extra={"event": "stopping"},
+            )
+        self._grace.deadline = anyio.current_time() + self.settings.grace.total_seconds()
+        with self._grace:
+            await self._coordinator.idle()
+
+    async def _seed(self) -> None:
+        """Add the spider's start requests, a batch at a time."""
+        batch: list[Task] = []
+        number = 0
+        with _spider_code("start()"):
+            async for request in self.spider.start():
+                number += 1
+                salt = f"{self._worker.name} seed {number}".encode()
+                try:
+                    task = request.task(now=self.ledger.now(), salt=salt)
+                except FetchError as error:
+                    logger.warning("no URL to start from: %s", printable(error))
+                    continue
+                if self.spider.allowed_hosts is None:
+                    self._scope.hosts.add(task.host)
+                batch.append(task)
+                if len(batch) >= _SEED_BATCH:
+                    await self._add_seeds(batch)
+                    batch = []
+        if batch:
+            await self._add_seeds(batch)
+        self._coordinator.seeded()
+
+    async def _add_seeds(self, batch: list[Task]) -> None:
+        added = await self._patience.insist(lambda: self.ledger.add(batch))
+        for task, why in added.rejected:
+            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+        self._known.add(task.id for task in batch)
+        self.stats.links_added += added.new
+        self._coordinator.wake()
+
+    async def _release(self, leases: list[Lease]) -> int:
+        count = await self._patience.insist(lambda: self.ledger.release(leases))
+        self._held.end(leases)
+        return count
+
+    async def _leave(self) -> int:
+        """Give back what is still held, even while being cancelled, and sign off."""
+        # The last thing this process does for the others: shielded, but not for
+        # ever, since the leases run out anyway.
+        count = 0
+        await self._robots.close()
+        with anyio.move_on_after(2 * _LAST_WORDS.total_seconds(), shield=True):
+            try:
+                count = await self.ledger.release(self._held.all())
+                await self.ledger.leave(self._worker.name)
+            except LedgerUnavailableError as error:
+                logger.warning("leases not given back, they will run out: %s", printable(error))
+        return count
+
+
+@contextmanager
+def _spider_code(what: str) -> Iterator[None]:
+    """Turn whatever the spider's own code raises into one clear error, its traceback logged."""
+    try:
+        yield
+    except (SpiderError, LedgerUnavailableError):
+        raise
+    except Exception as error:
+        logger.exception("the spider's %s raised", what, extra={"event": "spider_error"})
+        raise SpiderError(
+            f"the spider's {what} raised {type(error).__name__}: {printable(error)}"
+        ) from error
+
+
+@contextmanager
+def _single_errors() -> Iterator[None]:
+    """Raise the first error of a group of tasks by itself: the others followed from it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from group

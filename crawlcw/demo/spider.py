@@ -1,0 +1,54 @@
+"""The spider of the bundled bookshop: one item for each book."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from crawlcw.request import Request
+from crawlcw.response import Response
+from crawlcw.settings import Settings
+from crawlcw.spider import Spider
+
+
+class BookshopSpider(Spider):
+    """Crawl the bookshop that `start_url` is the home page of."""
+
+    name = "bookshop"
+    settings = Settings(per_host_concurrency=16, backoff_base="1s")
+
+    def __init__(self, start_url: str) -> None:
+        super().__init__()
+        self.start_urls = [start_url]
+
+    def parse(self, response: Response) -> Iterator[Request]:
+        """Follow the home page, and the pages about the shop that its text and footer lead to."""
+        yield from response.follow_all("nav.shelves a", self.parse_category)
+        yield from response.follow_all("article.book a", self.parse_book)
+        yield from response.follow_all("main p a, footer a")
+
+    def parse_category(self, response: Response) -> Iterator[Request]:
+        """Follow the books of a category, page by page."""
+        yield from response.follow_all("article.book a", self.parse_book)
+        yield from response.follow_all("a[rel=next]", self.parse_category)
+
+    def parse_author(self, response: Response) -> Iterator[Request]:
+        """Follow the books of an author."""
+        yield from response.follow_all("article.book a", self.parse_book)
+
+    def parse_book(self, response: Response) -> Iterator[dict[str, Any] | Request]:
+        """Yield a book, and follow its author and the books beside it."""
+        facts = {
+            node.attributes["itemprop"]: node.attributes.get("value") or node.text(strip=True)
+            for node in response.css("[itemprop]")
+        }
+        yield {
+            "title": facts["name"],
+            "author": facts["author"],
+            "price": float(facts["price"]),
+            "currency": facts["priceCurrency"],
+            "rating": int(facts["ratingValue"]),
+            "in_stock": facts["availability"] == "InStock",
+            "category": facts["genre"],
+            "url": response.url,
+        }
+        yield from response.follow_all("a[rel=author]", self.parse_author)
+        yield from response.follow_all("section.related a", self.parse_book)

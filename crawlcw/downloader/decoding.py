@@ -1,0 +1,234 @@
+"""A body on its way out of its content codings, bounded all the way.
+
+The limit counts *decoded* bytes, and no step hands out more than one piece at
+a time: 52 bytes of brotli can stand for gigabytes. A stream that ends too
+early is an error here, since with a correct Content-Length nothing else
+notices it.
+"""
+
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import brotli  # type: ignore[import-untyped]  # it ships no types
+
+from crawlcw.errors import FetchError, Reason
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+#: What may be asked for: everything there is a decoder of, as Accept-Encoding.
+ACCEPTED = "gzip, deflate, br, zstd"
+_PIECE = 1 << 16
+_MAX_CODINGS = 3
+#: How much longer than the limit a body may be before it is decoded: gzip
+#: members without content are bytes on the wire which never become any.
+_RAW_SLACK = 1 << 20
+#: RFC 9659: a window of at most 8 MiB.
+_ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
+
+
+class BodyDecoder:
+    """Collects a body of at most *limit* decoded bytes.
+
+    *codings* are those of Content-Encoding, in the order in which they were
+    applied. `feed` and `close` raise `FetchError`: `content-encoding` for an
+    unknown coding or a corrupt stream, `payload-truncated` for a stream
+    without its end.
+    """
+
+    def __init__(self, codings: Sequence[str] = (), *, limit: int) -> None:
+        self._stages = [_stage(name) for name in reversed(_significant(codings))]
+        self._limit = limit
+        self._room = limit
+        self._raw_room = limit + _RAW_SLACK
+        self._body = io.BytesIO()
+        #: Whether the body was cut: there is no use in feeding more.
+        self.full = False
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes from the wire."""
+        self._raw_room -= len(data)
+        for piece in _through(self._stages, data):
+            if len(piece) > self._room:
+                # One byte more than the limit is needed to tell a body that
+                # is cut from one that just fits.
+                self._body.write(memoryview(piece)[: self._room])
+                self._room = 0
+                self.full = True
+                return
+            self._body.write(piece)
+            self._room -= len(piece)
+        self.full = self._raw_room < 0
+
+    def close(self) -> bytes:
+        """Return the body; call it at the end of the wire, or when `full`."""
+        if not self.full:
+            for stage in self._stages:
+                stage.close()
+        # No copy: getvalue() shares the buffer.
+        return self._body.getvalue()
+
+
+def codings_of(header: str) -> list[str]:
+    """Return the codings that a Content-Encoding or Transfer-Encoding header lists."""
+    return [name for part in header.split(",") if (name := part.strip().lower())]
+
+
+class _Engine(Protocol):
+    """A decompressor as the zstd module has it, which is what the others are made to look like."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Zlib:
+    def __init__(self, wbits: int) -> None:
+        self._inflate = zlib.decompressobj(wbits)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._inflate.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflate.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        out = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
+        # A full piece may leave output behind with all of the input consumed.
+        self.needs_input = not self._inflate.unconsumed_tail and len(out) < max_length
+        return out
+
+
+class _Brotli:
+    unused_data = b""
+
+    def __init__(self) -> None:
+        self._decoder = brotli.Decompressor()
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._decoder.is_finished())
+
+    @property
+    def needs_input(self) -> bool:
+        return bool(self._decoder.can_accept_more_data())
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return bytes(self._decoder.process(data, output_buffer_limit=max_length))
+
+
+class _Stage:
+    """One coding: a stream, or (gzip, zstd) several of them one after the other."""
+
+    def __init__(
+        self, name: str, engine: Callable[[bytes], _Engine], *, magic: bytes = b""
+    ) -> None:
+        self._name = name
+        self._new_engine = engine
+        self._magic = magic
+        self._engine: _Engine | None = None
+        self._begun = b""  #: too little of a stream to tell what kind it is
+        self._streams = 0
+        self._ended = False
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Yield what *data* decodes to, in pieces."""
+        while data and not self._ended:
+            engine = self._engine
+            if engine is None:
+                data = self._begun + data
+                if self._streams and data[:1] != self._magic:
+                    # Browsers ignore what follows a stream and is not another.
+                    self._ended = True
+                    return
+                if len(data) < 2:
+                    self._begun = data
+                    return
+                self._begun = b""
+                engine = self._engine = self._new_engine(data)
+            yield from self._from(engine, data)
+            data = b""
+            if engine.eof:
+                data = engine.unused_data
+                self._engine = None
+                self._streams += 1
+                self._ended = not self._magic
+
+    def _from(self, engine: _Engine, data: bytes) -> Iterator[bytes]:
+        try:
+            while True:
+                piece = engine.decompress(data, _PIECE)
+                if piece:
+                    yield piece
+                if engine.eof or engine.needs_input:
+                    return
+                data = b""
+        except (zlib.error, brotli.error, zstd.ZstdError) as error:
+            message = f"the body is not what Content-Encoding says, {self._name}: {error}"
+            raise FetchError(Reason.CONTENT_ENCODING, message) from None
+
+    def close(self) -> None:
+        """Check that the stream has come to its end."""
+        # Nothing at all is an empty body: so are many answers without content.
+        if self._engine is not None or self._begun:
+            raise FetchError(Reason.PAYLOAD_TRUNCATED, f"the {self._name} stream has no end")
+
+
+def _gzip(_start: bytes) -> _Engine:
+    return _Zlib(16 + zlib.MAX_WBITS)
+
+
+def _deflate(start: bytes) -> _Engine:
+    # RFC 9110, section 8.4.1.2: some send the raw stream without its zlib
+    # wrapper, whose two bytes are checked as RFC 1950, section 2.2, says.
+    wrapped = start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and (start[0] << 8 | start[1]) % 31 == 0
+    return _Zlib(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
+
+
+def _brotli(_start: bytes) -> _Engine:
+    return _Brotli()
+
+
+def _zstd(_start: bytes) -> _Engine:
+    return zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
+
+
+def _stage(name: str) -> _Stage:
+    match name:
+        case "gzip" | "x-gzip":
+            return _Stage(name, _gzip, magic=b"\x1f")
+        case "deflate":
+            return _Stage(name, _deflate)
+        case "br":
+            return _Stage(name, _brotli)
+        case "zstd":
+            return _Stage(name, _zstd, magic=b"\x28")
+    raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
+
+
+def _significant(codings: Sequence[str]) -> list[str]:
+    found = [name for name in codings if name != "identity"]
+    if len(found) > _MAX_CODINGS:
+        message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
+        raise FetchError(Reason.CONTENT_ENCODING, message)
+    return found
+
+
+def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
+    if not stages:
+        yield data
+        return
+    for piece in stages[0].pieces(data):
+        yield from _through(stages[1:], piece)

@@ -1,0 +1,309 @@
+"""From a lease to an outcome: fetch the page, run its callback, hand on what came of it.
+
+N of these drain the queue. Nothing that happens to a page ends one: every
+failure becomes an outcome of that page alone.
+"""
+
+import asyncio
+import logging
+import random
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+
+from crawlcw import callbacks
+from crawlcw.attempt import attempt
+from crawlcw.callbacks import Produced, Scope
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.errors import FetchError, LedgerError, Reason, SpiderError
+from crawlcw.known import KnownTasks
+from crawlcw.leases import HeldLeases
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.patience import Patience
+from crawlcw.printable import printable
+from crawlcw.request import Request
+from crawlcw.response import Response
+from crawlcw.retry import retry_after
+from crawlcw.robots import Robots
+from crawlcw.settings import Settings
+from crawlcw.spider import Spider, callback_named
+from crawlcw.stats import Stats
+from crawlcw.task import Lease, ResponseInfo, Status, Task
+from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, settle
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """A task that was worked on: what to write, in this order."""
+
+    tasks: tuple[Task, ...] = ()  #: its links
+    settlements: tuple[Settlement, ...]
+    dropped: Counter[str] = field(default_factory=Counter)  #: links not followed, by reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetcher:
+    """What every fetcher of a process shares."""
+
+    spider: Spider
+    settings: Settings
+    ledger: Ledger
+    downloader: Downloader
+    robots: Robots
+    scope: Scope
+    held: HeldLeases
+    known: KnownTasks
+    stats: Stats
+    patience: Patience
+    worker: str
+
+    async def run(
+        self,
+        queue: asyncio.Queue[Lease],
+        done: asyncio.Queue[Done],
+        fetched: Callable[[Lease], None],
+    ) -> None:
+        """Work on what the queue gives until cancelled.
+
+        *fetched* is called when a lease's request has ended, whatever came of
+        it: its host may be asked again.
+        """
+        while True:
+            lease = await queue.get()
+            with anyio.CancelScope() as lost:
+                self.held.working(lease, lost)
+                try:
+                    result = await self._work(lease)
+                finally:
+                    self.held.idle(lease)
+                    fetched(lease)
+                await done.put(result)
+            if lost.cancelled_caught:
+                self.stats.leases_lost += 1
+
+    async def _work(self, lease: Lease) -> Done:
+        """Return what came of one task; whatever is raised belongs to that task alone."""
+        try:
+            return await self._page(lease)
+        except LedgerError:
+            raise
+        except Exception as error:
+            logger.exception("an error of crawlcw itself", extra={"event": "internal"})
+            failed = Failed(
+                reason=Reason.INTERNAL,
+                message=f"{type(error).__name__}: {error}",
+                traceback=traceback.format_exc(),
+            )
+            return Done(settlements=(self._settle(lease, failed),))
+
+    async def _page(self, lease: Lease) -> Done:
+        request = Request.of(lease.task)
+        try:
+            response = await self._fetch(request)
+        except FetchError as refusal:
+            return await self._failed(lease, request, _failed(refusal), refusal)
+        if not 200 <= response.status < 300 or response.status == 206:
+            error = FetchError(
+                Reason.HTTP_STATUS,
+                f"HTTP {response.status}",
+                status=response.status,
+                retry_after=retry_after(
+                    response.headers.get("retry-after"), now=self.ledger.now()
+                ),
+            )
+            failed = replace(_failed(error), response=_info(response))
+            return await self._failed(lease, request, failed, error)
+        if response.url != request.url and request.method == "GET":
+            return await self._redirected(lease, request, response)
+        return await self._parsed(lease, request, response)
+
+    async def _fetch(self, request: Request) -> Response:
+        """Make one attempt, with robots.txt and scope asked at every hop."""
+        if self.settings.obey_robots:
+            await self.robots.admit(request.url)
+        response = await attempt(
+            request, downloader=self.downloader, settings=self.settings, admit=self._admit_hop
+        )
+        self.stats.fetched += 1
+        self.stats.bytes += len(response.body)
+        self.stats.statuses[response.status] += 1
+        return response
+
+    async def _admit_hop(self, url: str) -> None:
+        self.scope.admit(Request(url).identity()[0].host)
+        await self.robots.admit(url)
+
+    async def _redirected(self, lease: Lease, request: Request, response: Response) -> Done:
+        """Record the page once, under the URL where it really is.
+
+        That URL is a task like any other. Where this process can claim it, the
+        response in hand is parsed as its page; where it is known and taken,
+        it is somebody else's. Either way the task that led here is finished.
+        """
+        info = _info(response)
+        target = Request(
+            response.url,
+            request.callback,
+            headers=request.headers,
+            context=request.context,
+            priority=request.priority,
+            errback=request.errback,
+        ).task(now=self.ledger.now(), depth=lease.task.depth, parent=lease.task.id)
+        if target.id == lease.task.id or lease.task.id != request.identity()[1]:
+            # The same resource by another spelling, or a `dont_filter` request.
+            return await self._parsed(lease, request, response)
+        alias = self._settle(lease, Succeeded(response=info))
+        home = await self._claim(target)
+        if home is None:
+            return Done(settlements=(alias,))
+        parsed = await self._parsed(home, Request.of(home.task), response)
+        return replace(parsed, settlements=(*parsed.settlements, alias))
+
+    async def _claim(self, task: Task) -> Lease | None:
+        """Add a task and lease it, if nobody has it or has done it."""
+        home: Lease | None = None
+        # A cancelled claim would leave a lease that nobody knows of.
+        with anyio.CancelScope(shield=True):
+            home = await self.patience.insist(lambda: self._claim_once(task))
+        return home
+
+    async def _claim_once(self, task: Task) -> Lease | None:
+        await self.ledger.add([task])
+        self.known.add([task.id])
+        record = await self.ledger.get(task.id)
+        if record is None or record.task.status not in (Status.TODO, Status.FAILED):
+            return None
+        claimed = await self.ledger.claim(
+            [record.task],
+            worker=self.worker,
+            lease=self.settings.lease,
+            max_lost=self.settings.max_lost,
+        )
+        self.held.add(claimed.leases)
+        # An earlier claim whose reply was lost may be among them.
+        return next((held for held in claimed.leases if held.task.id == task.id), None)
+
+    async def _parsed(self, lease: Lease, request: Request, response: Response) -> Done:
+        response.request = request
+        try:
+            callback = callback_named(self.spider, request.callback)
+        except SpiderError as missing:
+            produced: Produced | Failed = callbacks.missing(missing)
+        else:
+            produced = await self._run(callback, response, task=lease.task)
+        info = _info(response)
+        if isinstance(produced, Failed):
+            error = FetchError(produced.reason, produced.message)
+            return await self._failed(lease, request, replace(produced, response=info), error)
+        if response.invalid_links:
+            produced.dropped[Reason.URL_INVALID] += response.invalid_links
+        outcome = Succeeded(response=info, items=tuple(produced.items))
+        return _done(produced, self._settle(lease, outcome))
+
+    async def _failed(
+        self, lease: Lease, request: Request, failed: Failed, error: FetchError
+    ) -> Done:
+        """Settle a failure; where it is final, the spider is told and may still yield."""
+        settlement = self._settle(lease, failed)
+        if settlement.change.status is not Status.IGNORED:
+            return Done(settlements=(settlement,))
+        try:
+            errback = callback_named(self.spider, request.errback or "on_error")
+        except SpiderError as missing:
+            logger.warning("%s", printable(missing))
+            return Done(settlements=(settlement,))
+        produced = await self._run(errback, request, error, task=lease.task)
+        if isinstance(produced, Failed):
+            logger.warning(
+                "%s raised: %s",
+                printable(request.errback or "on_error"),
+                printable(produced.message),
+                extra={"event": "errback_failed", "url": lease.task.url},
+            )
+            return Done(settlements=(settlement,))
+        change = replace(settlement.change, items=tuple(produced.items))
+        return _done(produced, replace(settlement, change=change))
+
+    async def _run(
+        self, callback: Callable[..., Any], *arguments: object, task: Task
+    ) -> Produced | Failed:
+        return await callbacks.run(
+            callback,
+            *arguments,
+            task=task,
+            scope=self.scope,
+            now=self.ledger.now(),
+            known=self.known,
+        )
+
+    def _settle(self, lease: Lease, outcome: Outcome) -> Settlement:
+        settlement = settle(
+            lease,
+            outcome,
+            now=self.ledger.now(),
+            policy=self.settings.retry_policy,
+            chance=random.random(),
+        )
+        _log(lease, settlement)
+        return settlement
+
+
+def _done(produced: Produced, settlement: Settlement) -> Done:
+    return Done(
+        tasks=tuple(produced.tasks), settlements=(settlement,), dropped=produced.dropped
+    )
+
+
+def _failed(error: FetchError) -> Failed:
+    return Failed(
+        reason=error.reason,
+        message=error.message,
+        status=error.status,
+        retry_after=error.retry_after,
+    )
+
+
+def _info(response: Response) -> ResponseInfo:
+    headers = response.headers
+    return ResponseInfo(
+        status=response.status,
+        final_url=response.url,
+        content_type=_short(headers.get("content-type")),
+        bytes=len(response.body),
+        elapsed=round(response.elapsed.total_seconds(), 4),
+        etag=_short(headers.get("etag")),
+        last_modified=_short(headers.get("last-modified")),
+        truncated=response.truncated,
+    )
+
+
+def _short(value: str | None) -> str | None:
+    return None if value is None else printable(value)
+
+
+def _log(lease: Lease, settlement: Settlement) -> None:
+    error = settlement.change.error
+    if error is None:
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug(
+                "%s %s",
+                settlement.change.event,
+                printable(lease.task.url),
+                extra={"event": "finished", "url": lease.task.url},
+            )
+        return
+    logger.log(
+        logging.INFO if settlement.change.status is Status.IGNORED else logging.DEBUG,
+        "%s %s: %s %s",
+        settlement.change.event,
+        printable(lease.task.url),
+        error.kind,
+        error.message,
+        extra={"event": str(settlement.change.event), "url": lease.task.url, "reason": error.kind},
+    )

@@ -1,0 +1,123 @@
+"""The leases one process holds, from the claim to the commit, and their renewal."""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+
+import anyio
+
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.patience import Patience
+from crawlcw.printable import printable
+from crawlcw.task import Lease
+from crawlcw.workers import is_dead
+
+logger = logging.getLogger(__name__)
+
+
+class HeldLeases:
+    """Every lease that this process has claimed and not yet ended."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, Lease] = {}
+        self._scopes: dict[bytes, anyio.CancelScope] = {}
+        self._settling: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, task_id: bytes) -> bool:
+        return task_id in self._held
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Take charge of leases just claimed."""
+        self._held.update((lease.task.id, lease) for lease in leases)
+
+    def all(self) -> list[Lease]:
+        """Return the leases held."""
+        return list(self._held.values())
+
+    def working(self, lease: Lease, scope: anyio.CancelScope) -> None:
+        """Note what to cancel should *lease* be lost."""
+        self._scopes[lease.task.id] = scope
+
+    def idle(self, lease: Lease) -> None:
+        """Note that nothing runs under *lease* any more."""
+        self._scopes.pop(lease.task.id, None)
+
+    def settling(self, leases: Iterable[Lease]) -> None:
+        """Note that the outcomes of *leases* are on their way to the ledger."""
+        self._settling.update(lease.task.id for lease in leases)
+
+    def is_settling(self, task_id: bytes) -> bool:
+        """Say whether an outcome of the task is on its way to the ledger."""
+        return task_id in self._settling
+
+    def end(self, leases: Iterable[Lease]) -> None:
+        """Forget leases that were committed, released or lost."""
+        for lease in leases:
+            self._held.pop(lease.task.id, None)
+            self._settling.discard(lease.task.id)
+
+    def lose(self, task_ids: Iterable[bytes]) -> None:
+        """Forget leases that another worker holds now, and stop what runs under them."""
+        for task_id in task_ids:
+            self._held.pop(task_id, None)
+            if scope := self._scopes.get(task_id):
+                scope.cancel()
+
+
+class Renewer:
+    """Renews what is held every third of a lease, and takes back what dead neighbours held."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        held: HeldLeases,
+        *,
+        lease: timedelta,
+        patience: Patience,
+        on_lost: Callable[[set[bytes]], None],
+    ) -> None:
+        self._ledger = ledger
+        self._held = held
+        self._lease = lease
+        self._patience = patience
+        self._on_lost = on_lost
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        while True:
+            await anyio.sleep(self._lease.total_seconds() / 3)
+            await self._patience.insist(self._renew)
+            try:
+                await bury_the_dead(self._ledger)
+            except LedgerUnavailableError as error:
+                logger.debug("no look at the workers: %s", printable(error))
+
+    async def _renew(self) -> None:
+        lost = await self._ledger.renew(self._held.all(), lease=self._lease)
+        # What was committed meanwhile is not lost, nor is what may just have
+        # been: of that the commit itself will tell.
+        gone = {i for i in lost if i in self._held and not self._held.is_settling(i)}
+        if gone:
+            logger.warning(
+                "%d leases are lost to other workers", len(gone), extra={"event": "lease_lost"}
+            )
+            self._on_lost(gone)
+            self._held.lose(gone)
+
+
+async def bury_the_dead(ledger: Ledger) -> int:
+    """End the leases of workers of this machine that are no more; return how many leases."""
+    ended = 0
+    for worker in await ledger.workers():
+        if is_dead(worker):
+            ended += await ledger.leave(worker.name)
+            logger.info(
+                "took back the leases of %s, which is dead",
+                printable(worker.name),
+                extra={"event": "worker_dead", "worker": worker.name},
+            )
+    return ended

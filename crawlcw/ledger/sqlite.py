@@ -1,0 +1,839 @@
+"""The ledger in one SQLite file: for one machine, any number of processes, no server.
+
+What a task becomes is decided in `transitions`; here is how it is written. Every
+operation is one function on one worker thread and one transaction, for a hop to
+a thread costs more than a statement (a hundred claims take 0.2 ms this way, and
+6-12 ms at a hop a statement). Several spiders share a file: their tables bear
+their names.
+
+The file is in WAL mode, so that readers and the one writer do not wait for each
+other. A transaction is fsynced where the contract says durable; a claim is not,
+because a claim that is lost in a power cut is a repeated fetch.
+"""
+
+# ruff: noqa: S608  # the tables' names are quoted below; every value is a parameter
+
+import base64
+import heapq
+import json
+import math
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from crawlcw import transitions
+from crawlcw.clock import LedgerClock
+from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError, Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.protocol import (
+    Added,
+    Claimed,
+    Committed,
+    Counts,
+    ItemRow,
+    Selection,
+    Worker,
+)
+from crawlcw.task import Lease, Record, Status, Task
+from crawlcw.transitions import Change, Event, Settlement
+
+SCHEMA_VERSION = 1
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_INT64 = 1 << 63
+_CLOCK_SET_EVERY = 60.0
+
+_BUSY_TIMEOUT = 10.0
+#: SQLite's own limit for a row is 10**9 bytes.
+_LARGEST_VALUE = 1 << 28
+#: `items` reads this much at a time: rows, and characters of JSON.
+_ITEM_ROWS = 500
+_ITEM_CHARACTERS = 1 << 20
+
+_TIMES = frozenset({"due", "update_time", "create_time", "lock_time"})
+_JSON = frozenset({"headers", "context", "errors", "response"})
+
+#: What is raised for a value that has no place in a row.
+_UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
+
+_UNAVAILABLE = {
+    sqlite3.SQLITE_BUSY: "is locked by another process",
+    sqlite3.SQLITE_LOCKED: "is locked by another process",
+    sqlite3.SQLITE_PROTOCOL: "is locked by another process",
+    sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
+    sqlite3.SQLITE_IOERR: "cannot be read or written",
+    sqlite3.SQLITE_NOMEM: "needs more memory than there is",
+    sqlite3.SQLITE_INTERRUPT: "was interrupted",
+}
+_MISCONFIGURED = {
+    sqlite3.SQLITE_READONLY: "is read-only: a crawl needs a file and a folder it can write to",
+    sqlite3.SQLITE_PERM: "may not be opened by this user",
+    sqlite3.SQLITE_AUTH: "may not be opened by this user",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it a folder, or may this user not write there?",
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database",
+    sqlite3.SQLITE_CORRUPT: "is damaged: bring back a copy, or recover it with `sqlite3 .recover`",
+}
+
+
+class SqliteLedger:
+    """A `Ledger` in an SQLite file."""
+
+    def __init__(self, path: Path, spider: str, *, clock: Callable[[], datetime]) -> None:
+        self._path = path
+        self._sql = _Statements(spider)
+        self._clock = clock
+        self._writer = _Connection(path)
+        # Its own, so that `items` and `counts` do not keep claims waiting.
+        self._reader = _Connection(path)
+        self._claims = 0
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, spider: str, *, clock: Callable[[], datetime] | None = None
+    ) -> Self:
+        """Return the ledger of *spider* in the file at *path*, both made where they do not exist.
+
+        Raises `LedgerConfigurationError` for a file that is not such a ledger.
+        """
+        ledger = cls(Path(path), spider, clock=clock or _machine_clock())
+        try:
+            await ledger._writer.run(_create, ledger._sql, spider, ledger._path)
+            await ledger._reader.run(_restrict_to_reading)
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    def now(self) -> datetime:
+        """Return this machine's time, which all processes on the file share."""
+        return self._clock()
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        """See `Ledger.add`."""
+        return await self._writer.run(self._add, tasks)
+
+    def _add(self, db: sqlite3.Connection, tasks: Sequence[Task]) -> Added:
+        rows: list[dict[str, Any]] = []
+        rejected: list[tuple[Task, str]] = []
+        for task in tasks:
+            try:
+                rows.append(_NEW_ROW | _row(documents.document(task)))
+            except _UNHOLDABLE as error:
+                rejected.append((task, _said(error)))
+        with _transaction(db, durable=True):
+            new = db.executemany(self._sql.add, rows).rowcount if rows else 0
+        return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
+
+    async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
+        """See `Ledger.page`."""
+        return await self._reader.run(self._page, limit, hosts, _milliseconds(self.now()))
+
+    def _page(
+        self, db: sqlite3.Connection, limit: int, hosts: Collection[str] | None, now: int
+    ) -> list[Task]:
+        if hosts is None:
+            due = self._due(db, limit, now)
+        else:
+            # Each host's tasks come in order and are read only as far as they
+            # are taken, so a page costs its length and not the hosts' backlog.
+            lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
+            due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
+        return [documents.task(_document(row)) for row in islice(due, limit)]
+
+    def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
+        for priority in self._priorities(db):
+            yield from db.execute(
+                self._sql.page, {"priority": priority, "now": now, "limit": limit}
+            )
+
+    def _due_of_host(
+        self, db: sqlite3.Connection, limit: int, now: int, host: str
+    ) -> Iterator[sqlite3.Row]:
+        bounds: dict[str, Any] = {"host": host, "now": now, "limit": limit}
+        for priority in _descending(db, self._sql.next_priority_of_host, bounds):
+            yield from db.execute(self._sql.page_of_host, bounds | {"priority": priority})
+
+    def _priorities(self, db: sqlite3.Connection) -> Iterator[int]:
+        return _descending(db, self._sql.next_priority, {})
+
+    async def claim(
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
+    ) -> Claimed:
+        """See `Ledger.claim`."""
+        now = self.now()
+        decided: list[tuple[Task, Change]] = []
+        for task in tasks:
+            self._claims += 1
+            token = f"{worker}:{self._claims}"
+            change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
+            if change is not None:
+                decided.append((task, change))
+        leases, abandoned = await self._writer.run(self._claim, decided, _milliseconds(now))
+        missed = len(tasks) - len(leases) - abandoned
+        return Claimed(leases=tuple(leases), missed=missed, abandoned=abandoned)
+
+    def _claim(
+        self, db: sqlite3.Connection, decided: Sequence[tuple[Task, Change]], now: int
+    ) -> tuple[list[Lease], int]:
+        leases: list[Lease] = []
+        abandoned = 0
+        with _transaction(db, durable=False):
+            for task, change in decided:
+                as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
+                if not self._apply(db, self._sql.claim, _written(task, change), as_read):
+                    continue
+                if change.event is Event.ABANDON:
+                    abandoned += 1
+                else:
+                    leases.append(_leased(task, change))
+        return leases, abandoned
+
+    def _apply(
+        self, db: sqlite3.Connection, statement: str, write: "_Write", guard: Mapping[str, Any]
+    ) -> bool:
+        """Change a task where it still is what *guard* says; say whether it was."""
+        errors = None
+        if write.error is not None:
+            row = db.execute(self._sql.errors, (write.task_id,)).fetchone()
+            kept = json.loads(row["errors"]) if row and row["errors"] else []
+            errors = _json([*kept, json.loads(write.error)][-transitions.KEPT_ERRORS :])
+        values = {**write.values, **guard, "id": write.task_id, "errors": errors}
+        return db.execute(statement, values).rowcount == 1
+
+    async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
+        """See `Ledger.renew`."""
+        return await self._writer.run(self._renew, leases, _milliseconds(self.now() + lease))
+
+    def _renew(self, db: sqlite3.Connection, leases: Sequence[Lease], due: int) -> set[bytes]:
+        with _transaction(db, durable=False):
+            return {
+                held.task.id
+                for held in leases
+                if not db.execute(
+                    self._sql.renew, {**_mine(held), "id": held.task.id, "due": due}
+                ).rowcount
+            }
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        """See `Ledger.commit`."""
+        return await self._writer.run(self._commit, settlements)
+
+    def _commit(self, db: sqlite3.Connection, settlements: Sequence[Settlement]) -> Committed:
+        lost: list[Lease] = []
+        rejected: list[tuple[Lease, str]] = []
+        # Encoded before the transaction begins, for it keeps all others waiting.
+        writes = [(settlement.lease, *_storable(settlement)) for settlement in settlements]
+        with _transaction(db, durable=True):
+            for lease, write, refusal in writes:
+                if not self._settle(db, lease, write) and not self._was_settled(db, lease):
+                    lost.append(lease)
+                elif refusal is not None:
+                    rejected.append((lease, refusal))
+        return Committed(lost=tuple(lost), rejected=tuple(rejected))
+
+    def _settle(self, db: sqlite3.Connection, lease: Lease, write: "_Write") -> bool:
+        """Apply what ends a lease, where it is still held; say whether it was."""
+        if not self._apply(db, self._sql.settle, write, _mine(lease)):
+            return False
+        if write.items is not None:
+            db.execute(self._sql.forget_items, (write.task_id,))
+            db.executemany(self._sql.add_item, write.items)
+        return True
+
+    def _was_settled(self, db: sqlite3.Connection, lease: Lease) -> bool:
+        """Say whether an earlier send of the same settlement was applied, its reply lost."""
+        row = db.execute(self._sql.settled, (lease.task.id,)).fetchone()
+        return row is not None and row["settled"] == lease.fence
+
+    async def release(self, leases: Sequence[Lease]) -> int:
+        """See `Ledger.release`."""
+        now = self.now()
+        settlements = [transitions.release(lease, now=now) for lease in leases]
+        return await self._writer.run(self._release, settlements)
+
+    def _release(self, db: sqlite3.Connection, settlements: Sequence[Settlement]) -> int:
+        writes = [(s.lease, _written(s.lease.task, s.change)) for s in settlements]
+        with _transaction(db, durable=True):
+            return sum(self._settle(db, lease, write) for lease, write in writes)
+
+    async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
+        """See `Ledger.retry_failed`."""
+        bounds = {
+            "reason": selection.reason,
+            "host": selection.host,
+            "since": _milliseconds(selection.since) if selection.since else None,
+        }
+        if dry_run:
+            return await self._reader.run(_number, self._sql.count_failed, bounds)
+        bounds["now"] = _milliseconds(self.now())
+        return await self._writer.run(_update, self._sql.retry_failed, bounds)
+
+    async def horizon(self) -> datetime | None:
+        """See `Ledger.horizon`."""
+        return await self._reader.run(self._horizon)
+
+    def _horizon(self, db: sqlite3.Connection) -> datetime | None:
+        # One look a priority: the earliest due of each is the first in the index.
+        firsts = [
+            _number(db, self._sql.first_due, {"priority": priority})
+            for priority in self._priorities(db)
+        ]
+        return _moment(min(firsts)) if firsts else None
+
+    async def counts(self) -> Counts:
+        """See `Ledger.counts`."""
+        rows = await self._reader.run(_rows, self._sql.counts)
+        return Counts(by_status={Status(status): count for status, count in rows})
+
+    async def item_count(self) -> int:
+        """See `Ledger.item_count`."""
+        return await self._reader.run(_number, self._sql.item_count, {})
+
+    async def reasons(self) -> dict[str, int]:
+        """See `Ledger.reasons`."""
+        rows = await self._reader.run(_rows, self._sql.reasons)
+        return {row["reason"]: row["tasks"] for row in rows}
+
+    async def items(self) -> AsyncIterator[ItemRow]:
+        """See `Ledger.items`."""
+        last = b""
+        # Each page is a read of its own: one that stayed open would keep the
+        # WAL from being folded into the file.
+        while rows := await self._reader.run(self._some_items, last):
+            for row in rows:
+                yield ItemRow(
+                    item=documents.unescaped(_from_json(row["item"])),
+                    url=row["url"],
+                    fetched_at=_moment(row["fetched_at"]),
+                )
+            last = rows[-1]["task_id"]
+
+    def _some_items(self, db: sqlite3.Connection, after: bytes) -> list[sqlite3.Row]:
+        """Return the items of the next tasks, of each of them all: they are of one commit."""
+        rows: list[sqlite3.Row] = []
+        characters = 0
+        for row in db.execute(self._sql.items, (after,)):
+            enough = len(rows) >= _ITEM_ROWS or characters >= _ITEM_CHARACTERS
+            if enough and row["task_id"] != rows[-1]["task_id"]:
+                break
+            rows.append(row)
+            characters += len(row["item"])
+        return rows
+
+    async def get(self, task_id: bytes) -> Record | None:
+        """See `Ledger.get`."""
+        return await self._reader.run(self._get, task_id)
+
+    def _get(self, db: sqlite3.Connection, task_id: bytes) -> Record | None:
+        # One statement, so that the items are those of the status beside them.
+        rows = db.execute(self._sql.get, (task_id,)).fetchall()
+        if not rows:
+            return None
+        found = _document(rows[0])
+        found["items"] = [_from_json(row["item"]) for row in rows if row["item"] is not None]
+        return documents.record(found)
+
+    async def join(self, worker: Worker) -> None:
+        """See `Ledger.join`."""
+        row = {
+            "name": worker.name,
+            "machine": worker.machine,
+            "pid": worker.pid,
+            "birth": worker.birth,
+            "started": _milliseconds(worker.started),
+        }
+        await self._writer.run(_update, self._sql.join, row)
+
+    async def workers(self) -> list[Worker]:
+        """See `Ledger.workers`."""
+        rows = await self._reader.run(_rows, self._sql.workers)
+        return [Worker(**dict(row) | {"started": _moment(row["started"])}) for row in rows]
+
+    async def leave(self, name: str) -> int:
+        """See `Ledger.leave`."""
+        return await self._writer.run(self._leave, name, _milliseconds(self.now()))
+
+    def _leave(self, db: sqlite3.Connection, name: str, now: int) -> int:
+        tokens = {"name": name, "first": f"{name}:", "end": f"{name};", "now": now}
+        with _transaction(db, durable=False):
+            db.execute(self._sql.leave, tokens)
+            return db.execute(self._sql.end_leases, tokens).rowcount
+
+    async def close(self) -> None:
+        """See `Ledger.close`."""
+        await self._reader.close()
+        await self._writer.close()
+
+
+class _Statements:
+    """Every statement, on the tables of one spider."""
+
+    def __init__(self, spider: str) -> None:
+        tasks, items, workers = (
+            _quoted(name) for name in (spider, f"{spider}.items", f"{spider}.workers")
+        )
+        due, host_due, status = (
+            _quoted(f"{spider}.{name}") for name in ("due", "host_due", "status")
+        )
+        columns = ", ".join(_COLUMNS)
+
+        self.create = [
+            f"CREATE TABLE IF NOT EXISTS {tasks} ({', '.join(_COLUMNS.values())})",
+            f"""CREATE TABLE IF NOT EXISTS {items} (
+                task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,
+                url TEXT NOT NULL, fetched_at INTEGER NOT NULL, PRIMARY KEY (task_id, n))""",
+            f"""CREATE TABLE IF NOT EXISTS {workers} (
+                name TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, pid INTEGER NOT NULL,
+                birth TEXT NOT NULL, started INTEGER NOT NULL)""",
+            # What is finished or ignored has no place in these two.
+            f"""CREATE INDEX IF NOT EXISTS {due} ON {tasks}
+                (priority DESC, due) WHERE due IS NOT NULL""",
+            f"""CREATE INDEX IF NOT EXISTS {host_due} ON {tasks}
+                (host, priority DESC, due) WHERE due IS NOT NULL""",
+            f"CREATE INDEX IF NOT EXISTS {status} ON {tasks} (status, update_time DESC)",
+        ]
+
+        self.add = (
+            f"INSERT INTO {tasks} ({columns}) VALUES ({', '.join(f':{c}' for c in _COLUMNS)}) "
+            "ON CONFLICT (id) DO NOTHING"
+        )
+        self.get = (
+            f"SELECT {tasks}.*, i.item FROM {tasks} LEFT JOIN {items} AS i ON i.task_id = id "
+            "WHERE id = ? ORDER BY i.n"
+        )
+
+        # `priority = ... AND due <= ...` is one stretch of the index; without
+        # the priority, all that is due later would be read as well.
+        read = "id, " + ", ".join(documents.TASK_FIELDS)
+        stretch = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
+        self.page = f"SELECT {read} FROM {tasks} INDEXED BY {due} WHERE {stretch}"
+        self.page_of_host = (
+            f"SELECT {read} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {stretch}"
+        )
+        lower = "due IS NOT NULL AND priority < :above ORDER BY priority DESC LIMIT 1"
+        self.next_priority = f"SELECT priority FROM {tasks} INDEXED BY {due} WHERE {lower}"
+        self.next_priority_of_host = (
+            f"SELECT priority FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {lower}"
+        )
+        self.first_due = (
+            f"SELECT due FROM {tasks} INDEXED BY {due} "
+            "WHERE priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
+        )
+
+        changed = (
+            f"UPDATE {tasks} SET status = :status, due = :due, update_time = :update_time, "
+            "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
+            "retry = :retry, lost = :lost, reason = :reason, "
+            "errors = coalesce(:errors, errors), response = coalesce(:response, response)"
+        )
+        mine = (
+            f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
+        )
+        self.claim = (
+            f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence "
+            "AND due <= :now"
+        )
+        self.settle = f"{changed} WHERE {mine}"
+        self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
+        self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
+        self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
+
+        self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
+        self.add_item = f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?)"
+        self.items = (
+            f"SELECT task_id, n, item, url, fetched_at FROM {items} "
+            "WHERE task_id > ? ORDER BY task_id, n"
+        )
+        self.item_count = f"SELECT count(*) FROM {items}"
+
+        failed = (
+            f"({' OR '.join(_retried())}) AND (:reason IS NULL OR reason = :reason) "
+            "AND (:host IS NULL OR host = :host) AND (:since IS NULL OR update_time >= :since)"
+        )
+        self.count_failed = f"SELECT count(*) FROM {tasks} WHERE {failed}"
+        self.retry_failed = (
+            f"UPDATE {tasks} SET status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, "
+            f"update_time = :now, reason = NULL WHERE {failed}"
+        )
+
+        self.counts = f"SELECT status, count(*) FROM {tasks} GROUP BY status"
+        self.reasons = (
+            f"SELECT reason, count(*) AS tasks FROM {tasks} WHERE status IN "
+            f"({Status.FAILED:d}, {Status.IGNORED:d}) AND reason IS NOT NULL "
+            "GROUP BY reason ORDER BY tasks DESC, reason"
+        )
+
+        self.join = (
+            f"INSERT OR REPLACE INTO {workers} VALUES (:name, :machine, :pid, :birth, :started)"
+        )
+        self.workers = f"SELECT * FROM {workers} ORDER BY started, name"
+        self.leave = f"DELETE FROM {workers} WHERE name = :name"
+        # ';' follows ':', so these are the tokens that begin with `name:`.
+        self.end_leases = (
+            f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} "
+            "AND lock >= :first AND lock < :end"
+        )
+
+
+#: The document's fields as columns: times are milliseconds since 1970, and
+#: headers, context, errors and response are JSON.
+_COLUMNS = {
+    column.partition(" ")[0]: column
+    for column in (
+        "id BLOB PRIMARY KEY NOT NULL",
+        "url TEXT NOT NULL",
+        "host TEXT NOT NULL",
+        "method TEXT",
+        "headers TEXT",
+        "body BLOB",
+        "callback TEXT NOT NULL",
+        "errback TEXT",
+        "context TEXT",
+        "depth INTEGER NOT NULL",
+        "parent BLOB",
+        "priority INTEGER NOT NULL",
+        f"status INTEGER NOT NULL CHECK (status IN ({', '.join(str(int(s)) for s in Status)}))",
+        "due INTEGER",
+        "update_time INTEGER NOT NULL",
+        "create_time INTEGER NOT NULL",
+        "lock TEXT",
+        "lock_time INTEGER",
+        "fence INTEGER NOT NULL",
+        "settled INTEGER NOT NULL",
+        "retry INTEGER NOT NULL",
+        "lost INTEGER NOT NULL",
+        "reason TEXT",
+        "errors TEXT",
+        "response TEXT",
+    )
+}
+_NEW_ROW = dict.fromkeys(_COLUMNS)
+_MARKER = "crawlcw.schema"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _retried() -> Iterator[str]:
+    """Yield what `transitions.retries` says, a condition for each status that it brings back."""
+    for status in Status:
+        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
+        if len(reasons) == len(Reason):
+            yield f"status = {status:d}"
+        elif reasons:
+            listed = ", ".join(f"'{reason}'" for reason in reasons)
+            yield f"(status = {status:d} AND reason IN ({listed}))"
+
+
+class _Connection:
+    """A connection to the file, opened at its first use and used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._limiter = CapacityLimiter(1)
+        # The limiter makes calls wait without a thread. The lock is for a call
+        # that was cancelled: it leaves the limiter while its thread still works.
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        self._closed = False
+
+    async def run(
+        self,
+        work: Callable[Concatenate[sqlite3.Connection, _P], _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Return *work(connection, ...)*, done on a worker thread; raises `LedgerError`."""
+
+        def locked() -> _T:
+            with self._lock:
+                try:
+                    return work(self._opened(), *args, **kwargs)
+                except (sqlite3.Error, OSError) as error:
+                    raise _translated(error, self._path) from error
+
+        return await to_thread.run_sync(locked, limiter=self._limiter)
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._closed:
+            raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
+        if self._db is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(
+                self._path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+            )
+            self._db.row_factory = sqlite3.Row
+        return self._db
+
+    async def close(self) -> None:
+        def locked() -> None:
+            with self._lock:
+                self._closed = True
+                if self._db is not None:
+                    self._db.close()
+
+        await to_thread.run_sync(locked, limiter=self._limiter)
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
+    """Write all that is done inside, or nothing; *durable* against a power cut too."""
+    # FULL syncs the WAL at each commit, NORMAL when it is folded into the file.
+    db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+    # At once, for a transaction that begins by reading cannot always go on to write.
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        # A full disk may have rolled it back already.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -> None:
+    """Make the tables of *spider*, or find out that the file is not one of ours."""
+    db.execute("PRAGMA journal_mode = WAL")
+    with _transaction(db, durable=True):
+        names = {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
+        if names and _MARKER not in names:
+            raise LedgerConfigurationError(
+                f"The ledger {path} is an SQLite database of another program: "
+                "name a file that crawlcw has for itself."
+            )
+        # SQLite takes "Books" and "books" for the same table, so the marker does too.
+        db.execute(
+            f"CREATE TABLE IF NOT EXISTS {_quoted(_MARKER)} "
+            "(spider TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, version INTEGER NOT NULL)"
+        )
+        db.execute(
+            f"INSERT OR IGNORE INTO {_quoted(_MARKER)} VALUES (?, ?)", (spider, SCHEMA_VERSION)
+        )
+        marker = db.execute(
+            f"SELECT spider, version FROM {_quoted(_MARKER)} WHERE spider = ?", (spider,)
+        ).fetchone()
+        if marker["version"] != SCHEMA_VERSION:
+            raise LedgerConfigurationError(
+                f"The ledger {path} has schema version {marker['version']} for {spider}, and this "
+                f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
+                "another file."
+            )
+        if marker["spider"] != spider:
+            raise LedgerConfigurationError(
+                f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
+                f"from {spider}: rename the spider, or use another file."
+            )
+        for statement in sql.create:
+            db.execute(statement)
+
+
+def _restrict_to_reading(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA query_only = ON")
+
+
+def _rows(db: sqlite3.Connection, statement: str) -> list[sqlite3.Row]:
+    return db.execute(statement).fetchall()
+
+
+def _number(db: sqlite3.Connection, statement: str, values: Mapping[str, Any]) -> int:
+    number: int = db.execute(statement, values).fetchone()[0]
+    return number
+
+
+def _update(db: sqlite3.Connection, statement: str, values: Mapping[str, Any]) -> int:
+    with _transaction(db, durable=True):
+        return db.execute(statement, values).rowcount
+
+
+def _descending(db: sqlite3.Connection, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the priorities there are, highest first, by a seek for each."""
+    above = math.inf
+    while row := db.execute(statement, {**bounds, "above": above}).fetchone():
+        above = row["priority"]
+        yield above
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    """A change of a task as its row takes it."""
+
+    task_id: bytes
+    values: dict[str, Any]
+    error: str | None  #: JSON, to be added to those there
+    items: list[tuple[bytes, int, str, str, int]] | None  #: rows; None keeps those there
+
+
+def _written(task: Task, change: Change) -> _Write:
+    response = change.response
+    items = None
+    if change.items is not None:
+        url = response.final_url if response else task.url
+        fetched = _milliseconds(change.update_time)
+        items = [
+            (task.id, n, _json(documents.escaped(item)), url, fetched)
+            for n, item in enumerate(change.items)
+        ]
+    return _Write(
+        task_id=task.id,
+        values=_row(
+            {
+                **documents.changed(change),
+                "response": documents.response_document(response) if response else None,
+            }
+        ),
+        error=_json(documents.error_document(change.error)) if change.error else None,
+        items=items,
+    )
+
+
+def _storable(settlement: Settlement) -> tuple[_Write, str | None]:
+    """Return what to write; and why it is a rejection, where the store cannot hold the outcome."""
+    task = settlement.lease.task
+    try:
+        return _written(task, settlement.change), None
+    except _UNHOLDABLE as error:
+        why = _said(error)
+        instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
+        return _written(task, instead.change), why
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _mine(lease: Lease) -> dict[str, Any]:
+    return {"token": lease.token, "held_fence": lease.fence}
+
+
+def _leased(task: Task, change: Change) -> Lease:
+    assert change.lock is not None
+    assert change.due is not None
+    return Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)
+
+
+def _row(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a document as its columns hold them."""
+    row = {name: _column(name, value) for name, value in document.items()}
+    if "_id" in row:
+        row["id"] = row.pop("_id")
+    return row
+
+
+def _column(name: str, value: Any) -> Any:
+    """Return a field as its column holds it; raises one of `_UNHOLDABLE` for what none holds."""
+    if value is None:
+        return None
+    if name in _TIMES:
+        return _milliseconds(value)
+    if name in _JSON:
+        return _json(value)
+    if isinstance(value, int) and not -_INT64 <= value < _INT64:
+        raise ValueError(f"{name} is not an integer of 64 bits")
+    if isinstance(value, str | bytes):
+        _check_size(value)
+    return value
+
+
+def _check_size(value: str | bytes) -> None:
+    size = len(value.encode() if isinstance(value, str) else value)
+    if size > _LARGEST_VALUE:
+        raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
+
+
+def _document(row: sqlite3.Row) -> documents.Document:
+    """Return the document whose fields a row holds."""
+    found: documents.Document = dict(row)
+    for name in _TIMES & found.keys():
+        if found[name] is not None:
+            found[name] = _moment(found[name])
+    for name in _JSON & found.keys():
+        if found[name] is not None:
+            found[name] = _from_json(found[name])
+    found["_id"] = found.pop("id")
+    return found
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _moment(milliseconds: int) -> datetime:
+    return _EPOCH + milliseconds * _MILLISECOND
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON text; bytes and datetimes as objects with a `$` key.
+
+    Crawled keys are escaped by `documents.escaped`, so none begins with `$`.
+    """
+    text = json.dumps(
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
+    )
+    _check_size(text)
+    return text
+
+
+def _tagged(value: object) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, datetime):
+        return {"$date": _milliseconds(value)}
+    raise TypeError(f"{type(value).__name__} is not a clean value")
+
+
+def _from_json(text: str) -> Any:
+    """Return what `_json` was given."""
+    return json.loads(text, object_hook=_untagged if '"$' in text else None)
+
+
+def _untagged(found: dict[str, Any]) -> Any:
+    if "$bytes" in found:
+        return base64.b64decode(found["$bytes"])
+    if "$date" in found:
+        return _moment(found["$date"])
+    return found
+
+
+def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
+    """Return what a foreign error means, in this one place."""
+    if isinstance(error, OSError):
+        return LedgerConfigurationError(
+            f"The folder of the ledger {path} cannot be made: {error.strerror}."
+        )
+    # The low byte is the error's class (https://www.sqlite.org/rescode.html).
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _UNAVAILABLE:
+        return LedgerUnavailableError(f"The ledger {path} {_UNAVAILABLE[code]} ({error}).")
+    if code in _MISCONFIGURED:
+        return LedgerConfigurationError(f"The ledger {path} {_MISCONFIGURED[code]} ({error}).")
+    return LedgerError(f"The ledger {path}: {error}.")
+
+
+def _machine_clock() -> Callable[[], datetime]:
+    """Return this machine's clock, set to the time of day once a minute."""
+    clock = LedgerClock()
+    measured = clock.monotonic()
+
+    def now() -> datetime:
+        nonlocal measured
+        reading = clock.monotonic()
+        if reading - measured >= _CLOCK_SET_EVERY:
+            clock.set(datetime.now(UTC), asked=reading, answered=reading)
+            measured = reading
+        return clock.now()
+
+    return now

@@ -1,0 +1,140 @@
+"""robots.txt by RFC 9309: which URLs a site lets us fetch, and how fast.
+
+4xx allows everything; 5xx, 429 and network errors mean that nobody knows, so
+the host is not fetched from until it is known. Parsed by protego.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import yarl
+from protego import Protego
+
+from crawlcw.attempt import attempt
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.errors import FetchError, Reason
+from crawlcw.printable import printable
+from crawlcw.request import Request
+from crawlcw.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+LARGEST = 512 * 1024
+MAX_REDIRECTS = 5
+LONGEST_CRAWL_DELAY = 60.0
+_KEPT = 10_000
+_VALID = timedelta(hours=24).total_seconds()
+_UNKNOWN_FOR = timedelta(seconds=30).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one robots.txt says to us."""
+
+    parsed: Protego | None = None  #: None: everything is allowed
+    agent: str = ""
+    crawl_delay: float = 0.0  #: seconds, at most 60
+    sitemaps: tuple[str, ...] = field(default=())
+
+    def allows(self, url: str) -> bool:
+        """Say whether *url* may be fetched."""
+        return self.parsed is None or bool(self.parsed.can_fetch(url, self.agent))
+
+
+ALLOW_ALL = Rules()
+
+
+class Robots:
+    """The rules of every origin, each fetched once by a process, and kept for a day."""
+
+    def __init__(
+        self, downloader: Downloader, settings: Settings, *, clock: Callable[[], float]
+    ) -> None:
+        self._downloader = downloader
+        self._obeyed = settings.obey_robots
+        self._agent = product_token(settings.user_agent)
+        self._settings = replace(settings, max_redirects=min(settings.max_redirects, MAX_REDIRECTS))
+        self._clock = clock
+        self._known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = OrderedDict()
+
+    async def rules(self, url: str) -> Rules:
+        """Return the rules for *url*'s origin; many callers at once make one request.
+
+        Raises `FetchError` (`robots-unavailable`) while they cannot be known.
+        """
+        if not self._obeyed:
+            return ALLOW_ALL
+        parts = yarl.URL(url)
+        origin = f"{parts.scheme}://{parts.host_port_subcomponent}"
+        expires, answer = self._known.get(origin, (0.0, None))
+        if answer is None or (answer.done() and self._clock() >= expires):
+            # A task of its own: a caller that is cancelled must not take the
+            # others' answer with it.
+            answer = asyncio.ensure_future(self._fetch(origin))
+            self._remember(origin, answer)
+            answer.add_done_callback(lambda done: self._answered(origin, done))
+        return await asyncio.shield(answer)
+
+    async def admit(self, url: str) -> None:
+        """Raise `FetchError` (`refused-robots`) where robots.txt disallows *url*."""
+        if not (await self.rules(url)).allows(url):
+            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
+
+    async def close(self) -> None:
+        """End look-ups that are still under way."""
+        for _, answer in self._known.values():
+            answer.cancel()
+        await asyncio.gather(*(a for _, a in self._known.values()), return_exceptions=True)
+
+    def _remember(self, origin: str, answer: asyncio.Future[Rules]) -> None:
+        self._known[origin] = (self._clock() + _VALID, answer)
+        self._known.move_to_end(origin)
+        while len(self._known) > _KEPT and next(iter(self._known.values()))[1].done():
+            self._known.popitem(last=False)
+
+    def _answered(self, origin: str, answer: asyncio.Future[Rules]) -> None:
+        if not answer.cancelled() and answer.exception() is not None:
+            self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)
+
+    async def _fetch(self, origin: str) -> Rules:
+        try:
+            response = await attempt(
+                Request(f"{origin}/robots.txt"),
+                downloader=self._downloader,
+                settings=self._settings,
+            )
+        except FetchError as error:
+            if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
+                return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
+            raise FetchError(
+                Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
+            ) from error
+        if response.status == 429 or response.status >= 500:
+            raise FetchError(
+                Reason.ROBOTS_UNAVAILABLE, f"HTTP {response.status}", status=response.status
+            )
+        if not 200 <= response.status < 300:
+            return ALLOW_ALL
+        return parse(response.body, agent=self._agent)
+
+
+def parse(body: bytes, *, agent: str) -> Rules:
+    """Return the rules that a robots.txt has for *agent*; garbage has none."""
+    text = body[:LARGEST].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    parsed = Protego.parse(text)
+    delay = parsed.crawl_delay(agent) or 0.0
+    # `nan` compares false with everything.
+    delay = min(delay, LONGEST_CRAWL_DELAY) if delay > 0 else 0.0
+    sitemaps = tuple(parsed.sitemaps)
+    if "disallow" not in text.lower():
+        return Rules(crawl_delay=delay, sitemaps=sitemaps)
+    return Rules(parsed, agent, delay, sitemaps)
+
+
+def product_token(user_agent: str) -> str:
+    """Return what robots.txt calls a crawler: the first word, without its version."""
+    return user_agent.split()[0].partition("/")[0]

@@ -1,0 +1,65 @@
+"""What one process counts while it crawls, and the report it ends with."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from crawlcw.ledger.protocol import Counts
+from crawlcw.task import Status
+from crawlcw.transitions import Event, Settlement
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of one process, since it started. Written by the crawl, read by anyone."""
+
+    started: float = field(default_factory=time.monotonic)
+    fetched: int = 0  #: responses received, of whatever status
+    bytes: int = 0  #: of decoded bodies
+    pages: int = 0  #: finished, and recorded
+    items: int = 0  #: recorded
+    outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
+    failures: Counter[str] = field(default_factory=Counter)  #: failed attempts by reason
+    statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
+    links_added: int = 0  #: new tasks
+    links_dropped: Counter[str] = field(default_factory=Counter)  #: by reason
+    claims: int = 0
+    claims_missed: int = 0
+    leases_lost: int = 0  #: results dropped because another worker holds the task now
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    def record(self, settlement: Settlement) -> None:
+        """Count an outcome that the ledger has acknowledged."""
+        change = settlement.change
+        self.outcomes[change.event] += 1
+        self.items += len(change.items or ())
+        if change.status is Status.FINISHED:
+            self.pages += 1
+        elif change.error is not None:
+            self.failures[change.error.kind] += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How a crawl ended, as far as this process saw it."""
+
+    spider: str
+    finish_reason: str  #: `drained`, `max-pages`, `stopped` or `stopped-at-once`
+    elapsed: float  #: seconds
+    pages: int  #: finished by this process
+    items: int  #: recorded by this process
+    released: int  #: tasks given back at the end
+    counts: Counts  #: of the whole ledger
+    failures: Mapping[str, int]  #: failed attempts of this process, by reason
+    links_dropped: Mapping[str, int]  #: links not followed, by reason
+    leases_lost: int = 0
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.finish_reason == "drained"

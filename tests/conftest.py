@@ -1,0 +1,68 @@
+"""Fixtures for every test: a clock, a MongoDB, and the ledgers on each store."""
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from crawlcw.ledger.protocol import Ledger
+from tests import ledgers, mongod
+from tests.ledgers import BACKENDS, FakeClock, Ledgers
+
+_numbers = itertools.count()
+
+
+def pytest_report_header() -> str:
+    found = mongod.find()
+    return f"mongodb: {found.source if found else mongod.MISSING}"
+
+
+@pytest.fixture(scope="session")
+def mongodb_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real server. Where there is none the tests fail: a skipped test proves nothing."""
+    try:
+        with mongod.running(tmp_path_factory.mktemp("mongod")) as uri:
+            yield uri
+    except mongod.MongodMissingError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def database_name(mongodb_uri: str) -> Iterator[str]:
+    """A database of this test's own, dropped afterwards."""
+    name = f"crawlcw_test_{os.getpid()}_{next(_numbers)}"
+    yield name
+    ledgers.drop_database(mongodb_uri, name)
+
+
+@pytest.fixture(params=BACKENDS)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledgers]:
+    """A ledger on each store in turn, to which a test opens as many clients as it likes."""
+    if request.param == "sqlite":
+        opened = ledgers.on_sqlite(tmp_path)
+    elif request.param == "mongomock":
+        opened = ledgers.on_mongomock()
+    else:
+        driver, _, claims = request.param.partition("-")
+        opened = ledgers.on_mongodb(
+            request.getfixturevalue("mongodb_uri"),
+            request.getfixturevalue("database_name"),
+            driver=driver,
+            claims=claims or "each",
+        )
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock(store: Ledgers) -> FakeClock:
+    """The clock of all of the store's clients."""
+    return store.clock
+
+
+@pytest.fixture
+async def ledger(store: Ledgers) -> Ledger:
+    """One client of the store."""
+    return await store.open()

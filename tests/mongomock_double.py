@@ -1,0 +1,92 @@
+"""mongomock with what MongoLedger needs and mongomock 4.3 has not.
+
+It replays a bulk one operation at a time (its own `bulk_write` does not know
+PyMongo's `sort`), encodes what is written as the real driver does, runs
+`aggregate` sent as a command, and ignores hints and the server-side validator. Plans, write
+concerns and races are not shown by a double: the real server shows those.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import bson
+from mongomock_motor import AsyncMongoMockClient
+from pymongo import UpdateOne
+from pymongo.errors import CollectionInvalid, DocumentTooLarge
+from pymongo.results import BulkWriteResult, UpdateResult
+
+_MAX_DOCUMENT = 16 << 20
+
+
+def database(name: str = "tests") -> "Database":
+    """Return an empty database in memory."""
+    return Database(AsyncMongoMockClient(tz_aware=True)[name])
+
+
+class Database:
+    """What `MongoLedger` uses of a database."""
+
+    def __init__(self, mocked: Any) -> None:
+        self._mocked = mocked
+
+    def __getitem__(self, name: str) -> "Collection":
+        return Collection(self._mocked[name])
+
+    def get_collection(self, name: str, **_: Any) -> "Collection":
+        return self[name]
+
+    async def create_collection(self, name: str, **_: Any) -> None:
+        if name in await self._mocked.list_collection_names():
+            raise CollectionInvalid(f"collection {name} already exists")
+        await self._mocked.create_collection(name)
+
+    async def command(self, command: dict[str, Any]) -> dict[str, Any]:
+        groups = await self._mocked[command["aggregate"]].aggregate(command["pipeline"]).to_list()
+        return {"cursor": {"firstBatch": groups}}
+
+
+class Collection:
+    """What `MongoLedger` uses of a collection."""
+
+    def __init__(self, mocked: Any) -> None:
+        self._mocked = mocked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mocked, name)
+
+    async def bulk_write(
+        self, operations: Sequence[UpdateOne], *, ordered: bool
+    ) -> BulkWriteResult:
+        for operation in operations:
+            _encode(operation._doc)
+        answer = {"nMatched": 0, "nModified": 0, "nInserted": 0, "nRemoved": 0, "nUpserted": 0}
+        upserted = []
+        for index, operation in enumerate(operations):
+            result = await self._mocked.update_one(
+                operation._filter, operation._doc, upsert=bool(operation._upsert)
+            )
+            if result.upserted_id is not None:
+                upserted.append({"index": index, "_id": result.upserted_id})
+            else:
+                answer["nMatched"] += result.matched_count
+                answer["nModified"] += result.modified_count
+        answer["nUpserted"] = len(upserted)
+        return BulkWriteResult({**answer, "upserted": upserted}, acknowledged=True)
+
+    async def replace_one(self, where: dict[str, Any], document: dict[str, Any], **_: Any) -> None:
+        _encode(document)
+        await self._mocked.replace_one(where, document, upsert=True)
+
+    async def update_many(self, where: dict[str, Any], update: Any, **_: Any) -> UpdateResult:
+        result: UpdateResult = await self._mocked.update_many(where, update)
+        return result
+
+    async def count_documents(self, where: dict[str, Any], **_: Any) -> int:
+        count: int = await self._mocked.count_documents(where)
+        return count
+
+
+def _encode(document: Any) -> None:
+    size = len(bson.encode(document))
+    if size > _MAX_DOCUMENT:
+        raise DocumentTooLarge(f"a document of {size} bytes")
