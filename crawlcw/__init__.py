@@ -5,10 +5,10 @@ from crawlcw.crawl import Crawl
 from crawlcw.errors import (
     CrawlcwError,
     FetchError,
+    LeaseLostError,
     LedgerConfigurationError,
     LedgerError,
     LedgerUnavailableError,
-    LeaseLostError,
     Reason,
     SettingsError,
     SpiderError,

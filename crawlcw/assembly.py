@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
+
 from crawlcw import urls
 from crawlcw.crawl import Crawl
 from crawlcw.downloader.protocol import Downloader
-from crawlcw.errors import LedgerConfigurationError
+from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check
@@ -23,7 +25,7 @@ async def open_ledger(
 
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
     `mongodb://host/database` or `mongodb+srv://...`. Without *create* an
-    embedded ledger that does not exist is an error. Raises
+    embedded ledger that does not exist is a `UsageError`. Raises
     `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()
@@ -38,8 +40,8 @@ async def open_ledger(
         from crawlcw.ledger.sqlite import SqliteLedger
 
         path = Path(rest[1:])
-        if not create and not path.exists():
-            raise LedgerConfigurationError(
+        if not create and not await anyio.Path(path).exists():
+            raise UsageError(
                 f"there is no ledger at {path}: run a spider first, or name one with --ledger"
             )
         return await SqliteLedger.open(path, spider)
@@ -82,9 +84,7 @@ async def run_spider(
     downloader: Downloader | None = None,
 ) -> Report:
     """Crawl *spider* to its end and return the report; the arguments are `open_crawl`'s."""
-    async with open_crawl(
-        spider, ledger=ledger, settings=settings, downloader=downloader
-    ) as crawl:
+    async with open_crawl(spider, ledger=ledger, settings=settings, downloader=downloader) as crawl:
         return await crawl.run()
 
 

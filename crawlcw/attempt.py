@@ -121,7 +121,9 @@ def _next(request: Request, status: int, *, same_origin: bool) -> Request:
     """Return the request to make after a redirect with *status*."""
     method, body, headers = request.method, request.body, request.headers
     # RFC 9110, section 15.4, as browsers have always understood it.
-    if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
+    if (status == 303 and method not in ("GET", "HEAD")) or (
+        status in (301, 302) and method == "POST"
+    ):
         method, body = "GET", None
         headers = tuple(pair for pair in headers if pair[0].lower() not in _ABOUT_THE_BODY)
     if not same_origin:

@@ -72,7 +72,7 @@ async def run(
             sorter.take(thing)
     except ParseRefusedError as error:
         return Failed(reason=error.reason, message=error.message)
-    except Exception as error:  # noqa: BLE001  # the spider's code may raise anything
+    except Exception as error:  # the spider's code may raise anything
         return Failed(
             reason=Reason.PARSE_ERROR,
             message=f"{type(error).__name__}: {error}",
@@ -100,9 +100,7 @@ async def _things(result: Any) -> AsyncIterator[object]:
 class _Sorter:
     """Turns what a callback yields into items and tasks."""
 
-    def __init__(
-        self, task: Task, scope: Scope, now: datetime, known: Container[bytes]
-    ) -> None:
+    def __init__(self, task: Task, scope: Scope, now: datetime, known: Container[bytes]) -> None:
         self._task = task
         self._scope = scope
         self._now = now

@@ -15,15 +15,13 @@ from w3lib.encoding import html_body_declared_encoding, http_content_type_encodi
 _META_PREFIX = 1024
 
 #: Python's names of the WHATWG encodings; what is not here is not used.
-_ALLOWED = frozenset(
-    codecs.lookup(name).name
-    for name in (
-        "utf-8 utf-16-le utf-16-be ibm866 iso8859-2 iso8859-3 iso8859-4 iso8859-5 iso8859-6 "
-        "iso8859-7 iso8859-8 iso8859-10 iso8859-13 iso8859-14 iso8859-15 iso8859-16 koi8-r koi8-u "
-        "mac-roman cp874 cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 "
-        "mac-cyrillic gbk gb18030 big5 big5hkscs euc-jp iso2022_jp shift_jis cp932 euc-kr cp949"
-    ).split()
-)
+_NAMES = """
+    utf-8 utf-16-le utf-16-be ibm866 iso8859-2 iso8859-3 iso8859-4 iso8859-5 iso8859-6 iso8859-7
+    iso8859-8 iso8859-10 iso8859-13 iso8859-14 iso8859-15 iso8859-16 koi8-r koi8-u mac-roman cp874
+    cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 mac-cyrillic gbk gb18030 big5
+    big5hkscs euc-jp iso2022_jp shift_jis cp932 euc-kr cp949
+"""
+_ALLOWED = frozenset(codecs.lookup(name).name for name in _NAMES.split())
 #: Labels that mean another encoding on the web than in Python.
 _ALIASES = {
     "ascii": "cp1252",

@@ -92,9 +92,7 @@ class Committer:
         return added.new
 
     async def _commit(self, settlements: list[Settlement]) -> None:
-        committed: Committed = await self._patience.insist(
-            lambda: self._ledger.commit(settlements)
-        )
+        committed: Committed = await self._patience.insist(lambda: self._ledger.commit(settlements))
         lost = {lease.task.id for lease in committed.lost}
         self._stats.leases_lost += len(lost)
         for lease in committed.lost:

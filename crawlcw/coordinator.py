@@ -163,7 +163,7 @@ class Coordinator:
         return max(0, len(self._held) - self._in_flight - self._lanes.waiting)
 
     def _is_low(self) -> bool:
-        return self._lanes.waiting <= self._settings.concurrency * 3 // 4
+        return self._lanes.waiting <= self._settings.concurrency // 2
 
     async def _look(self, opening: anyio.abc.TaskGroup) -> bool:
         """Claim what there is room for; return whether the ledger is drained."""
@@ -231,9 +231,7 @@ class Coordinator:
             delay = (await self._robots.rules(url)).crawl_delay
         except FetchError as error:
             # The pages will fail for the same reason, each as its own outcome.
-            logger.info(
-                "robots.txt of %s is not to be had: %s", printable(host), printable(error)
-            )
+            logger.info("robots.txt of %s is not to be had: %s", printable(host), printable(error))
         finally:
             self._opening.discard(host)
         asked = self._settings.obey_robots

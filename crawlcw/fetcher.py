@@ -113,9 +113,7 @@ class Fetcher:
                 Reason.HTTP_STATUS,
                 f"HTTP {response.status}",
                 status=response.status,
-                retry_after=retry_after(
-                    response.headers.get("retry-after"), now=self.ledger.now()
-                ),
+                retry_after=retry_after(response.headers.get("retry-after"), now=self.ledger.now()),
             )
             failed = replace(_failed(error), response=_info(response))
             return await self._failed(lease, request, failed, error)
@@ -167,18 +165,18 @@ class Fetcher:
 
     async def _claim(self, task: Task) -> Lease | None:
         """Add a task and lease it, if nobody has it or has done it."""
-        home: Lease | None = None
+        homes: list[Lease] = []
         # A cancelled claim would leave a lease that nobody knows of.
         with anyio.CancelScope(shield=True):
-            home = await self.patience.insist(lambda: self._claim_once(task))
-        return home
+            homes = await self.patience.insist(lambda: self._claim_once(task))
+        return next(iter(homes), None)
 
-    async def _claim_once(self, task: Task) -> Lease | None:
+    async def _claim_once(self, task: Task) -> list[Lease]:
         await self.ledger.add([task])
         self.known.add([task.id])
         record = await self.ledger.get(task.id)
         if record is None or record.task.status not in (Status.TODO, Status.FAILED):
-            return None
+            return []
         claimed = await self.ledger.claim(
             [record.task],
             worker=self.worker,
@@ -187,7 +185,7 @@ class Fetcher:
         )
         self.held.add(claimed.leases)
         # An earlier claim whose reply was lost may be among them.
-        return next((held for held in claimed.leases if held.task.id == task.id), None)
+        return [held for held in claimed.leases if held.task.id == task.id]
 
     async def _parsed(self, lease: Lease, request: Request, response: Response) -> Done:
         response.request = request
@@ -255,9 +253,7 @@ class Fetcher:
 
 
 def _done(produced: Produced, settlement: Settlement) -> Done:
-    return Done(
-        tasks=tuple(produced.tasks), settlements=(settlement,), dropped=produced.dropped
-    )
+    return Done(tasks=tuple(produced.tasks), settlements=(settlement,), dropped=produced.dropped)
 
 
 def _failed(error: FetchError) -> Failed:

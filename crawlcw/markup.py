@@ -34,6 +34,7 @@ _FORMATTING = re.compile(
     rb"<(/?)(?:a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)(?=[\s>/])", re.IGNORECASE
 )
 _OPTION = re.compile(rb"<option", re.IGNORECASE)
+_TAG = re.compile(rb"<[A-Za-z/]")
 _STEP = {b"": 1, b"/": -1}
 
 
@@ -41,6 +42,8 @@ def screen(body: bytes) -> None:
     """Raise `ParseRefusedError` for a body that would take the parser minutes."""
     if len(body) > _LONG_TAG:
         _screen_attributes(body)
+    if body.count(b"<") <= _SUSPICIOUS:
+        return
     if len(_OPTION.findall(body)) > MAX_OPTIONS:
         raise ParseRefusedError(f"over {MAX_OPTIONS} options")
     if not _may_be_deep(body):
@@ -54,7 +57,8 @@ def screen(body: bytes) -> None:
 def _screen_attributes(body: bytes) -> None:
     for part in body.split(b">"):
         if len(part) > _LONG_TAG:
-            tag = part[max(part.find(b"<"), 0) :]
+            start = _TAG.search(part)
+            tag = part[start.start() :] if start else b""
             # Not its length: a picture written into an attribute is long and harmless.
             if len(tag) > _LONG_TAG and len(tag.split(None, MAX_ATTRIBUTES + 1)) > MAX_ATTRIBUTES:
                 raise ParseRefusedError(f"a tag of over {MAX_ATTRIBUTES} attributes")

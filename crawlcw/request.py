@@ -60,28 +60,34 @@ class Request:
     ) -> None:
         if not isinstance(url, str):
             raise SpiderError(f"Request(url=...) takes text, not {type(url).__name__}")
-        if sum(given is not None for given in (body, json, data)) > 1:
-            raise SpiderError("Request takes one of body, json and data")
         if priority not in _PRIORITIES:
             raise SpiderError(f"Request(priority={priority!r}) must be a whole number, -100 to 100")
         self.url = url
-        self.callback = _name(callback, "callback") or "parse"
-        self.errback = _name(errback, "errback")
-        self.headers = _pairs(headers)
+        self.callback = "parse" if callback is None else _name(callback, "callback")
+        self.errback = None if errback is None else _name(errback, "errback")
+        self.headers = _pairs(headers) if headers else ()
+        self.method = "GET" if method is None else _method(method)
         self.body = body.encode() if isinstance(body, str) else body
-        if json is not None:
-            self.body = json_module.dumps(json).encode()
-            self._default_header("Content-Type", "application/json")
-        if data is not None:
-            self.body = urlencode(data, doseq=True).encode()
-            self._default_header("Content-Type", "application/x-www-form-urlencoded")
-        posts = json is not None or data is not None
-        self.method = (method or ("POST" if posts else "GET")).upper()
-        if not self.method.isascii() or not self.method.isalpha():
-            raise SpiderError(f"Request(method={method!r}) is not an HTTP method")
+        if json is not None or data is not None:
+            self._set_content(json, data, posts=method is None)
         self.context = context
         self.priority = priority
         self.dont_filter = dont_filter
+
+    def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
+        """Make a body of *json* or *data*; *posts*: no method was given."""
+        if self.body is not None or (json is not None and data is not None):
+            raise SpiderError("Request takes one of body, json and data")
+        if data is not None:
+            self.body = urlencode(data, doseq=True).encode()
+            kind = "application/x-www-form-urlencoded"
+        else:
+            self.body = json_module.dumps(json).encode()
+            kind = "application/json"
+        if "content-type" not in (name.lower() for name, _ in self.headers):
+            self.headers = (*self.headers, ("Content-Type", kind))
+        if posts:
+            self.method = "POST"
 
     @classmethod
     def of(cls, task: Task) -> Self:
@@ -136,10 +142,6 @@ class Request:
             create_time=now,
         )
 
-    def _default_header(self, name: str, value: str) -> None:
-        if name.lower() not in (known.lower() for known, _ in self.headers):
-            self.headers = (*self.headers, (name, value))
-
     def __repr__(self) -> str:
         return f"<Request {self.method} {self.url!r} callback={self.callback}>"
 
@@ -151,19 +153,25 @@ def _identity_of_get(url: str) -> tuple[Location, bytes]:
     return location, task_id(location)
 
 
-def _name(callback: Callback | None, what: str) -> str | None:
-    if callback is None or isinstance(callback, str):
+def _name(callback: Callback, what: str) -> str:
+    if isinstance(callback, str):
         return callback
     name = getattr(callback, "__name__", "")
     if not name.isidentifier() or not hasattr(callback, "__self__"):
-        raise SpiderError(f"Request({what}=...) takes a method of the spider or its name, not {callback!r}")
+        raise SpiderError(
+            f"Request({what}=...) takes a method of the spider or its name, not {callback!r}"
+        )
     return str(name)
 
 
+def _method(method: str) -> str:
+    if not method.isascii() or not method.isalpha():
+        raise SpiderError(f"Request(method={method!r}) is not an HTTP method")
+    return method.upper()
+
+
 def _pairs(
-    headers: Mapping[str, str] | Sequence[tuple[str, str]] | None,
+    headers: Mapping[str, str] | Sequence[tuple[str, str]],
 ) -> tuple[tuple[str, str], ...]:
-    if not headers:
-        return ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     return tuple((str(name), str(value)) for name, value in pairs)

@@ -12,7 +12,8 @@ from crawlcw import charset, markup, urls
 from crawlcw.errors import FetchError, SpiderError
 from crawlcw.request import Callback, Request
 
-Node = LexborNode
+#: <base> belongs into a page's <head>, which is not longer than this.
+_HEAD = 64 * 1024
 
 
 class Response:
@@ -92,7 +93,9 @@ class Response:
     @cached_property
     def base_url(self) -> str:
         """What the page's links are relative to: its first usable <base>, else its own URL."""
-        if b"<base" not in self.body and b"<BASE" not in self.body:
+        end = self.body.find(b"</head", 0, _HEAD)
+        head = self.body[: end if end >= 0 else _HEAD]
+        if b"<base" not in head and b"<BASE" not in head:
             return self.url
         for node in self.css("base[href]"):
             try:
@@ -130,10 +133,11 @@ class Response:
         address) are left out and counted.
         """
         nodes = self.css(targets) if isinstance(targets, str) else targets
+        base = self.base_url
         seen: set[str] = set()
         for node in nodes:
             try:
-                url = self.urljoin(_href(node))
+                url = urls.resolve(base, _href(node))
             except (FetchError, SpiderError):
                 self.invalid_links += 1
                 continue
@@ -148,7 +152,8 @@ class Response:
 def _href(target: str | LexborNode) -> str:
     if isinstance(target, str):
         return target
-    href = target.attributes.get("href") or target.attributes.get("src")
+    attributes = target.attributes
+    href = attributes.get("href") or attributes.get("src")
     if href is None:
         raise SpiderError(f"<{target.tag}> has neither href nor src to follow")
     return href

@@ -42,7 +42,7 @@ class RetryPolicy:
     ceiling: timedelta = timedelta(hours=1)
 
     def tries_again(self, reason: Reason, *, attempt: int, status: int | None = None) -> bool:
-        """Say whether attempt number *attempt* (the first is 1), now failed, is followed by another."""
+        """Say whether attempt number *attempt* (the first is 1), which failed, is not the last."""
         if attempt >= self.max_retry:
             return False
         if reason is Reason.HTTP_STATUS:
@@ -73,7 +73,7 @@ def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:
 
 
 def retry_after(value: str | None, *, now: datetime) -> float | None:
-    """Return a Retry-After header in seconds, between 0 and an hour, or None where it is nonsense."""
+    """Return a Retry-After header in seconds, 0 to an hour, or None where it is nonsense."""
     if value is None:
         return None
     text = value.strip()

@@ -53,9 +53,7 @@ class Settings:
     connect_timeout: Duration = Duration(
         "10s", "until a connection stands, name look-up included", minimum=_AN_INSTANT
     )
-    read_timeout: Duration = Duration(
-        "10s", "without a byte from the server", minimum=_AN_INSTANT
-    )
+    read_timeout: Duration = Duration("10s", "without a byte from the server", minimum=_AN_INSTANT)
     max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")
     max_redirects: Count = Count(10, "hops from one URL", unit="hops")
     max_depth: Limit = Limit(None, "links from a start URL; none: no limit", unit="links")

@@ -85,9 +85,7 @@ class Limit(SettingField[int | str | None, int | None]):
 class Duration(SettingField[timedelta | float | str, timedelta]):
     """A duration: a timedelta, a number of seconds, or text such as `30s`."""
 
-    def __init__(
-        self, default: str, doc: str, *, minimum: timedelta = timedelta(0)
-    ) -> None:
+    def __init__(self, default: str, doc: str, *, minimum: timedelta = timedelta(0)) -> None:
         self.minimum = minimum
         self._shown = default
         super().__init__(default, doc, unit="duration")

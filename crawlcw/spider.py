@@ -1,12 +1,12 @@
 """What a user writes: where a crawl begins and what its pages mean.
 
-    class Books(Spider):
-        name = "books"
-        start_urls = ["https://books.toscrape.com/"]
+class Books(Spider):
+name = "books"
+start_urls = ["https://books.toscrape.com/"]
 
-        def parse(self, response):
-            yield {"title": response.css_first("h1").text()}
-            yield from response.follow_all("li.next a")
+def parse(self, response):
+yield {"title": response.css_first("h1").text()}
+yield from response.follow_all("li.next a")
 """
 
 import inspect
@@ -46,9 +46,9 @@ class Spider:
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
 
-    def __init__(self, **arguments: str) -> None:
+    def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
-            if not key.isidentifier() or hasattr(Spider, key) and key != "start_urls":
+            if not key.isidentifier() or (hasattr(Spider, key) and key != "start_urls"):
                 raise SpiderError(f"-a {key}=... cannot be set: that name is taken or no name")
             setattr(self, key, value)
 
@@ -75,10 +75,15 @@ class Spider:
         """Clean up: called once in each process, after the last page."""
 
 
+def is_name(text: object) -> bool:
+    """Say whether *text* can be a spider's name."""
+    return isinstance(text, str) and _NAME.match(text) is not None
+
+
 def check(spider: Spider) -> None:
     """Raise `SpiderError` for a spider that cannot be run as it is written."""
     kind = type(spider).__name__
-    if not isinstance(spider.name, str) or not _NAME.match(spider.name):
+    if not is_name(spider.name):
         raise SpiderError(
             f"{kind}.name = {spider.name!r}: a spider's name is a letter followed by up to 59 "
             "letters, digits, - and _"

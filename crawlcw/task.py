@@ -14,6 +14,7 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.urls import Location
 
+
 class Status(IntEnum):
     """Where a task stands. The numbers are those of the Coordinator-Worker pattern."""
 
@@ -98,7 +99,9 @@ class Record:
     items: tuple[Mapping[str, Any], ...] = ()
 
 
-def task_id(location: Location, *, method: str = "GET", body: bytes = b"", salt: bytes = b"") -> bytes:
+def task_id(
+    location: Location, *, method: str = "GET", body: bytes = b"", salt: bytes = b""
+) -> bytes:
     """Return the 16 bytes that identify a request.
 
     The host comes first, so that a host's tasks lie side by side in the index;

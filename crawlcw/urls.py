@@ -5,9 +5,11 @@ a hole. Every function here takes crawled text and raises `FetchError` with one
 of the `url-*` and `refused-*` reasons for what is not a URL we would fetch.
 """
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
+from ipaddress import IPv6Address
 
 import yarl
 
@@ -15,6 +17,9 @@ from crawlcw.errors import FetchError, Reason
 
 MAX_LENGTH = 2000
 _SCHEMES = ("http", "https")
+#: The WHATWG URL standard's forbidden domain code points.
+_NOT_IN_HOSTS = re.compile(r"[\x00-\x20\x7f#%/:<>?@\[\\\]^`{|}]")
+_CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +56,33 @@ def parse(url: str) -> yarl.URL:
     return _checked(_parsed(text), text)
 
 
-@lru_cache(maxsize=1 << 14)
-def _resolve_in(folder: str, href: str) -> str:
-    base = yarl.URL(folder)
-    return str(_checked(base.join(_parsed(href)), href))
-
-
 def resolve(base: str, href: str) -> str:
     """Return the absolute URL that *href* means on the page *base*; raises `FetchError`."""
+    # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
+    target = href.partition("#")[0]
+    if target[:1] in ("", "?", " ", "\t", "\n", "\r"):
+        return _resolve_in(base, target)
+    # Only the folder of the base matters here, and the pages of a folder share
+    # most of their links: this is what makes the cache worth having.
+    return _resolve_in(_folder(base), target)
+
+
+@lru_cache(maxsize=1 << 15)
+def _resolve_in(folder: str, href: str) -> str:
     text = _stripped(href)
     if len(text) > MAX_LENGTH:
         raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
-    # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
-    text = text.partition("#")[0]
-    if not text or text[0] == "?":
-        folder = base
-    else:
-        # Only the folder of the base matters here, and the pages of a folder
-        # share most of their links: this is what makes the cache worth having.
-        path = base.partition("?")[0].partition("#")[0]
-        slash = path.rfind("/")
-        folder = path[: slash + 1] if slash > path.find("//") + 1 else path
     try:
-        return _resolve_in(folder, text)
-    except FetchError:
-        raise
+        return str(_checked(yarl.URL(folder).join(_parsed(text)), text))
     except ValueError as error:
         raise FetchError(Reason.URL_INVALID, f"{href!r}: {error}") from None
+
+
+@lru_cache(maxsize=1 << 10)
+def _folder(base: str) -> str:
+    path = base.partition("?")[0].partition("#")[0]
+    slash = path.rfind("/")
+    return path[: slash + 1] if slash > path.find("//") + 1 else path
 
 
 def host_of(url: yarl.URL) -> str:
@@ -105,7 +110,7 @@ def in_scope(host: str, allowed: Container[str]) -> bool:
 def _stripped(url: str) -> str:
     # The WHATWG URL standard: surrounding controls and spaces go, and so do
     # line feeds and tabs anywhere, which people leave in long attributes.
-    text = url.strip("".join(map(chr, range(33))))
+    text = url.strip(_CONTROLS_AND_SPACE)
     if "\n" in text or "\r" in text or "\t" in text:
         text = text.replace("\n", "").replace("\r", "").replace("\t", "")
     return text
@@ -122,11 +127,24 @@ def _parsed(text: str) -> yarl.URL:
         raise FetchError(Reason.URL_INVALID, f"{text!r}: {error}") from None
 
 
+def _is_host(host: str | None) -> bool:
+    """Say whether *host* can name one: yarl takes spaces, dots alone and `[::g]` as well."""
+    if not host or not host.strip("."):
+        return False
+    if ":" in host:
+        try:
+            IPv6Address(host)
+        except ValueError:
+            return False
+        return True
+    return not _NOT_IN_HOSTS.search(host)
+
+
 def _checked(url: yarl.URL, text: str) -> yarl.URL:
     try:
         if url.scheme not in _SCHEMES:
             raise FetchError(Reason.REFUSED_SCHEME, f"{text!r} is neither http nor https")
-        if not url.raw_host or url.port is None or not 0 < url.port < 65536:
+        if not _is_host(url.raw_host) or url.port is None or not 0 < url.port < 65536:
             raise FetchError(Reason.URL_INVALID, f"{text!r} has no host or no valid port")
         if url.raw_user is not None or url.raw_password is not None:
             url = url.with_user(None)

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
@@ -88,9 +89,7 @@ def _clean_other(value: object, depth: int) -> Any:
     if isinstance(value, bool | int | float):
         return clean(int(value) if isinstance(value, int) else float(value))
     if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-        utc = aware.astimezone(UTC)
-        return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
+        return _in_utc(value)
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -99,7 +98,7 @@ def _clean_other(value: object, depth: int) -> Any:
         return str(value)
     fields = _fields(value)
     if fields is None and not isinstance(value, list | tuple | set | frozenset):
-        return text(str(value))
+        return _str(value)
     if depth >= MAX_DEPTH:
         return _as_text(value)
     if fields is not None:
@@ -108,8 +107,25 @@ def _clean_other(value: object, depth: int) -> Any:
     return [clean(each, depth=depth + 1) for each in value]
 
 
+def _in_utc(value: datetime) -> datetime:
+    utc = value.replace(tzinfo=UTC)
+    if value.tzinfo:
+        # One in the first or last hours that a datetime can say stays as it stands.
+        with suppress(OverflowError):
+            utc = value.astimezone(UTC)
+    return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
+
+
+def _str(value: object) -> str:
+    try:
+        return text(str_of_int(value) if isinstance(value, int) else str(value))
+    except Exception:
+        # Any code may be behind `__str__`, and a value must not fail for having no text.
+        return f"<{type(value).__name__}>"
+
+
 def _fields(thing: object) -> Mapping[Any, Any] | None:
-    """The named parts of a mapping, dataclass, attrs or pydantic object, or None."""
+    """Return the named parts of a mapping, dataclass, attrs or pydantic object, or None."""
     if isinstance(thing, Mapping):
         return thing
     if isinstance(thing, type):
@@ -128,7 +144,7 @@ def _fields(thing: object) -> Mapping[Any, Any] | None:
 
 
 def _key(key: object) -> str:
-    return text(key) if isinstance(key, str) else text(str(key))
+    return text(key) if isinstance(key, str) else _str(key)
 
 
 def _as_text(value: object) -> str:

@@ -46,7 +46,7 @@ def _machine() -> str:
 
 
 def _birth(pid: int) -> str | None:
-    """Return when process *pid* was started, in whatever unit; "" if unknown; None if it is gone."""
+    """Return when process *pid* was started, in some unit; "" if unknown; None if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

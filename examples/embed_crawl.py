@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from crawlcw import Spider, crawl, open_ledger
+from crawlcw import Spider, open_crawl, open_ledger
 from crawlcw.demo.bookshop import Bookshop
 
 
@@ -32,7 +32,8 @@ async def main():
     async with Bookshop() as shop:
         with TemporaryDirectory() as folder:
             ledger_url = f"sqlite:///{Path(folder) / 'ledger.db'}"
-            report = await crawl(Shelves(start_urls=[shop.url]), ledger=ledger_url)
+            async with open_crawl(Shelves(start_urls=[shop.url]), ledger=ledger_url) as crawl:
+                report = await crawl.run()
             print(f"{report.finish_reason}: {report.items} items on {report.pages} pages")
             for reason, times in report.failures.items():
                 print(f"{times} x {reason}")

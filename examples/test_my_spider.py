@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from crawlcw import Request, Response, Spider, crawl
+from crawlcw import Request, Response, Spider, run_spider
 from crawlcw.testing import Replay, ReplayDownloader
 
 HOME = "https://tea.example/"
@@ -50,7 +50,8 @@ def test_a_crawl_goes_on_past_a_page_that_is_gone(tmp_path):
         }
     )
 
-    report = asyncio.run(crawl(Teas(), ledger=f"sqlite:///{tmp_path}/teas.db", downloader=site))
+    ledger = f"sqlite:///{tmp_path}/teas.db"
+    report = asyncio.run(run_spider(Teas(), ledger=ledger, downloader=site))
 
     assert report.items == 2
     assert report.failures == {"http-status": 1}

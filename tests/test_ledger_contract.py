@@ -219,10 +219,7 @@ async def test_sixteen_claims_of_the_same_page_share_it_out(store: Ledgers):
     page = await clients[0].page(limit=100)
 
     answers = await asyncio.gather(
-        *(
-            clients[n % 4].claim(page, worker=f"w{n}", lease=LEASE, max_lost=3)
-            for n in range(16)
-        )
+        *(clients[n % 4].claim(page, worker=f"w{n}", lease=LEASE, max_lost=3) for n in range(16))
     )
 
     taken = [lease.task.id for answer in answers for lease in answer.leases]
@@ -249,6 +246,31 @@ async def test_a_stale_page_claims_nothing(ledger: Ledger):
     answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed) == ((), 1)
+
+
+async def test_a_page_from_before_a_release_repeats_no_fence(ledger: Ledger):
+    await ledger.add([make_task()])
+    page = await ledger.page(limit=1)
+    await ledger.release([await claimed_one(ledger)])
+
+    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
+
+    # A miss, or a claim of the task as it is now.
+    assert [lease.fence for lease in answer.leases] in ([], [2])
+    assert len(answer.leases) + answer.missed == 1
+
+
+async def test_a_lease_renewed_since_the_page_is_not_taken_over(ledger: Ledger, clock: FakeClock):
+    await ledger.add([make_task()])
+    lease = await claimed_one(ledger)
+    clock.advance(seconds=60)
+    page = await ledger.page(limit=1)
+    await ledger.renew([lease], lease=LEASE)
+
+    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
+
+    assert (answer.leases, answer.missed) == ((), 1)
+    assert (await ledger.commit([success(ledger, lease)])).lost == ()
 
 
 async def test_a_lease_holds_to_its_end_and_not_longer(ledger: Ledger, clock: FakeClock):
@@ -364,9 +386,7 @@ async def test_a_success_is_recorded_with_its_items(ledger: Ledger, clock: FakeC
     assert (record.response, record.items, record.errors) == (response, items, ())
 
 
-async def test_a_failure_is_tried_again_when_its_backoff_is_over(
-    ledger: Ledger, clock: FakeClock
-):
+async def test_a_failure_is_tried_again_when_its_backoff_is_over(ledger: Ledger, clock: FakeClock):
     await ledger.add([make_task()])
     lease = await claimed_one(ledger)
 
@@ -631,9 +651,7 @@ async def test_retry_failed_brings_back_failures_and_nothing_else(
     assert await ledger.renew([lease], lease=LEASE) == set()
 
 
-async def test_retry_failed_takes_the_failures_that_were_chosen(
-    ledger: Ledger, clock: FakeClock
-):
+async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, clock: FakeClock):
     old, new, elsewhere = (
         make_task(url) for url in ("http://a.com/1", "http://a.com/2", "http://b.com/")
     )
@@ -681,9 +699,7 @@ async def test_a_retried_task_has_all_its_attempts_again(ledger: Ledger, clock: 
 # --- horizon and numbers
 
 
-async def test_the_horizon_is_the_earliest_due_of_all_priorities(
-    ledger: Ledger, clock: FakeClock
-):
+async def test_the_horizon_is_the_earliest_due_of_all_priorities(ledger: Ledger, clock: FakeClock):
     assert await ledger.horizon() is None
     await ledger.add(
         [
@@ -696,9 +712,7 @@ async def test_the_horizon_is_the_earliest_due_of_all_priorities(
     assert await ledger.horizon() == START + timedelta(seconds=20)
 
 
-async def test_the_horizon_knows_live_leases_and_deferred_tasks(
-    ledger: Ledger, clock: FakeClock
-):
+async def test_the_horizon_knows_live_leases_and_deferred_tasks(ledger: Ledger, clock: FakeClock):
     await ledger.add([make_task()])
     assert await ledger.horizon() == START
     lease = await claimed_one(ledger)
@@ -732,7 +746,7 @@ async def test_counts_and_reasons(ledger: Ledger):
     }
     assert counts.total == 9
     reasons = await ledger.reasons()
-    assert list(reasons)[0] == "tls"
+    assert next(iter(reasons)) == "tls"
     assert reasons == {"tls": 2, "connect": 1, "refused-robots": 1}
 
 
@@ -968,9 +982,7 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
 # --- the whole
 
 
-async def test_a_crawl_of_two_processes_finishes_every_task_once(
-    store: Ledgers, clock: FakeClock
-):
+async def test_a_crawl_of_two_processes_finishes_every_task_once(store: Ledgers, clock: FakeClock):
     clients = [await store.open(), await store.open()]
     await clients[0].add(make_tasks(60))
 
@@ -996,5 +1008,5 @@ async def test_now_is_in_utc_and_whole_milliseconds(ledger: Ledger):
 
 
 def test_no_reason_is_left_out():
-    assert FAILURE_REASONS | POLICY_REASONS == set(Reason)
+    assert set(Reason) == FAILURE_REASONS | POLICY_REASONS
     assert transitions.RETRIED_REASONS == FAILURE_REASONS

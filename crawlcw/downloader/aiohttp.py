@@ -100,6 +100,8 @@ class AiohttpDownloader:
         while True:
             try:
                 return await self._exchange(session, request, url, target=target, started=started)
+            except FetchError:
+                raise
             except Exception as error:
                 if not _out_of_descriptors(error):
                     raise failure_of(error) from error
@@ -182,15 +184,16 @@ class AiohttpDownloader:
 
     def _opened(self) -> aiohttp.ClientSession:
         settings = self._settings
-        patience = min(settings.connect_timeout, _NAME_PATIENCE)
+        # Less than a connection may take, so that a dead DNS is told from a dead host.
+        patience = min(settings.connect_timeout / 2, _NAME_PATIENCE)
         self._resolver = NameResolver(patience=patience.total_seconds())
         self._connector = RestingConnector(
             guard=self._guard,
             resolver=self._resolver,
-            # Without a limit a host may have all fetchers to itself, and it
-            # takes two connections for each: one at work, one at rest.
+            # Without a limit a host may have all fetchers to itself, and what
+            # they have used rests while they go on with others.
             idle_per_host=max(
-                _LEAST_IDLE, 2 * (settings.per_host_concurrency or 2 * settings.concurrency)
+                _LEAST_IDLE, 2 * settings.per_host_concurrency or 8 * settings.concurrency
             ),
             verify=not settings.insecure,
         )
@@ -220,10 +223,12 @@ class AiohttpDownloader:
 
 def failure_of(error: Exception) -> FetchError:
     """Return what *error*, raised by aiohttp or below it, is called in crawlcw."""
-    if isinstance(error, FetchError):
-        return error
-    text = getattr(error, "message", None) or str(error) or type(error).__name__
-    return FetchError(_reason(error), printable(text, limit=_MAX_MESSAGE))
+    # aiohttp puts things of all kinds there, half a response among them.
+    message = getattr(error, "message", None)
+    text = message if isinstance(message, str) else str(error)
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        text = "the server hung up"
+    return FetchError(_reason(error), printable(text or type(error).__name__, limit=_MAX_MESSAGE))
 
 
 def _reason(error: BaseException) -> Reason:

@@ -31,7 +31,8 @@ REST = 0.25
 _KEEPALIVE = 15.0
 #: Less than aiohttp's own limit, so that what passes here passes there.
 _OLDEST = _KEEPALIVE - 1.0
-_IDLE_IN_TOTAL = 500
+#: Should descriptors run out before, the downloader closes what is idle.
+_IDLE_IN_TOTAL = 1_000
 _RESOLVER_THREADS = 32
 #: Of one request. Two are usual (103 Early Hints); some servers send them for ever.
 _MAX_INTERIM = 100

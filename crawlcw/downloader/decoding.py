@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-import brotli  # type: ignore[import-untyped]  # it ships no types
+import brotli
 
 from crawlcw.errors import FetchError, Reason
 
@@ -116,30 +116,36 @@ class _Brotli:
 
     def __init__(self) -> None:
         self._decoder = brotli.Decompressor()
+        self.needs_input = True
 
     @property
     def eof(self) -> bool:
         return bool(self._decoder.is_finished())
 
-    @property
-    def needs_input(self) -> bool:
-        return bool(self._decoder.can_accept_more_data())
-
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        return bytes(self._decoder.process(data, output_buffer_limit=max_length))
+        # The limit is a soft one: it is looked at after each of its own buffers.
+        out = bytes(self._decoder.process(data, output_buffer_limit=max_length))
+        self.needs_input = self._decoder.can_accept_more_data() and len(out) < max_length
+        return out
 
 
 class _Stage:
     """One coding: a stream, or (gzip, zstd) several of them one after the other."""
 
     def __init__(
-        self, name: str, engine: Callable[[bytes], _Engine], *, magic: bytes = b""
+        self,
+        name: str,
+        engine: Callable[[bytes], _Engine],
+        *,
+        magic: bytes = b"",  # of a further stream, where there may be one
+        peek: int = 1,  # how many bytes tell what kind of stream it is
     ) -> None:
         self._name = name
         self._new_engine = engine
         self._magic = magic
+        self._peek = peek
         self._engine: _Engine | None = None
-        self._begun = b""  #: too little of a stream to tell what kind it is
+        self._begun = b""  #: fewer bytes than `peek`
         self._streams = 0
         self._ended = False
 
@@ -153,7 +159,7 @@ class _Stage:
                     # Browsers ignore what follows a stream and is not another.
                     self._ended = True
                     return
-                if len(data) < 2:
+                if len(data) < self._peek:
                     self._begun = data
                     return
                 self._begun = b""
@@ -210,7 +216,7 @@ def _stage(name: str) -> _Stage:
         case "gzip" | "x-gzip":
             return _Stage(name, _gzip, magic=b"\x1f")
         case "deflate":
-            return _Stage(name, _deflate)
+            return _Stage(name, _deflate, peek=2)
         case "br":
             return _Stage(name, _brotli)
         case "zstd":

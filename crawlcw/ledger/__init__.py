@@ -1,0 +1,1 @@
+"""The durable, shared list of tasks: the protocol and its two implementations."""

@@ -6,6 +6,7 @@ as `%24`, ...), so they can neither become operators nor field paths.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from crawlcw.errors import Reason
@@ -13,10 +14,7 @@ from crawlcw.task import AttemptError, Record, ResponseInfo, Status, Task
 from crawlcw.transitions import Change
 
 #: What `page` reads of a task: all but what grows with its results.
-TASK_FIELDS = (
-    "url host method headers body callback errback context depth parent priority status due "
-    "update_time create_time lock lock_time fence settled retry lost reason"
-).split()
+TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name != "id")
 
 Document = dict[str, Any]
 

@@ -253,7 +253,7 @@ class MongoLedger:
             due = {"host": {"$in": list(hosts)}, **due}
             hint = _BY_HOST
         with _mapped():
-            cursor = self._tasks.find(due, dict.fromkeys(documents.TASK_FIELDS, 1))
+            cursor = self._tasks.find(due, dict.fromkeys(_RESULTS, 0))
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(found) for found in await cursor.to_list(limit)]
 
@@ -387,23 +387,27 @@ class MongoLedger:
             return Committed()
         rejected: list[tuple[Lease, str]] = []
         with _mapped():
-            prepared = [await self._set_items_aside(s, rejected) for s in settlements]
+            writes = [await self._outcome_write(s, rejected) for s in settlements]
             try:
-                matched = await self._write(prepared)
+                matched = await self._write(writes)
             except _UNENCODABLE:
-                prepared = [_storable(settlement, rejected) for settlement in prepared]
-                matched = await self._write(prepared)
+                # The driver encodes a bulk as a whole; find out which it was.
+                writes = [
+                    _storable(*each, rejected) for each in zip(settlements, writes, strict=True)
+                ]
+                matched = await self._write(writes)
             except BulkWriteError as error:
                 refused = _refused(error)
-                again = [_rejected(prepared[n], text, rejected) for n, text in refused.items()]
+                again = [_rejection(settlements[n], text, rejected) for n, text in refused.items()]
                 matched = (error.details or {}).get("nMatched", 0) + await self._write(again)
-            if matched == len(prepared):
+            if matched == len(writes):
                 return Committed(rejected=tuple(rejected))
-            lost = await self._not_settled([settlement.lease for settlement in prepared])
+            lost = await self._not_settled([settlement.lease for settlement in settlements])
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
-    async def _write(self, settlements: Sequence[Settlement]) -> int:
-        writes = [UpdateOne(_mine(s.lease), _settled(s), hint="_id_") for s in settlements]
+    async def _write(self, writes: Sequence[UpdateOne]) -> int:
+        if not writes:
+            return 0
         result = await self._durable.bulk_write(writes, ordered=False)
         matched: int = result.matched_count
         return matched
@@ -415,35 +419,43 @@ class MongoLedger:
         settled = {bytes(found["_id"]): found["settled"] for found in await cursor.to_list(None)}
         return [lease for lease in leases if settled.get(lease.task.id) != lease.fence]
 
-    async def _set_items_aside(
+    async def _outcome_write(
         self, settlement: Settlement, rejected: list[tuple[Lease, str]]
-    ) -> Settlement:
-        """Write large items to their own collection first; the fence makes them visible later."""
+    ) -> UpdateOne:
+        """Return the fenced update that records an outcome.
+
+        Large items are written to their own collection first; the fence makes
+        them visible when the update is applied.
+        """
+        update = _outcome(settlement.change)
         items = settlement.change.items
         if not items:
-            return settlement
+            if items is not None and settlement.lease.task.settled:
+                # An earlier outcome may have left some.
+                update.setdefault("$unset", {})["items"] = ""
+            return UpdateOne(_mine(settlement.lease), update, hint="_id_")
         inside = 0
-        kept: list[Any] = []
+        kept: list[documents.Document | None] = []
         for number, item in enumerate(items):
             stored = documents.escaped(item)
             try:
                 size = len(bson.encode(stored))
             except _UNENCODABLE as error:
-                return _rejected(settlement, str(error), rejected)
+                return _rejection(settlement, str(error), rejected)
             if size > _LARGEST_ITEM:
-                return _rejected(settlement, f"an item of {size} bytes, too large", rejected)
+                return _rejection(settlement, f"an item of {size} bytes, too large", rejected)
             if size > _ITEM_ASIDE or inside + size > _ITEMS_INSIDE:
-                place = {
-                    "task": settlement.lease.task.id,
-                    "fence": settlement.lease.fence,
-                    "n": number,
-                }
-                await self._items.replace_one({"_id": place}, {"item": stored}, upsert=True)
+                await self._set_aside(settlement.lease, number, stored)
                 kept.append(None)
             else:
                 inside += size
                 kept.append(stored)
-        return replace(settlement, change=replace(settlement.change, items=tuple(kept)))
+        update["$set"]["items"] = kept
+        return UpdateOne(_mine(settlement.lease), update, hint="_id_")
+
+    async def _set_aside(self, lease: Lease, number: int, item: documents.Document) -> None:
+        place = {"task": lease.task.id, "fence": lease.fence, "n": number}
+        await self._items.replace_one({"_id": place}, {"item": item}, upsert=True)
 
     async def release(self, leases: Sequence[Lease]) -> int:
         """Write all releases in one unordered bulk of fenced updates."""
@@ -451,7 +463,13 @@ class MongoLedger:
             return 0
         now = self.now()
         with _mapped():
-            return await self._write([transitions.release(lease, now=now) for lease in leases])
+            changes = [transitions.release(lease, now=now).change for lease in leases]
+            return await self._write(
+                [
+                    UpdateOne(_mine(lease), _update(change), hint="_id_")
+                    for lease, change in zip(leases, changes, strict=True)
+                ]
+            )
 
     async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
         """Reset the chosen failures with one update for each status."""
@@ -635,6 +653,8 @@ class MongoLedger:
                 await closing
 
 
+#: What grows with a task's results; `page` leaves it out.
+_RESULTS = ("errors", "response", "items")
 _MUTABLE = ("status", "due", "lock", "fence", "settled", "retry", "lost", "reason")
 _ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
 
@@ -717,17 +737,11 @@ def _update(change: Change) -> dict[str, Any]:
     return update
 
 
-def _settled(settlement: Settlement) -> dict[str, Any]:
-    """Return the update of a commit: `_update`, and the results."""
-    change = settlement.change
+def _outcome(change: Change) -> dict[str, Any]:
+    """Return the update of a commit, without the items."""
     update = _update(change)
     if change.response is not None:
         update["$set"]["response"] = documents.response_document(change.response)
-    if change.items:
-        update["$set"]["items"] = list(change.items)
-    elif change.items is not None and settlement.lease.task.settled:
-        # An earlier outcome may have left some.
-        update.setdefault("$unset", {})["items"] = ""
     return update
 
 
@@ -772,16 +786,20 @@ def _failures(selection: Selection) -> Iterator[dict[str, Any]]:
         yield chosen
 
 
-def _storable(settlement: Settlement, rejected: list[tuple[Lease, str]]) -> Settlement:
-    error = _encoding_error(_settled(settlement))
-    return settlement if error is None else _rejected(settlement, error, rejected)
+def _storable(
+    settlement: Settlement, write: UpdateOne, rejected: list[tuple[Lease, str]]
+) -> UpdateOne:
+    error = _encoding_error({"update": _outcome(settlement.change)})
+    return write if error is None else _rejection(settlement, error, rejected)
 
 
-def _rejected(
+def _rejection(
     settlement: Settlement, message: str, rejected: list[tuple[Lease, str]]
-) -> Settlement:
+) -> UpdateOne:
+    """Return the write that gives a task up because its outcome cannot be stored."""
     rejected.append((settlement.lease, message))
-    return transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
+    given_up = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
+    return UpdateOne(_mine(settlement.lease), _outcome(given_up.change), hint="_id_")
 
 
 @contextmanager

@@ -57,6 +57,7 @@ class Counts:
 
     @property
     def total(self) -> int:
+        """The number of tasks."""
         return sum(self.by_status.values())
 
 
@@ -130,7 +131,7 @@ class Ledger(Protocol):
         """Let the leases end *lease* from now; return the task ids of those that are lost."""
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
-        """Record outcomes and end their leases, each in one atomic step; acknowledged means durable.
+        """Record outcomes and end their leases, each in one atomic and durable step.
 
         A settlement whose lease is no longer held writes nothing and is named
         in the answer. A settlement sent twice is recorded once. One the store

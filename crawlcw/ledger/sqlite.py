@@ -107,7 +107,7 @@ class SqliteLedger:
 
         Raises `LedgerConfigurationError` for a file that is not such a ledger.
         """
-        ledger = cls(Path(path), spider, clock=clock or _machine_clock())
+        ledger = cls(Path(path), spider, clock=clock or _machine_clock(LedgerClock()))
         try:
             await ledger._writer.run(_create, ledger._sql, spider, ledger._path)
             await ledger._reader.run(_restrict_to_reading)
@@ -823,9 +823,8 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
     return LedgerError(f"The ledger {path}: {error}.")
 
 
-def _machine_clock() -> Callable[[], datetime]:
-    """Return this machine's clock, set to the time of day once a minute."""
-    clock = LedgerClock()
+def _machine_clock(clock: LedgerClock) -> Callable[[], datetime]:
+    """Return this machine's time by *clock*, which is set to the time of day once a minute."""
     measured = clock.monotonic()
 
     def now() -> datetime:

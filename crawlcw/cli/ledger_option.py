@@ -1,0 +1,75 @@
+"""`--ledger`: where a command's ledger is, and opening it for commands that only look."""
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+
+from crawlcw.assembly import DEFAULT_LEDGER, open_ledger
+from crawlcw.errors import UsageError
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.settings import Settings, layered, project_settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_MONGODB = ("mongodb", "mongodb+srv")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
+
+
+def ledger_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `--ledger` to a command."""
+    return click.option(
+        "--ledger",
+        "ledger_url",
+        metavar="URL",
+        envvar="CRAWLCW_LEDGER",
+        default=DEFAULT_LEDGER,
+        show_default=True,
+        show_envvar=True,
+        callback=_checked,
+        help="sqlite:///path or mongodb://host/database.",
+    )(command)
+
+
+@asynccontextmanager
+async def opened(url: str, spider: str) -> AsyncIterator[Ledger]:
+    """Open the ledger of a spider that has tasks in it, and close it afterwards.
+
+    Raises `UsageError` where it has none: a misspelt name must not look like a
+    crawl that did nothing.
+    """
+    # The driver is a setting; the others have no bearing on a look.
+    settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
+    ledger = await open_ledger(url, spider, settings=settings, create=False)
+    try:
+        if not (await ledger.counts()).total:
+            raise UsageError(
+                f"nothing is recorded for a spider named {spider!r} in this ledger: "
+                f"`crawlcw run {spider}` begins a crawl, --ledger names another ledger"
+            )
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def _checked(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
+    """Return *url* if it can be a ledger's; it may hold a password, so it is never repeated."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return url
+    if scheme not in _MONGODB:
+        raise click.BadParameter("write sqlite:///path or mongodb://host/database.")
+    authority = re.split(r"[/?]", rest, maxsplit=1)[0]
+    for host in authority.rpartition("@")[2].split(","):
+        match = _HOST.fullmatch(host)
+        if match is None or not 0 < int(match[2] or 27017) < 1 << 16:
+            raise click.BadParameter(
+                "write mongodb://user:password@host:port/database, with / : @ % in the user or "
+                "the password percent-encoded."
+            )
+    return url

@@ -1,0 +1,21 @@
+"""The event loop a command runs on: uvloop's where it is installed."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run *main* to its end on a loop of its own, and return what it returns."""
+    with asyncio.Runner(loop_factory=_factory()) as runner:
+        return runner.run(main)
+
+
+def _factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # 20 ms that `--help` need not spend
+    except ImportError:
+        return None  # Windows has none
+    return uvloop.new_event_loop

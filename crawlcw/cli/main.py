@@ -1,0 +1,128 @@
+"""The `crawlcw` command: which commands there are, and what the process ends with.
+
+A command raises; here is the one place where that becomes a line on stderr and
+an exit code.
+"""
+
+import importlib
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import click
+
+import crawlcw
+from crawlcw.errors import (
+    CrawlcwError,
+    LedgerConfigurationError,
+    LedgerUnavailableError,
+    UsageError,
+)
+from crawlcw.printable import printable
+
+logger = logging.getLogger(__name__)
+
+# As in sysexits.h, and 128 + the number of the signal.
+OK = 0
+USAGE = 2
+UNAVAILABLE = 69
+INTERNAL = 70
+CONFIGURATION = 78
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+#: In the order in which one needs them.
+_COMMANDS = ("demo", "run", "stats", "export", "retry-failed", "list", "settings")
+_LONGEST_LINE = 1000
+
+_EPILOG = """\
+\b
+Exit codes:
+    0  drained; also stopped by --max-pages or by one signal, all else released
+    2  usage: no such spider, a bad setting, nothing recorded, a file that cannot be written
+   69  the ledger cannot be reached
+   70  an error of crawlcw itself
+   78  the ledger will not do as configured: access, schema version, server too old
+  130  interrupted twice (or once, in a command that is no crawl)
+  141  whoever read the output has gone
+"""
+
+
+class _Commands(click.Group):
+    """The commands, each loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        name = {"list": "listing"}.get(cmd_name, cmd_name.replace("-", "_"))
+        command = importlib.import_module(f"crawlcw.cli.{name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    cls=_Commands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(crawlcw.__version__, prog_name="crawlcw", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Crawl web sites into a durable ledger.
+
+    No page is lost, and each result is recorded once. `crawlcw demo` shows it, offline.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command that the process was started with, and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    code = exit_code(lambda: cli.main(prog_name="crawlcw", standalone_mode=False))
+    if code == BROKEN_PIPE:
+        # What is still buffered has no reader either, and Python would say so
+        # when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Run *command* and return what to exit with, what went wrong said in one line on stderr."""
+    try:
+        result = command()
+        sys.stdout.flush()
+    except (KeyboardInterrupt, click.Abort):
+        return _failed("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        return BROKEN_PIPE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "crawlcw"
+        return _failed(f"{error.format_message()} See `{path} --help`.", USAGE)
+    except click.ClickException as error:
+        return _failed(error.format_message(), USAGE)
+    except UsageError as error:
+        return _failed(str(error), USAGE)
+    except LedgerUnavailableError as error:
+        return _failed(f"the ledger cannot be reached: {error}", UNAVAILABLE)
+    except LedgerConfigurationError as error:
+        return _failed(str(error), CONFIGURATION)
+    except CrawlcwError as error:
+        return _failed(str(error), INTERNAL)
+    except Exception as error:
+        logger.debug("an error of crawlcw itself", exc_info=True, extra={"event": "internal"})
+        hint = "" if logger.isEnabledFor(logging.DEBUG) else " (--log-level debug shows where)"
+        said = f"an error of crawlcw itself: {type(error).__name__}: {error}"
+        return _failed(said + hint, INTERNAL)
+    return result if isinstance(result, int) else OK
+
+
+def _failed(sentence: str, code: int) -> int:
+    line = printable(" ".join(sentence.split()), limit=_LONGEST_LINE)
+    click.echo(f"crawlcw: {line}", err=True)
+    return code

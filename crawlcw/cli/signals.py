@@ -1,0 +1,59 @@
+"""What SIGINT and SIGTERM do to a crawl: stop, then stop at once, then exit."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from crawlcw.crawl import Crawl
+from crawlcw.durations import spoken
+
+logger = logging.getLogger(__name__)
+
+_INTERRUPTED = 130
+
+
+@contextmanager
+def stopping(crawl: Crawl) -> Iterator[None]:
+    """Let signals end *crawl* within the block: the first softly, the second at once."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    stop = _Stop(crawl)
+    for each in signals:
+        loop.add_signal_handler(each, stop, each)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+
+class _Stop:
+    """Counts the signals; each does more than the one before."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        self._crawl = crawl
+        self._received = 0
+
+    def __call__(self, received: signal.Signals) -> None:
+        self._received += 1
+        # Warnings, so that --quiet shows them: somebody is waiting for an answer.
+        if self._received == 1:
+            logger.warning(
+                "%s: claiming nothing more; what is under way gets %s to finish, the rest is "
+                "released; once more to stop at once",
+                received.name,
+                spoken(self._crawl.settings.grace),
+                extra={"event": "stop"},
+            )
+            self._crawl.stop()
+        elif self._received == 2:
+            logger.warning(
+                "%s again: releasing everything at once", received.name, extra={"event": "stop_now"}
+            )
+            self._crawl.stop_now()
+        else:
+            # Leases that could not be given back run out by themselves.
+            os._exit(_INTERRUPTED)

@@ -1,0 +1,97 @@
+"""A whole site from memory, in a process of its own, as cheap as Python can serve it.
+
+    python -m tests.static_site FOLDER
+
+Prints its port, serves until it is ended, and answers `/__hits__` with how often
+each path was asked for. `--fail-every N` answers 503 to every Nth path until
+`/__heal__` is asked for.
+"""
+
+import argparse
+import asyncio
+import json
+import mimetypes
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote
+
+import uvloop
+
+
+class Site:
+    """The pages of a folder, and how often each was asked for."""
+
+    def __init__(self, folder: Path, *, copies: int = 1, fail_every: int = 0) -> None:
+        self.hits: Counter[str] = Counter()
+        found = {
+            "/" + path.relative_to(folder).as_posix(): _answer(200, path.read_bytes(), path.name)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.suffix in (".html", ".txt", ".css", ".js")
+        }
+        self._pages = found
+        if copies > 1:
+            places = [f"/{number}" for number in range(copies)]
+            self._pages = {place + path: page for place in places for path, page in found.items()}
+            links = "".join(f'<a href="{place}/index.html">{place}</a>' for place in places)
+            self._pages["/index.html"] = _answer(200, links.encode(), "index.html")
+        pages = [path for path in self._pages if path.endswith(".html")]
+        self._failing = set(pages[::fail_every]) if fail_every else set()
+
+    def answer(self, target: str) -> bytes:
+        path = unquote(target.partition("?")[0])
+        if path == "/__hits__":
+            return _answer(200, json.dumps(self.hits).encode(), "hits.json")
+        if path == "/__heal__":
+            self._failing.clear()
+            return _answer(200, b"", "healed.txt")
+        self.hits[path] += 1
+        if path in self._failing:
+            return _answer(503, b"busy", "busy.txt")
+        return self._pages.get(path) or _answer(404, b"not here", "missing.txt")
+
+
+def _answer(status: int, body: bytes, name: str) -> bytes:
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection; every request is a GET without a body."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._buffer = b""
+
+    def connection_made(self, transport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while b"\r\n\r\n" in self._buffer:
+            head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+            target = head.split(b" ", 2)[1].decode("latin-1")
+            self._transport.write(self._site.answer(target))
+
+
+async def serve(site: Site) -> None:
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(site), "127.0.0.1", 0, backlog=1024
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--copies", type=int, default=1, help="serve so many sites alike")
+    parser.add_argument("--fail-every", type=int, default=0)
+    arguments = parser.parse_args()
+    site = Site(arguments.folder, copies=arguments.copies, fail_every=arguments.fail_every)
+    uvloop.run(serve(site))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Which addresses are public, and who may go to those that are not."""
+
+import socket
+from contextvars import Context, copy_context
+
+import pytest
+import yarl
+
+from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError, is_public
+from crawlcw.errors import FetchError, Reason, SettingsError
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "1.1.1.1",
+        "93.184.215.14",
+        "2606:4700:4700::1111",
+        "::ffff:1.1.1.1",
+        "64:ff9b::101:101",
+        "2002:101:101::",
+    ],
+)
+def test_an_address_of_the_internet_is_public(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0.0.0.0",
+        "10.0.0.1",
+        "100.64.0.1",
+        "100.100.100.200",
+        "127.0.0.1",
+        "127.255.255.255",
+        "169.254.169.254",
+        "168.63.129.16",
+        "172.16.0.1",
+        "192.0.0.192",
+        "192.0.2.1",
+        "192.88.99.1",
+        "192.168.1.1",
+        "198.18.0.1",
+        "203.0.113.1",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "::127.0.0.1",
+        "::169.254.169.254",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "100::1",
+        "2001::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:db8::1",
+        "2002:a9fe:a9fe::",
+        "2002:7f00:1::",
+        "3fff::1",
+        "5f00::1",
+        "fc00::1",
+        "fd00:ec2::254",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fec0::1",
+        "ff02::1",
+        "not an address",
+    ],
+)
+def test_any_other_address_is_not(address: str) -> None:
+    assert not is_public(address)
+
+
+def connects(guard: AddressGuard, url: str, address: str) -> bool:
+    """Say whether a request to *url*, whose name resolves to *address*, gets a socket."""
+
+    def request() -> bool:
+        target = yarl.URL(url)
+        guard.admit(target)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            made = guard.socket((family, socket.SOCK_STREAM, 0, "", (address, target.port)))
+        except AddressRefusedError:
+            return False
+        made.close()
+        return True
+
+    return copy_context().run(request)
+
+
+def test_without_exceptions_only_public_addresses_are_connected_to() -> None:
+    guard = AddressGuard()
+
+    assert connects(guard, "http://example.com/", "1.1.1.1")
+    assert not connects(guard, "http://example.com/", "127.0.0.1")
+    assert not connects(guard, "http://127.0.0.1/", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("origin", "url", "address", "allowed"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000/", "127.0.0.1", True),
+        ("127.0.0.1:8000", "http://127.0.0.1:8001/", "127.0.0.1", False),
+        ("127.0.0.1:8000", "http://localhost:8000/", "127.0.0.1", False),
+        ("localhost:8000", "http://localhost:8000/", "127.0.0.1", True),
+        ("localhost:8000", "http://localhost:8000/", "::1", True),
+        ("localhost:8000", "http://LOCALHOST:8000/", "127.0.0.1", True),
+        ("localhost:8000", "http://rebind.example:8000/", "127.0.0.1", False),
+        ("[::1]:8000", "http://[::1]:8000/", "::1", True),
+        ("intranet", "http://intranet/", "10.0.0.1", True),
+        ("intranet", "https://intranet/", "10.0.0.1", True),
+        ("intranet", "http://intranet:8000/", "10.0.0.1", False),
+        # A public name that begins to point at the cloud's credentials.
+        ("example.com", "http://example.com/", "169.254.169.254", False),
+        ("example.com", "http://example.com/", "::ffff:169.254.169.254", False),
+        ("example.com", "http://example.com/", "168.63.129.16", False),
+        ("example.com", "http://example.com/", "0.0.0.0", False),
+        ("169.254.169.254", "http://169.254.169.254/", "169.254.169.254", True),
+        ("0.0.0.0:8000", "http://0.0.0.0:8000/", "0.0.0.0", True),
+    ],
+)
+def test_a_start_url_may_be_private_at_its_own_name_and_port(
+    origin: str, url: str, address: str, allowed: bool
+) -> None:
+    assert connects(AddressGuard(start_origins=[origin]), url, address) is allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "allowed"),
+    [
+        ("10.0.0.5", "http://10.0.0.5/", True),
+        ("10.0.0.5", "http://10.0.0.5:8080/", True),
+        ("10.0.0.5", "http://10.0.0.6/", False),
+        ("10.0.0.5:8080", "http://10.0.0.5:8080/", True),
+        ("10.0.0.5:8080", "http://10.0.0.5/", False),
+        ("10.0.0.5:9200", "http://10.0.0.5:9200/", True),
+        ("::1", "http://[::1]:8000/", True),
+    ],
+)
+def test_allow_private_names_hosts_and_ports(name: str, url: str, allowed: bool) -> None:
+    address = yarl.URL(url).raw_host or ""
+
+    assert connects(AddressGuard(allow_private=[name]), url, address) is allowed
+
+
+def test_the_trust_in_one_host_ends_with_the_next_request() -> None:
+    guard = AddressGuard(start_origins=["localhost:8000"])
+    address = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 8000))
+
+    def requests() -> None:
+        guard.admit(yarl.URL("http://localhost:8000/"))
+        guard.socket(address).close()
+        guard.admit(yarl.URL("http://other.example:8000/"))
+        guard.socket(address)
+
+    with pytest.raises(AddressRefusedError):
+        Context().run(requests)
+
+
+@pytest.mark.parametrize("port", [80, 443, 8000, 8999])
+def test_the_ports_of_the_web_are_open(port: int) -> None:
+    AddressGuard().admit(yarl.URL(f"http://example.com:{port}/"))
+
+
+@pytest.mark.parametrize("port", [1, 22, 25, 3306, 6379, 7999, 9000, 27017])
+def test_other_ports_are_refused(port: int) -> None:
+    with pytest.raises(FetchError) as caught:
+        AddressGuard().admit(yarl.URL(f"http://example.com:{port}/"))
+
+    assert caught.value.reason is Reason.REFUSED_PORT
+
+
+def test_the_port_of_a_start_url_is_open() -> None:
+    guard = AddressGuard(start_origins=["example.com:3000"])
+
+    guard.admit(yarl.URL("http://www.example.com:3000/"))
+
+
+@pytest.mark.parametrize("name", ["", "host:port", "host:99999", "[::1", "a b:c"])
+def test_a_name_that_is_none_is_the_users_mistake(name: str) -> None:
+    with pytest.raises(SettingsError):
+        AddressGuard(allow_private=[name])

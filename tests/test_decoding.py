@@ -1,0 +1,206 @@
+"""What comes out of the decoder, for every coding, every split and every cut."""
+
+import gzip
+import zlib
+from collections.abc import Callable
+
+import brotli
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.downloader.decoding import BodyDecoder, codings_of, zstd
+from crawlcw.errors import FetchError, Reason
+
+MIB = 1 << 20
+
+
+def _raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+def _two_members(data: bytes) -> bytes:
+    half = len(data) // 2
+    return gzip.compress(data[:half]) + gzip.compress(data[half:])
+
+
+def _two_frames(data: bytes) -> bytes:
+    half = len(data) // 2
+    return zstd.compress(data[:half]) + zstd.compress(data[half:])
+
+
+PACKERS = {
+    "identity": ("identity", bytes),
+    "gzip": ("gzip", gzip.compress),
+    "gzip members": ("x-gzip", _two_members),
+    "zlib": ("deflate", zlib.compress),
+    "raw deflate": ("deflate", _raw_deflate),
+    "br": ("br", brotli.compress),
+    "zstd": ("zstd", zstd.compress),
+    "zstd frames": ("zstd", _two_frames),
+}
+PACKED = {name: packer for name, packer in PACKERS.items() if name != "identity"}
+ONE_STREAM = {name: packer for name, packer in PACKED.items() if not name.endswith("s")}
+
+
+def decoded(codings: list[str], pieces: list[bytes], *, limit: int = MIB) -> tuple[bytes, bool]:
+    decoder = BodyDecoder(codings, limit=limit)
+    for piece in pieces:
+        if decoder.full:
+            break
+        decoder.feed(piece)
+    return decoder.close(), decoder.full
+
+
+def reason_of(codings: list[str], pieces: list[bytes]) -> Reason:
+    with pytest.raises(FetchError) as caught:
+        decoded(codings, pieces)
+    return caught.value.reason
+
+
+def split(data: bytes, places: list[int]) -> list[bytes]:
+    cuts = sorted({place % (len(data) + 1) for place in places})
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+class Repeated(bytes):
+    """A body longer than a piece, which is shown by what it repeats."""
+
+    unit: bytes
+    times: int
+
+    def __new__(cls, unit: bytes, times: int) -> "Repeated":
+        body = super().__new__(cls, unit * times)
+        body.unit, body.times = unit, times
+        return body
+
+    def __repr__(self) -> str:
+        return f"Repeated({self.unit!r}, {self.times})"
+
+
+bodies = st.one_of(
+    st.binary(max_size=2000),
+    st.builds(Repeated, st.binary(min_size=1, max_size=9), st.integers(0, 40_000)),
+)
+places = st.lists(st.integers(min_value=0), max_size=8)
+
+
+@pytest.mark.parametrize("name", PACKERS)
+@given(body=bodies, places=places)
+def test_any_body_comes_back_however_it_is_split(name: str, body: bytes, places: list[int]) -> None:
+    coding, pack = PACKERS[name]
+
+    assert decoded([coding], split(pack(body), places)) == (body, False)
+
+
+@given(body=bodies, places=places, names=st.lists(st.sampled_from(sorted(PACKERS)), max_size=3))
+def test_codings_on_top_of_each_other_come_off_in_order(
+    body: bytes, places: list[int], names: list[str]
+) -> None:
+    packed = body
+    for name in names:
+        packed = PACKERS[name][1](packed)
+
+    assert decoded([PACKERS[name][0] for name in names], split(packed, places)) == (body, False)
+
+
+@pytest.mark.parametrize("name", ONE_STREAM)
+@given(body=bodies, cut=st.integers(min_value=0), places=places)
+def test_a_stream_without_its_end_is_noticed(
+    name: str, body: bytes, cut: int, places: list[int]
+) -> None:
+    coding, pack = PACKERS[name]
+    packed = pack(body)
+    kept = packed[: 1 + cut % (len(packed) - 1)] if len(packed) > 1 else b""
+    if not kept:
+        return
+
+    assert reason_of([coding], split(kept, places)) is Reason.PAYLOAD_TRUNCATED
+
+
+@pytest.mark.parametrize("name", PACKERS)
+@given(body=bodies, limit=st.integers(1, 100_000), places=places)
+def test_a_body_over_the_limit_is_cut_there_and_said_to_be(
+    name: str, body: bytes, limit: int, places: list[int]
+) -> None:
+    coding, pack = PACKERS[name]
+
+    found = decoded([coding], split(pack(body), places), limit=limit)
+
+    assert found == (body[:limit], len(body) > limit)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_bomb_yields_the_limit_and_not_much_more_memory(name: str) -> None:
+    coding, pack = PACKERS[name]
+    decoder = BodyDecoder([coding], limit=MIB)
+
+    decoder.feed(pack(bytes(32 * MIB)))
+
+    assert decoder.full
+    assert decoder.close() == bytes(MIB)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_no_bytes_at_all_are_an_empty_body(coding: str) -> None:
+    assert decoded([coding], []) == (b"", False)
+
+
+@pytest.mark.parametrize("garbage", [b"\0", b"\0" * 512, b"garbage"])
+@pytest.mark.parametrize("pack", [("gzip", gzip.compress), ("zstd", zstd.compress)])
+def test_what_follows_a_stream_is_ignored_as_browsers_do(
+    pack: tuple[str, Callable[[bytes], bytes]], garbage: bytes
+) -> None:
+    coding, compress = pack
+
+    assert decoded([coding], [compress(b"page") + garbage]) == (b"page", False)
+    assert decoded([coding], [compress(b"page"), garbage, garbage]) == (b"page", False)
+
+
+@pytest.mark.parametrize(
+    ("codings", "data"),
+    [
+        (["gzip"], b"<html>not packed at all</html>"),
+        (["gzip"], gzip.compress(b"page")[:-8] + bytes(8)),
+        (["deflate"], b"<html>not packed at all</html>"),
+        (["br"], b"<html>not packed at all</html>"),
+        (["zstd"], b"<html>not packed at all</html>"),
+        (["frobnicate"], b"page"),
+        (["gzip"] * 4, b"page"),
+    ],
+)
+def test_bytes_that_are_not_what_they_are_said_to_be_are_refused(
+    codings: list[str], data: bytes
+) -> None:
+    assert reason_of(codings, [data]) is Reason.CONTENT_ENCODING
+
+
+def test_a_zstd_window_of_more_than_8_mib_is_refused() -> None:
+    options = {zstd.CompressionParameter.window_log: 27}
+    wide = zstd.ZstdCompressor(options=options)
+
+    packed = wide.compress(bytes(64)) + wide.flush()
+
+    assert reason_of(["zstd"], [packed]) is Reason.CONTENT_ENCODING
+
+
+def test_gzip_members_without_content_come_to_an_end() -> None:
+    nothing = gzip.compress(b"")
+    decoder = BodyDecoder(["gzip"], limit=1000)
+
+    fed = 0
+    while not decoder.full:
+        decoder.feed(nothing * 1000)
+        fed += 1000 * len(nothing)
+
+    assert fed < 2 * MIB
+    assert decoder.close() == b""
+
+
+@pytest.mark.parametrize(
+    ("header", "codings"),
+    [("", []), ("gzip", ["gzip"]), ("GZip , br", ["gzip", "br"]), (" , ,", [])],
+)
+def test_a_header_lists_codings(header: str, codings: list[str]) -> None:
+    assert codings_of(header) == codings

@@ -1,0 +1,380 @@
+"""What is SQLite's own: the file, its plans, and what its errors come to."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from crawlcw.clock import LedgerClock
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.ledger import sqlite
+from crawlcw.ledger.protocol import Selection
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.task import Status
+from tests.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    claimed,
+    claimed_one,
+    failure,
+    make_task,
+    make_tasks,
+    success,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+async def test_the_folders_of_the_file_are_made(tmp_path: Path):
+    path = tmp_path / "a" / "b" / "ledger.db"
+
+    ledger = await SqliteLedger.open(str(path), "books")
+    await ledger.close()
+
+    assert path.exists()
+
+
+async def test_what_was_written_is_there_in_the_next_process(path: Path):
+    first = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await first.add(make_tasks(3))
+    await first.commit([success(first, lease, {"n": 1}) for lease in await claimed(first)])
+    await first.close()
+
+    second = await SqliteLedger.open(path, "books", clock=FakeClock())
+
+    assert (await second.counts()).by_status == {Status.FINISHED: 3}
+    assert await second.item_count() == 3
+    await second.close()
+
+
+async def test_spiders_share_a_file_and_nothing_else(path: Path):
+    books = await SqliteLedger.open(path, "books", clock=FakeClock())
+    films = await SqliteLedger.open(path, "films-2", clock=FakeClock())
+    await books.add([make_task()])
+
+    assert (await films.add([make_task()])).new == 1
+    await books.commit([success(books, await claimed_one(books), {"n": 1})])
+
+    assert (await films.counts()).by_status == {Status.TODO: 1}
+    assert await films.item_count() == 0
+    await books.close()
+    await films.close()
+
+
+async def test_spiders_that_differ_by_case_only_are_not_mixed(path: Path):
+    await (await SqliteLedger.open(path, "books")).close()
+
+    with pytest.raises(LedgerConfigurationError, match="holds a spider books, which SQLite"):
+        await SqliteLedger.open(path, "Books")
+
+
+async def test_another_schema_version_is_refused(path: Path):
+    await (await SqliteLedger.open(path, "books")).close()
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE "crawlcw.schema" SET version = 99')
+    db.close()
+
+    with pytest.raises(LedgerConfigurationError, match=r"ledger\.db has schema version 99"):
+        await SqliteLedger.open(path, "books")
+
+
+async def test_a_database_of_another_program_is_refused(path: Path):
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE books (title TEXT)")
+    db.close()
+
+    with pytest.raises(LedgerConfigurationError, match="of another program"):
+        await SqliteLedger.open(path, "books")
+
+
+async def test_a_file_that_is_no_database_is_refused(path: Path):
+    path.write_text("this is a text, and no database " * 10)
+
+    with pytest.raises(LedgerConfigurationError, match=r"ledger\.db is not an SQLite database"):
+        await SqliteLedger.open(path, "books")
+
+
+async def test_a_folder_is_refused(tmp_path: Path):
+    with pytest.raises(LedgerConfigurationError, match="cannot be opened"):
+        await SqliteLedger.open(tmp_path, "books")
+
+
+async def test_a_folder_that_cannot_be_made_is_refused(path: Path):
+    path.write_text("")
+
+    with pytest.raises(LedgerConfigurationError, match="The folder of the ledger"):
+        await SqliteLedger.open(path / "ledger.db", "books")
+
+
+async def test_a_damaged_file_is_refused(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    await ledger.add(make_tasks(200))
+    await ledger.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+
+    with pytest.raises(LedgerConfigurationError, match=r"ledger\.db is damaged"):
+        await SqliteLedger.open(path, "books")
+
+
+async def test_a_file_locked_by_another_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT", 0.01)
+    ledger = await SqliteLedger.open(path, "books")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(LedgerUnavailableError, match=r"ledger\.db is locked by another process"):
+        await ledger.add([make_task()])
+    # Who only reads does not wait for who writes.
+    assert (await ledger.counts()).total == 0
+
+    other.execute("ROLLBACK")
+    other.close()
+    assert (await ledger.add([make_task()])).new == 1
+    await ledger.close()
+
+
+async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.add(make_tasks(2))
+    first, second = await claimed(ledger)
+    pages = ledger._writer._db.execute("PRAGMA page_count").fetchone()[0]
+    ledger._writer._db.execute(f"PRAGMA max_page_count = {pages + 5}")
+
+    with pytest.raises(LedgerUnavailableError, match="the disk is full"):
+        await ledger.commit(
+            [success(ledger, first, {"n": 1}), success(ledger, second, {"v": "x" * 100_000})]
+        )
+
+    assert (await ledger.counts()).by_status == {Status.PROCESSING: 2}
+    assert await ledger.item_count() == 0
+    assert (await ledger.commit([success(ledger, first, {"n": 1})])).lost == ()
+    await ledger.close()
+
+
+async def test_a_closed_ledger_is_unavailable(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    await ledger.close()
+    await ledger.close()
+
+    with pytest.raises(LedgerUnavailableError, match="was closed"):
+        await ledger.counts()
+    with pytest.raises(LedgerUnavailableError, match="was closed"):
+        await ledger.add([make_task()])
+
+
+async def test_a_value_over_the_limit_is_rejected_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sqlite, "_LARGEST_VALUE", 1000)
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    long = make_task(context={"v": "é" * 500})
+    body = make_task("http://example.com/2", body=b"x" * 1001)
+
+    added = await ledger.add([long, body, make_task("http://example.com/3")])
+
+    assert [task for task, _ in added.rejected] == [long, body]
+    assert added.rejected[0][1] == "a value of 1008 bytes, 1000 are allowed"
+    lease = await claimed_one(ledger)
+    answer = await ledger.commit([success(ledger, lease, {"v": "x" * 1000})])
+    assert [lease for lease, _ in answer.rejected] == [lease]
+    assert await ledger.reasons() == {"store-rejected": 1}
+    await ledger.close()
+
+
+async def test_cancelled_operations_do_not_meet_on_the_connection(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    adding = [
+        asyncio.create_task(
+            ledger.add([make_task(f"http://example.com/{n}/{m}") for m in range(50)])
+        )
+        for n in range(20)
+    ]
+    await asyncio.sleep(0)
+    for task in adding[::2]:
+        task.cancel()
+
+    answers = await asyncio.gather(*adding, return_exceptions=True)
+
+    added = [answer for answer in answers if not isinstance(answer, BaseException)]
+    assert len(added) >= 10
+    assert all(answer.new == 50 for answer in added)
+    # Each was applied as a whole or not at all.
+    assert (await ledger.counts()).total % 50 == 0
+    await ledger.close()
+
+
+async def test_claims_are_quick_and_outcomes_durable(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    db = ledger._writer._db
+    levels = {}
+
+    def note(operation: str) -> None:
+        levels[operation] = db.execute("PRAGMA synchronous").fetchone()[0]
+
+    await ledger.add(make_tasks(2))
+    note("add")
+    first, second = await claimed(ledger)
+    note("claim")
+    await ledger.commit([failure(ledger, first, Reason.TLS)])
+    note("commit")
+    await ledger.renew([second], lease=LEASE)
+    note("renew")
+    await ledger.release([second])
+    note("release")
+    await ledger.renew([second], lease=LEASE)
+    await ledger.retry_failed(Selection())
+    note("retry_failed")
+
+    full, normal = 2, 1
+    assert levels.pop("claim") == levels.pop("renew") == normal
+    assert set(levels.values()) == {full}
+    assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    await ledger.close()
+
+
+CLAIMER = """
+import asyncio, sys
+from datetime import timedelta
+from tests.ledgers import FakeClock, make_tasks
+from crawlcw.ledger.sqlite import SqliteLedger
+
+async def main(path, name):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.add(make_tasks(200))
+    while page := await ledger.page(limit=10):
+        for lease in (
+            await ledger.claim(page, worker=name, lease=timedelta(60), max_lost=3)
+        ).leases:
+            print(lease.task.url)
+    await ledger.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_processes_that_start_together_share_the_tasks_of_one_new_file(path: Path):
+    root = Path(__file__).parents[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIMER, str(path), f"w{n}"],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(4)
+    ]
+    outputs = [process.communicate(timeout=60) for process in processes]
+
+    assert [error for _, error in outputs] == [""] * 4
+    urls = [url for output, _ in outputs for url in output.split()]
+    assert len(urls) == len(set(urls)) == 200
+
+
+# --- plans
+
+
+async def plans(ledger: SqliteLedger, statement: str, values: dict) -> list[str]:
+    def explain(db: sqlite3.Connection) -> list[str]:
+        rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+        return [row["detail"] for row in rows]
+
+    return await ledger._reader.run(explain)
+
+
+BOUNDS = {"host": "h", "priority": 0, "now": 0, "limit": 10, "above": 5}
+
+
+@pytest.mark.parametrize(
+    ("statement", "plan"),
+    [
+        ("page", "USING INDEX books.due (priority=? AND due<?)"),
+        ("page_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due<?)"),
+        ("next_priority", "USING COVERING INDEX books.due (priority<?)"),
+        ("next_priority_of_host", "USING COVERING INDEX books.host_due (host=? AND priority<?)"),
+        ("first_due", "USING COVERING INDEX books.due (priority=? AND due>?)"),
+    ],
+)
+async def test_the_frontier_is_read_by_its_index_without_a_sort(
+    path: Path, statement: str, plan: str
+):
+    ledger = await SqliteLedger.open(path, "books")
+
+    (found,) = await plans(ledger, getattr(ledger._sql, statement), BOUNDS)
+
+    assert found.endswith(plan)
+    await ledger.close()
+
+
+@pytest.mark.parametrize("statement", ["items", "get"])
+async def test_results_are_read_in_the_order_of_the_key(path: Path, statement: str):
+    ledger = await SqliteLedger.open(path, "books")
+
+    found = await plans(ledger, getattr(ledger._sql, statement), (b"",))
+
+    assert not [line for line in found if line.startswith("SCAN") or "TEMP B-TREE" in line]
+    await ledger.close()
+
+
+async def test_a_page_reads_no_deferred_task(path: Path):
+    """A million revisits of next week must not be walked to find that nothing is due."""
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    later = START + timedelta(days=7)
+    await ledger.add(make_tasks(20_000, due=later, priority=1))
+    due = make_task("http://example.com/due")
+    await ledger.add([due])
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    ledger._reader._db.set_progress_handler(count, 10)
+    assert await ledger.page(limit=10) == [due]
+    assert await ledger.page(limit=10, hosts=["example.com"]) == [due]
+    assert await ledger.horizon() == START
+    # 20,000 tasks are 100,000 instructions of SQLite's machine at least.
+    assert steps * 10 < 2_000
+    await ledger.close()
+
+
+async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.add(make_tasks(40))
+    leases = await claimed(ledger)
+    await ledger.commit([success(ledger, lease, {"v": "x" * 100_000}) for lease in leases])
+    stream = ledger.items()
+    await anext(stream)
+
+    assert len(await ledger._reader.run(ledger._some_items, b"")) == 11
+    assert not ledger._reader._db.in_transaction
+    assert (await ledger.add([make_task("http://example.com/more")])).new == 1
+    assert 1 + len([row async for row in stream]) == 40
+    await ledger.close()
+
+
+# --- time
+
+
+def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
+    seconds = 0.0
+    now = sqlite._machine_clock(LedgerClock(monotonic=lambda: seconds))
+    start = now()
+
+    seconds = 59.0
+    assert now() - start == timedelta(seconds=59)
+    # An hour by the monotonic clock, and no time at all by the time of day.
+    seconds = 3600.0
+    assert timedelta(seconds=59) <= now() - start < timedelta(seconds=60)
+    assert start.utcoffset() == timedelta(0)
+    assert start.microsecond % 1000 == 0

@@ -1,0 +1,284 @@
+"""The table of what may happen to a task, and the decisions made by it."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw import transitions
+from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
+from crawlcw.retry import RetryPolicy
+from crawlcw.task import Lease, ResponseInfo, Status, Task
+from crawlcw.transitions import TABLE, Change, Event, Failed, Succeeded
+from tests.ledgers import LEASE, START, make_task
+
+POLICY = RetryPolicy()
+DONE = {Status.FINISHED, Status.IGNORED}
+
+
+def lease_of(**fields) -> Lease:
+    task = make_task(**fields)
+    return Lease(task=task, token="w:1", fence=task.fence + 1, expires=START + LEASE)
+
+
+def claim(task: Task, *, now=START, max_lost=3) -> Change | None:
+    return transitions.claim(task, token="w:1", now=now, lease=LEASE, max_lost=max_lost)
+
+
+def settle(lease: Lease, outcome, *, policy=POLICY, chance=0.5) -> Change:
+    settlement = transitions.settle(lease, outcome, now=START, policy=policy, chance=chance)
+    assert settlement.lease is lease
+    return settlement.change
+
+
+def test_every_edge_can_be_reached():
+    reached = {(None, Event.ADD, Status.TODO)}
+    for status in Status:
+        for retry, lost in ((0, 0), (1, 0), (0, 2)):
+            due = None if status is Status.IGNORED else START
+            change = claim(make_task(status=status, retry=retry, lost=lost, due=due))
+            if change is not None:
+                reached.add((status, change.event, change.status))
+                lease = lease_of(status=status, retry=retry, lost=lost)
+                outcomes = (
+                    Succeeded(),
+                    Failed(reason=Reason.CONNECT),
+                    Failed(reason=Reason.TLS),
+                )
+                changes = [settle(lease, outcome) for outcome in outcomes]
+                changes.append(transitions.release(lease, now=START).change)
+                reached |= {(Status.PROCESSING, c.event, c.status) for c in changes}
+        if any(transitions.retries(status, reason) for reason in Reason):
+            reached.add((status, Event.RETRY, Status.TODO))
+
+    assert reached == {
+        (before, event, after) for (before, event), afters in TABLE.items() for after in afters
+    }
+
+
+def test_a_task_is_claimed_from_the_moment_it_is_due():
+    task = make_task(fence=4, settled=4, retry=1, reason=Reason.CONNECT, status=Status.FAILED)
+
+    change = claim(task)
+
+    assert claim(task, now=START - timedelta(milliseconds=1)) is None
+    assert change == Change(
+        event=Event.CLAIM,
+        status=Status.PROCESSING,
+        due=START + LEASE,
+        update_time=START,
+        lock="w:1",
+        lock_time=START,
+        fence=5,
+        settled=4,
+        retry=1,
+        lost=0,
+        reason=Reason.CONNECT,
+    )
+
+
+def test_a_task_that_is_never_due_is_not_claimed():
+    for status in DONE:
+        assert claim(make_task(status=status, due=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("lost", "event", "status"),
+    [
+        (0, Event.TAKE_OVER, Status.PROCESSING),
+        (1, Event.TAKE_OVER, Status.PROCESSING),
+        (2, Event.ABANDON, Status.IGNORED),
+        (3, Event.ABANDON, Status.IGNORED),
+    ],
+)
+def test_the_third_lost_lease_is_the_last(lost: int, event: Event, status: Status):
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, lost=lost)
+
+    change = claim(task)
+
+    assert change is not None
+    assert (change.event, change.status, change.lost) == (event, status, lost + 1)
+    assert change.fence == 8
+
+
+def test_an_abandoned_task_says_who_lost_it():
+    change = claim(make_task(status=Status.PROCESSING, lock="x:9", lost=2, retry=1))
+
+    assert change is not None
+    assert (change.due, change.lock, change.reason) == (None, None, Reason.CRASHED_WORKER)
+    assert change.error is not None
+    assert change.error.message == "3 workers in a row lost their lease on it, the last was x:9"
+    assert change.error.attempt == 4
+
+
+def test_a_success_keeps_what_the_attempts_were():
+    response = ResponseInfo(status=200, final_url="http://example.com/")
+    lease = lease_of(status=Status.FAILED, fence=2, settled=2, retry=2, reason=Reason.CONNECT)
+
+    change = settle(lease, Succeeded(response=response, items=({"n": 1},)))
+
+    assert change == Change(
+        event=Event.FINISH,
+        status=Status.FINISHED,
+        due=None,
+        update_time=START,
+        fence=3,
+        settled=3,
+        retry=2,
+        lost=0,
+        reason=None,
+        response=response,
+        items=({"n": 1},),
+    )
+
+
+def test_a_success_may_be_visited_again():
+    revisit = START + timedelta(days=1)
+
+    assert settle(lease_of(), Succeeded(revisit=revisit)).due == revisit
+
+
+def test_a_failure_is_tried_again_until_the_attempts_are_spent():
+    failed = Failed(reason=Reason.TIMEOUT_READ)
+
+    changes = [settle(lease_of(retry=retry), failed) for retry in (0, 1, 2, 3)]
+
+    assert [(c.status, c.retry) for c in changes] == [
+        (Status.FAILED, 1),
+        (Status.FAILED, 2),
+        (Status.IGNORED, 3),
+        (Status.IGNORED, 3),
+    ]
+    assert [c.due for c in changes] == [
+        START + timedelta(seconds=2.5),
+        START + timedelta(seconds=5),
+        None,
+        None,
+    ]
+    assert all(c.reason is Reason.TIMEOUT_READ for c in changes)
+
+
+@pytest.mark.parametrize("reason", sorted(POLICY_REASONS))
+def test_being_unwanted_is_no_failed_attempt(reason: Reason):
+    change = settle(lease_of(retry=1), Failed(reason=reason))
+
+    assert (change.status, change.retry, change.reason) == (Status.IGNORED, 1, reason)
+
+
+def test_what_the_server_said_is_made_printable():
+    outcome = Failed(
+        reason=Reason.PARSE_ERROR, message="a\x1b[31m\n" + "x" * 600, traceback="one\n\x07two"
+    )
+
+    error = settle(lease_of(), outcome).error
+
+    assert error is not None
+    assert error.message.startswith(r"a\x1b[31m\n" + "x")
+    assert len(error.message) == 500
+    assert error.traceback == "one\n" + r"\x07two"
+
+
+@pytest.mark.parametrize("status", [Status.TODO, Status.FAILED, Status.FINISHED])
+def test_a_release_restores_status_and_place(status: Status):
+    lease = lease_of(status=status, retry=1, lost=1, settled=3, reason=Reason.CONNECT)
+
+    change = transitions.release(lease, now=START + timedelta(seconds=9)).change
+
+    assert (change.status, change.due) == (status, START)
+    assert (change.retry, change.lost, change.settled) == (1, 1, 3)
+    assert (change.lock, change.lock_time, change.fence) == (None, None, lease.fence)
+    assert (change.reason, change.error, change.items) == (Reason.CONNECT, None, None)
+
+
+@pytest.mark.parametrize(("retry", "status"), [(0, Status.TODO), (1, Status.FAILED)])
+def test_a_release_of_a_task_taken_over_keeps_the_loss(retry: int, status: Status):
+    lease = lease_of(status=Status.PROCESSING, retry=retry, lost=1)
+    now = START + timedelta(seconds=9)
+
+    change = transitions.release(lease, now=now).change
+
+    assert (change.status, change.due, change.lost) == (status, now, 2)
+
+
+def test_a_rejected_outcome_is_given_up_alone():
+    lease = lease_of(retry=1)
+    settlement = transitions.settle(
+        lease, Succeeded(items=({"n": 1},)), now=START, policy=POLICY, chance=0
+    )
+
+    change = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message="a\nb").change
+
+    assert (change.status, change.due, change.reason) == (
+        Status.IGNORED,
+        None,
+        Reason.STORE_REJECTED,
+    )
+    assert (change.fence, change.settled, change.items) == (lease.fence, lease.fence, None)
+    assert change.error is not None
+    assert (change.error.kind, change.error.message) == (Reason.STORE_REJECTED, r"a\nb")
+
+
+def test_failures_are_retried_and_the_unwanted_are_not():
+    assert all(transitions.retries(Status.FAILED, reason) for reason in (*Reason, None))
+    assert {r for r in Reason if transitions.retries(Status.IGNORED, r)} == FAILURE_REASONS
+    for status in (Status.TODO, Status.PROCESSING, Status.FINISHED):
+        assert not any(transitions.retries(status, reason) for reason in (*Reason, None))
+
+
+outcomes = st.one_of(
+    st.builds(Succeeded, revisit=st.none() | st.just(START + timedelta(days=1))),
+    st.builds(
+        Failed,
+        reason=st.sampled_from(Reason),
+        message=st.text(),
+        traceback=st.none() | st.text(),
+        status=st.none() | st.integers(100, 599),
+        retry_after=st.none() | st.floats(0, 3600),
+    ),
+)
+
+
+@given(
+    status=st.sampled_from([s for s in Status if s is not Status.IGNORED]),
+    retry=st.integers(0, 5),
+    lost=st.integers(0, 5),
+    max_retry=st.integers(1, 5),
+    max_lost=st.integers(1, 5),
+    outcome=outcomes,
+    chance=st.floats(0, 1, exclude_max=True),
+)
+def test_every_decision_is_in_the_table(status, retry, lost, max_retry, max_lost, outcome, chance):
+    task = make_task(status=status, retry=retry, lost=lost, fence=3, settled=2)
+    change = claim(task, max_lost=max_lost)
+    assert change is not None
+    assert change.status in TABLE[status, change.event]
+    assert change.fence == 4
+    if change.status is not Status.PROCESSING:
+        assert change.due is None
+        return
+    assert change.lost < max_lost or status is not Status.PROCESSING
+    lease = Lease(task=task, token="w:1", fence=change.fence, expires=START + LEASE)
+    policy = RetryPolicy(max_retry=max_retry, max_lost=max_lost)
+    settlements = [
+        transitions.settle(lease, outcome, now=START, policy=policy, chance=chance),
+        transitions.release(lease, now=START),
+    ]
+    settlements.append(
+        transitions.rejected(settlements[0], reason=Reason.STORE_REJECTED, message="")
+    )
+    for after in (settlement.change for settlement in settlements):
+        assert after.status in TABLE[Status.PROCESSING, after.event]
+        assert (after.lock, after.lock_time, after.fence) == (None, None, 4)
+        assert after.due is not None or after.status in DONE
+        assert after.due is None or after.status is not Status.IGNORED
+        assert after.settled == (2 if after.event is Event.RELEASE else 4)
+
+
+def test_the_diagram_has_every_edge():
+    diagram = transitions.diagram()
+
+    assert "    [*] --> todo: add\n" in diagram
+    assert "    ignored --> todo: retry-failed\n" in diagram
+    edges = sum(len(afters) for afters in TABLE.values())
+    assert diagram.count(" --> ") == edges + 2
