@@ -68,8 +68,15 @@ async def run(
     """
     sorter = _Sorter(task, scope, now, known)
     try:
-        async for thing in _things(callback(*arguments)):
-            sorter.take(thing)
+        result = callback(*arguments)
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, AsyncIterator):
+            async for thing in result:
+                sorter.take(thing)
+        else:
+            for thing in _things(result):
+                sorter.take(thing)
     except ParseRefusedError as error:
         return Failed(reason=error.reason, message=error.message)
     except Exception as error:  # the spider's code may raise anything
@@ -81,20 +88,13 @@ async def run(
     return sorter.produced
 
 
-async def _things(result: Any) -> AsyncIterator[object]:
-    """Yield what a callback of any kind produces."""
-    if inspect.isawaitable(result):
-        result = await result
+def _things(result: Any) -> Iterable[object]:
+    """Return what a callback returned as the things in it."""
     if result is None:
-        return
-    if isinstance(result, AsyncIterator):
-        async for thing in result:
-            yield thing
-    elif isinstance(result, Request) or values.is_item(result) or not isinstance(result, Iterable):
-        yield result
-    else:
-        for thing in result:
-            yield thing
+        return ()
+    if isinstance(result, Request) or values.is_item(result) or not isinstance(result, Iterable):
+        return (result,)
+    return result
 
 
 class _Sorter:

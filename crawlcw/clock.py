@@ -7,9 +7,7 @@ lease, and machines whose clocks differ agree.
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from datetime import UTC, datetime
 
 
 class LedgerClock:
@@ -24,7 +22,7 @@ class LedgerClock:
         """Return the time in UTC, in whole milliseconds, never earlier than before."""
         seconds = max(self._monotonic() + self._offset, self._latest)
         self._latest = seconds
-        return _EPOCH + timedelta(milliseconds=int(seconds * 1000))
+        return datetime.fromtimestamp(int(seconds * 1000) / 1000, UTC)
 
     def monotonic(self) -> float:
         """Return the time that measurements are taken with, in seconds."""
@@ -36,4 +34,4 @@ class LedgerClock:
         The error is at most half of what the question took (Cristian,
         "Probabilistic clock synchronization", 1989).
         """
-        self._offset = (ledger_time - _EPOCH).total_seconds() - (asked + answered) / 2
+        self._offset = ledger_time.timestamp() - (asked + answered) / 2

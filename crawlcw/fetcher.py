@@ -75,17 +75,18 @@ class Fetcher:
         it: its host may be asked again.
         """
         while True:
-            lease = await queue.get()
+            # One scope for many pages: it ends with the first lease that is lost.
             with anyio.CancelScope() as lost:
-                self.held.working(lease, lost)
-                try:
-                    result = await self._work(lease)
-                finally:
-                    self.held.idle(lease)
-                    fetched(lease)
-                await done.put(result)
-            if lost.cancelled_caught:
-                self.stats.leases_lost += 1
+                while not lost.cancel_called:
+                    lease = await queue.get()
+                    self.held.working(lease, lost)
+                    try:
+                        result = await self._work(lease)
+                    finally:
+                        self.held.idle(lease)
+                        fetched(lease)
+                    await done.put(result)
+            self.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done:
         """Return what came of one task; whatever is raised belongs to that task alone."""

@@ -18,6 +18,8 @@ MAX_ATTRIBUTES = 10_000
 MAX_OPTIONS = 5_000
 _LONG_TAG = 64 * 1024
 _CHUNK = 4096
+#: No shape of this many bytes takes longer than half a second.
+_HARMLESS = 8 * 1024
 #: Fewer tags than this left open take under half a second, whatever they are.
 _SUSPICIOUS = 1_500
 
@@ -40,6 +42,8 @@ _STEP = {b"": 1, b"/": -1}
 
 def screen(body: bytes) -> None:
     """Raise `ParseRefusedError` for a body that would take the parser minutes."""
+    if len(body) <= _HARMLESS:
+        return
     if len(body) > _LONG_TAG:
         _screen_attributes(body)
     if body.count(b"<") <= _SUSPICIOUS:

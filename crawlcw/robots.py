@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-import yarl
 from protego import Protego
 
 from crawlcw.attempt import attempt
@@ -68,10 +67,12 @@ class Robots:
         """
         if not self._obeyed:
             return ALLOW_ALL
-        parts = yarl.URL(url)
-        origin = f"{parts.scheme}://{parts.host_port_subcomponent}"
+        origin = "/".join(url.split("/", 3)[:3]).partition("?")[0]
         expires, answer = self._known.get(origin, (0.0, None))
-        if answer is None or (answer.done() and self._clock() >= expires):
+        current = answer is not None and self._clock() < expires
+        if answer is not None and answer.done() and current:
+            return answer.result()
+        if answer is None or answer.done():
             # A task of its own: a caller that is cancelled must not take the
             # others' answer with it.
             answer = asyncio.ensure_future(self._fetch(origin))

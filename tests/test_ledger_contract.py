@@ -309,6 +309,21 @@ async def test_a_task_that_loses_too_many_leases_is_ignored(ledger: Ledger, cloc
     assert (await ledger.commit([success(ledger, lease)])).lost == (lease,)
 
 
+async def test_a_task_that_crashed_its_workers_may_crash_as_many_again(
+    ledger: Ledger, clock: FakeClock
+):
+    await ledger.add([make_task()])
+    for _ in range(4):
+        await claimed(ledger)
+        clock.advance(seconds=60)
+    assert await ledger.reasons() == {"crashed-worker": 1}
+
+    assert await ledger.retry_failed(Selection(reason=Reason.CRASHED_WORKER)) == 1
+
+    lease = await claimed_one(ledger)
+    assert (lease.task.lost, lease.fence) == (0, 5)
+
+
 # --- renew
 
 
@@ -515,7 +530,11 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     for n, outcome in enumerate(
         (
             Succeeded(items=({"n": 1}, {"n": 2}), revisit=START + timedelta(seconds=10)),
-            Succeeded(items=({"n": 3},), revisit=START + timedelta(seconds=20)),
+            Succeeded(
+                items=({"n": 3},),
+                response=ResponseInfo(status=200, final_url="http://example.com/"),
+                revisit=START + timedelta(seconds=20),
+            ),
             Failed(reason=Reason.TLS),
         )
     ):
@@ -526,6 +545,7 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     record = await ledger.get(lease.task.id)
     assert record is not None
     assert record.items == ({"n": 3},)
+    assert record.response == ResponseInfo(status=200, final_url="http://example.com/")
     assert record.task.fence == record.task.settled == 3
 
 

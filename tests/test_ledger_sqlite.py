@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -90,9 +91,11 @@ async def test_a_database_of_another_program_is_refused(path: Path):
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE books (title TEXT)")
     db.close()
+    before = path.read_bytes()
 
     with pytest.raises(LedgerConfigurationError, match="of another program"):
         await SqliteLedger.open(path, "books")
+    assert path.read_bytes() == before
 
 
 async def test_a_file_that_is_no_database_is_refused(path: Path):
@@ -191,25 +194,27 @@ async def test_a_value_over_the_limit_is_rejected_alone(
     await ledger.close()
 
 
-async def test_cancelled_operations_do_not_meet_on_the_connection(path: Path):
+async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Path):
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    adding = [
-        asyncio.create_task(
-            ledger.add([make_task(f"http://example.com/{n}/{m}") for m in range(50)])
-        )
-        for n in range(20)
-    ]
-    await asyncio.sleep(0)
-    for task in adding[::2]:
-        task.cancel()
+    started, end = threading.Event(), threading.Event()
 
-    answers = await asyncio.gather(*adding, return_exceptions=True)
+    def slow(db: sqlite3.Connection) -> None:
+        with sqlite._transaction(db, durable=False):
+            started.set()
+            end.wait(10)
 
-    added = [answer for answer in answers if not isinstance(answer, BaseException)]
-    assert len(added) >= 10
-    assert all(answer.new == 50 for answer in added)
-    # Each was applied as a whole or not at all.
-    assert (await ledger.counts()).total % 50 == 0
+    cancelled = asyncio.create_task(ledger._writer.run(slow))
+    await asyncio.to_thread(started.wait, 10)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    adding = asyncio.create_task(ledger.add(make_tasks(3)))
+    done, _ = await asyncio.wait([adding], timeout=0.1)
+    assert not done
+
+    end.set()
+
+    assert (await adding).new == 3
     await ledger.close()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from tests import ledgers
 from tests.ledgers import LEASE, Ledgers, make_tasks
 
 POLICY = RetryPolicy(max_retry=3, max_lost=3, base=timedelta(seconds=8))
-TASKS = make_tasks(3)
+TASKS = [replace(task, priority=n) for n, task in enumerate(make_tasks(3))]
 CLIENTS = 3
 #: The edges between two looks at a task, by way of the operations of one step.
 EDGES = {(before, after) for (before, _), afters in transitions.TABLE.items() for after in afters}

@@ -7,6 +7,7 @@ Records of crawlcw that say the same again and again are counted instead.
 
 import json
 import logging
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -65,6 +66,7 @@ def set_up(level: str, *, style: str = "text") -> None:
     for earlier in root.handlers[:]:
         if isinstance(earlier, TerseHandler):
             root.removeHandler(earlier)
+            earlier.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
     for name in _TALKATIVE:
@@ -172,7 +174,7 @@ class Repeats:
         self._repeats.clear()
 
 
-class TerseHandler(logging.StreamHandler[Any]):
+class TerseHandler(logging.Handler):
     """Writes to whatever `sys.stderr` is just now, and counts what repeats.
 
     Only records of crawlcw itself are counted, by their event and reason; what
@@ -193,10 +195,6 @@ class TerseHandler(logging.StreamHandler[Any]):
             return
         self._write(record)
 
-    def flush(self) -> None:
-        """Hand on what is written."""
-        # The base class would flush the stream that was stderr at the start.
-
     def close(self) -> None:
         """Tell what was not told yet."""
         for key, number in self._repeats.rest():
@@ -212,8 +210,9 @@ class TerseHandler(logging.StreamHandler[Any]):
 
     def _write(self, record: logging.LogRecord) -> None:
         try:
-            click.echo(self.format(record), err=True)
-        except Exception:  # noqa: BLE001  # nothing that the log does may end a crawl
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:  # nothing that the log does may end a crawl
             self.handleError(record)
 
 

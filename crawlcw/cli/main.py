@@ -51,13 +51,28 @@ Exit codes:
 """
 
 
+class _ReaderGoneError(Exception):
+    """Whoever read the output has gone."""
+
+
 class _Commands(click.Group):
     """The commands, each loaded when it is asked for."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # click itself would exit with 1.
+            raise _ReaderGoneError from None
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002  # click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
         name = {"list": "listing"}.get(cmd_name, cmd_name.replace("-", "_"))
@@ -99,7 +114,7 @@ def exit_code(command: Callable[[], object]) -> int:
         sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         return _failed("interrupted", INTERRUPTED)
-    except BrokenPipeError:
+    except (BrokenPipeError, _ReaderGoneError):
         return BROKEN_PIPE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "crawlcw"

@@ -607,14 +607,15 @@ def _transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
 
 def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -> None:
     """Make the tables of *spider*, or find out that the file is not one of ours."""
+    # Before anything is changed, for the mode is written into the file.
+    names = {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
+    if names and _MARKER not in names:
+        raise LedgerConfigurationError(
+            f"The ledger {path} is an SQLite database of another program: "
+            "name a file that crawlcw has for itself."
+        )
     db.execute("PRAGMA journal_mode = WAL")
     with _transaction(db, durable=True):
-        names = {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
-        if names and _MARKER not in names:
-            raise LedgerConfigurationError(
-                f"The ledger {path} is an SQLite database of another program: "
-                "name a file that crawlcw has for itself."
-            )
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_quoted(_MARKER)} "

@@ -1,0 +1,248 @@
+"""Finding a spider: by name in ./spiders, by file, or by module.
+
+Whatever the user's file does when it is loaded becomes one sentence that names
+the file, the line and the error. Only what a person typed is ever loaded.
+"""
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import logging
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from crawlcw.errors import SpiderError, UsageError
+from crawlcw.printable import printable
+from crawlcw.spider import Spider, check, is_name
+
+logger = logging.getLogger(__name__)
+
+FOLDER = Path("spiders")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A spider in `./spiders`."""
+
+    name: str
+    kind: type[Spider]
+    path: Path
+
+    @property
+    def place(self) -> str:
+        """What to type to get this one and no other."""
+        return f"{self.path}:{self.kind.__name__}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """A file in `./spiders` that cannot be loaded."""
+
+    path: Path
+    error: SpiderError
+
+
+def find(text: str) -> type[Spider]:
+    """Return the spider that *text* names: a name, `file.py`, `file.py:Class`, `module:Class`.
+
+    Raises `SpiderError`, which says what there is instead.
+    """
+    place, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
+    if place.endswith(".py") or "/" in place or Path(place).is_file():
+        return _in_module(_load_file(Path(place)), class_name, place)
+    if colon:
+        return _in_module(_load_module(place), class_name, place)
+    if is_name(text):
+        return _by_name(text)
+    raise SpiderError(
+        f"{text!r} names no spider: give a name from ./{FOLDER}, a file (spider.py or "
+        "spider.py:Class), or package.module:Class"
+    )
+
+
+def name_of(text: str) -> str:
+    """Return the name of the spider that *text* names; a bare name need not exist any more."""
+    return text if is_name(text) else find(text).name
+
+
+def listed(folder: Path = FOLDER) -> Iterator[Listed | Broken]:
+    """Yield the spiders of a folder, and the files that cannot be loaded."""
+    for path in sorted(folder.glob("*.py")):
+        if path.name.startswith("_"):
+            continue
+        try:
+            kinds = _spiders(_load_file(path))
+        except SpiderError as error:
+            yield Broken(path=path, error=error)
+        else:
+            for kind in kinds:
+                yield Listed(name=kind.name, kind=kind, path=path)
+
+
+def make(kind: type[Spider], arguments: Iterable[str]) -> Spider:
+    """Return a spider made with `key=value` texts; raises `UsageError`."""
+    given = _arguments(arguments)
+    try:
+        inspect.signature(kind).bind(**given)
+    except TypeError as error:
+        raise SpiderError(f"{kind.__name__} cannot be made with these -a: {error}") from None
+    try:
+        spider = kind(**given)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise _broken(inspect.getsourcefile(kind) or kind.__module__, error) from error
+    check(spider)
+    return spider
+
+
+def _arguments(texts: Iterable[str]) -> Mapping[str, str]:
+    given = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"-a takes NAME=VALUE, not {text!r}")
+        given[name] = value
+    return given
+
+
+def _by_name(name: str) -> type[Spider]:
+    if not FOLDER.is_dir():
+        raise SpiderError(
+            f"there is no spider {name!r}, because there is no folder ./{FOLDER} here: "
+            "give a file (spider.py) or package.module:Class"
+        )
+    found = list(listed())
+    spiders = [each for each in found if isinstance(each, Listed)]
+    matching = [each for each in spiders if each.name == name]
+    if len(matching) > 1:
+        places = ", ".join(each.place for each in matching)
+        raise SpiderError(f"several spiders are named {name!r}: say which of {places}")
+    if matching:
+        return matching[0].kind
+    broken = [each for each in found if isinstance(each, Broken)]
+    for each in broken:
+        # The name is not known of a file that cannot be loaded; most likely it
+        # is the one meant.
+        if each.path.stem == name:
+            raise each.error
+    raise SpiderError(_no_such(name, [each.name for each in spiders], broken))
+
+
+def _no_such(name: str, names: list[str], broken: list[Broken]) -> str:
+    near = difflib.get_close_matches(name, names, n=2)
+    parts = [f"there is no spider {name!r} in ./{FOLDER}"]
+    if near:
+        parts.append(f"did you mean {' or '.join(near)}?")
+    parts.append(f"there are {', '.join(sorted(names))}" if names else "it has none")
+    if broken:
+        files = ", ".join(str(each.path) for each in broken)
+        parts.append(f"{files} cannot be loaded (`crawlcw list` says why)")
+    return "; ".join(parts)
+
+
+def _in_module(module: ModuleType, class_name: str, place: str) -> type[Spider]:
+    spiders = _spiders(module)
+    names = ", ".join(kind.__name__ for kind in spiders)
+    if class_name:
+        kind = getattr(module, class_name, None)
+        if isinstance(kind, type) and issubclass(kind, Spider):
+            return kind
+        has = f"its spiders: {names}" if names else "it has no spider"
+        raise SpiderError(f"{place} has no spider class {class_name!r}; {has}")
+    if not spiders:
+        raise SpiderError(
+            f"{place} has no spider: a class derived from crawlcw.Spider, with a name"
+        )
+    if len(spiders) > 1:
+        raise SpiderError(
+            f"{place} has several spiders ({names}): say which, as {place}:{spiders[0].__name__}"
+        )
+    return spiders[0]
+
+
+def _spiders(module: ModuleType) -> list[type[Spider]]:
+    """Return the spiders that *module* itself defines; those without a name are bases of others."""
+    return [
+        kind
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, Spider)
+        and kind.__module__ == module.__name__
+        and kind.name
+    ]
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
+        other = path.with_name(path.name + ".py")
+        hint = f": did you mean {other}?" if other.is_file() else ""
+        raise SpiderError(what + hint)
+    # A name of its own, so that a spider in json.py is not taken for the library.
+    name = f"crawlcw_spider_{abs(hash(path.resolve())):x}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SpiderError(f"{path} is no Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    _allow_imports_from(Path.cwd(), path.resolve().parent)
+    # Dataclasses and pickle look a class's module up by its name.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _broken(str(path), error) from error
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    _allow_imports_from(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise SpiderError(f"there is no module {error.name!r} to import") from None
+        raise _broken(name, error) from error
+    except (ValueError, TypeError):
+        raise SpiderError(f"{name!r} is no name of a module: write package.module:Class") from None
+    except (Exception, SystemExit) as error:
+        raise _broken(name, error) from error
+
+
+def _allow_imports_from(*folders: Path) -> None:
+    """Let a spider import what lies beside it."""
+    for folder in map(str, folders):
+        # At the end: a spider in queue.py must not stand in for the library.
+        if folder not in sys.path:
+            sys.path.append(folder)
+
+
+def _broken(place: str, error: BaseException) -> SpiderError:
+    """Return the sentence about an error of the user's own code."""
+    logger.debug("%s raised", printable(place), exc_info=error)
+    if isinstance(error, SyntaxError) and error.filename:
+        return SpiderError(
+            f"{_short(error.filename)}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+        )
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and not frame.filename.startswith("<frozen importlib")
+    ]
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        said = "it exits when it is loaded (SystemExit)"
+    # The outermost frame is the user's; those further in may be a library's.
+    where = f"{_short(frames[0].filename)}, line {frames[0].lineno}" if frames else place
+    return SpiderError(f"{where}: {said}")
+
+
+def _short(filename: str) -> str:
+    path = Path(filename)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename

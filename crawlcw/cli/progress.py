@@ -1,0 +1,235 @@
+"""How a crawl is doing, while it runs and when it has ended.
+
+On a terminal a few lines that change; elsewhere a line in the log every ten
+seconds. Counting a large ledger takes time, so it is asked so rarely that the
+crawl loses at most a twentieth of it.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from crawlcw.cli.tables import two_columns
+from crawlcw.crawl import Crawl
+from crawlcw.durations import spoken
+from crawlcw.errors import LedgerError
+from crawlcw.ledger.protocol import Counts
+from crawlcw.printable import printable
+from crawlcw.stats import Report
+from crawlcw.task import Status
+
+logger = logging.getLogger(__name__)
+
+_LINE_EVERY = 10.0
+_FRAME_EVERY = 0.25
+_COUNT_EVERY = 1.0
+#: The next count is not before this many times what the last one took: 5 %.
+_COUNT_COST = 20
+_RATE_OVER = 60.0
+_TOP = 8
+_SHOWN = (Status.TODO, Status.PROCESSING, Status.FAILED, Status.FINISHED, Status.IGNORED)
+
+
+class Rate:
+    """How fast a number grows, over the last minute."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, value: int, *, now: float) -> None:
+        """Note that the number is *value* at *now*, in seconds."""
+        self._samples.append((now, value))
+        while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_OVER:
+            self._samples.popleft()
+
+    @property
+    def per_minute(self) -> float:
+        """The growth in a minute; 0 while it is not known."""
+        if len(self._samples) < 2:
+            return 0.0
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        return 60 * (last - first) / (ended - began) if ended > began else 0.0
+
+
+class Progress:
+    """What is known of a running crawl: the ledger's counts, and this process's pace."""
+
+    def __init__(self, crawl: Crawl, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._crawl = crawl
+        self._clock = clock
+        self.counts = Counts()
+        self._done = Rate()
+        self._pages = Rate()
+        self._pages.add(0, now=clock())
+        self._next_count = 0.0
+
+    async def look(self) -> None:
+        """Count anew, if the last count is old enough for what it took."""
+        began = self._clock()
+        if began >= self._next_count:
+            try:
+                self.counts = await self._crawl.ledger.counts()
+            except LedgerError as error:
+                # The crawl itself says so, and waits; here the last count stays.
+                logger.debug("no counts: %s", printable(error))
+            else:
+                self._done.add(_done(self.counts), now=self._clock())
+            self._next_count = self._clock() + _COUNT_COST * (self._clock() - began)
+        self._pages.add(self._crawl.stats.pages, now=self._clock())
+
+    @property
+    def pages_per_minute(self) -> float:
+        """Pages that this process finished in a minute."""
+        return self._pages.per_minute
+
+    @property
+    def eta(self) -> timedelta | None:
+        """How long the tasks known by now will take all processes; None while that is open."""
+        left = self.counts.total - _done(self.counts)
+        rate = self._done.per_minute
+        return timedelta(minutes=left / rate) if rate > 0 else None
+
+    def line(self) -> str:
+        """Return everything in one line."""
+        parts = [f"{_word(status)} {self.counts[status]:,}" for status in _SHOWN]
+        parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self._crawl.stats.items:,}"]
+        return ", ".join([*parts, f"eta {_spoken_eta(self.eta)}"])
+
+    def fields(self) -> dict[str, object]:
+        """Return the same for a program to read."""
+        numbers: dict[str, object] = {_word(status): self.counts[status] for status in _SHOWN}
+        return numbers | {
+            "event": "progress",
+            "pages_per_minute": round(self.pages_per_minute, 1),
+            "items": self._crawl.stats.items,
+            "eta": None if self.eta is None else round(self.eta.total_seconds()),
+        }
+
+    def frame(self) -> Group:
+        """Return what a terminal shows."""
+        stats, total = self._crawl.stats, self.counts.total
+        tasks = Text("  ".join(f"{_word(s)} {self.counts[s]:,}" for s in _SHOWN))
+        pace = Text(
+            f"{self.pages_per_minute:,.0f} pages/min  items {stats.items:,}  "
+            f"elapsed {spoken(timedelta(seconds=stats.elapsed))}  eta {_spoken_eta(self.eta)}",
+            style="dim",
+        )
+        title = Text(self._crawl.spider.name, style="bold")
+        bar = ProgressBar(total=max(total, 1), completed=_done(self.counts), width=40)
+        top = Table.grid(padding=(0, 2))
+        top.add_row(title, bar)
+        return Group(top, tasks, pace)
+
+
+@asynccontextmanager
+async def shown(crawl: Crawl, console: Console, *, live: bool) -> AsyncIterator[None]:
+    """Show the progress of *crawl* within the block, on *console* or in the log."""
+    progress = Progress(crawl)
+    if not live:
+        async with _beside(_log(progress)):
+            yield
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as display:
+        async with _beside(_count(progress), _draw(progress, display)):
+            yield
+
+
+@asynccontextmanager
+async def _beside(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run *loops* as long as the block; an error in one of them ends that one and nothing else."""
+    # No task group: a terminal that goes away must not cancel the crawl.
+    tasks = [asyncio.create_task(loop) for loop in loops]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _count(progress: Progress) -> None:
+    while True:
+        await progress.look()
+        await asyncio.sleep(_COUNT_EVERY)
+
+
+async def _draw(progress: Progress, display: Live) -> None:
+    while True:
+        display.update(progress.frame(), refresh=True)
+        await asyncio.sleep(_FRAME_EVERY)
+
+
+async def _log(progress: Progress) -> None:
+    while True:
+        await asyncio.sleep(_LINE_EVERY)
+        await progress.look()
+        logger.info("%s", progress.line(), extra=progress.fields())
+
+
+def summary(report: Report) -> Group:
+    """Return the tables a crawl ends with."""
+    minutes = report.elapsed / 60
+    run = {
+        "pages": f"{report.pages:,}",
+        "items": f"{report.items:,}",
+        "elapsed": spoken(timedelta(seconds=report.elapsed)),
+        "pages/min": f"{report.pages / minutes:,.0f}" if minutes else "-",
+    }
+    counts = _numbers({_word(status): report.counts[status] for status in _SHOWN})
+    tables = [
+        two_columns(f"{report.spider}: the ledger", counts | {"total": f"{report.counts.total:,}"}),
+        two_columns("this run", run),
+    ]
+    if report.failures:
+        tables.append(two_columns("failed attempts by reason", _numbers(report.failures)))
+    if report.links_dropped:
+        tables.append(two_columns("links not followed by reason", _numbers(report.links_dropped)))
+    return Group(*tables)
+
+
+def summary_fields(report: Report) -> dict[str, object]:
+    """Return the same for a program to read."""
+    return {
+        "event": "report",
+        "finish_reason": report.finish_reason,
+        "elapsed": round(report.elapsed, 3),
+        "pages": report.pages,
+        "items_recorded": report.items,
+        "released": report.released,
+        "counts": {_word(status): report.counts[status] for status in _SHOWN},
+        "failures": dict(report.failures),
+        "links_dropped": dict(report.links_dropped),
+        "leases_lost": report.leases_lost,
+    }
+
+
+def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
+    """Return the largest numbers as text, in the order given."""
+    top = list(numbers.items())
+    rows = {printable(name): f"{number:,}" for name, number in top[:_TOP]}
+    if rest := top[_TOP:]:
+        rows[f"{len(rest)} more"] = f"{sum(number for _, number in rest):,}"
+    return rows
+
+
+def _done(counts: Counts) -> int:
+    return counts[Status.FINISHED] + counts[Status.IGNORED]
+
+
+def _word(status: Status) -> str:
+    return status.name.lower()
+
+
+def _spoken_eta(eta: timedelta | None) -> str:
+    return "-" if eta is None else spoken(eta)

@@ -1,0 +1,106 @@
+"""`crawlcw run`: crawl a spider's site into its ledger."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from crawlcw.cli import exporting, ledger_option, loading, logs, loop
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.settings import layered, project_settings
+
+
+@click.command("run")
+@click.argument("spider")
+@ledger_option.ledger_option
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in this process."
+)
+@click.option(
+    "-s",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting; `crawlcw settings` lists them. May be repeated.",
+)
+@click.option(
+    "-a",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument for the spider's constructor. May be repeated.",
+)
+@click.option(
+    "--max-pages", type=click.IntRange(min=1), metavar="N", help="Stop after this many pages."
+)
+@click.option(
+    "-o",
+    "output",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all recorded items to FILE (JSON Lines) when the crawl has ended.",
+)
+@click.option(
+    "--claim",
+    type=click.Choice(("each", "batch")),
+    help="Claim tasks one at a time, or many in a round trip.",
+)
+@logs.level_option
+@logs.format_option
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
+def command(
+    *,
+    spider: str,
+    ledger_url: str,
+    concurrency: int | None,
+    assignments: tuple[str, ...],
+    arguments: tuple[str, ...],
+    max_pages: int | None,
+    output: Path | None,
+    claim: str | None,
+    log_level: str | None,
+    log_format: str,
+    quiet: bool,
+) -> int:
+    r"""Crawl SPIDER, or go on with a crawl that was ended.
+
+    \b
+    SPIDER is one of
+      a name               of a spider in ./spiders/*.py
+      file.py              or file.py:Class
+      package.module:Class
+
+    Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
+    CRAWLCW_* variables and -s, the last wins. SIGINT or SIGTERM ends softly:
+    what is under way is finished, the rest released; the second ends at once.
+    """
+    from crawlcw.cli import crawling  # rich, which `--help` need not load
+
+    wanted = crawling.Output(style=log_format, quiet=quiet)
+    logs.set_up(log_level or wanted.level, style=log_format)
+    made = loading.make(loading.find(spider), arguments)
+    shorthands = _assigned(concurrency=concurrency, max_pages=max_pages, claim=claim)
+    settings = layered(
+        made.settings,
+        project=project_settings(Path.cwd()),
+        environment=os.environ,
+        assignments=[*assignments, *shorthands],
+    )
+    if output is not None:
+        exporting.check_writable(output)
+
+    async def write_items(ledger: Ledger) -> None:
+        if output is not None:
+            await exporting.to_file(ledger, output)
+
+    return loop.run(
+        crawling.crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+    )
+
+
+def _assigned(**options: object) -> Iterator[str]:
+    """Yield the options that are given as `-s` would have them."""
+    for name, value in options.items():
+        if value is not None:
+            yield f"{name}={value}"

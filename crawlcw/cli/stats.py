@@ -1,0 +1,96 @@
+"""`crawlcw stats`: what a ledger holds, in numbers."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import click
+
+from crawlcw.cli import ledger_option, loading, logs, loop
+from crawlcw.durations import spoken
+from crawlcw.errors import POLICY_REASONS
+from crawlcw.ledger.protocol import Counts
+from crawlcw.printable import printable
+from crawlcw.task import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    spider: str
+    counts: Counts
+    items: int
+    reasons: dict[str, int]
+    next_due: datetime | None
+    now: datetime
+
+
+@click.command("stats")
+@click.argument("spider")
+@ledger_option.ledger_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@logs.level_option
+def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
+    """Show how many tasks of SPIDER stand where, and why.
+
+    SPIDER is a spider's name, or anything that `crawlcw run` takes. A spider of
+    which nothing is recorded is an error (exit code 2).
+    """
+    logs.set_up(log_level or "warning")
+    numbers = loop.run(_numbers(loading.name_of(spider), ledger_url))
+    if as_json:
+        click.echo(_json(numbers))
+    else:
+        _print(numbers)
+
+
+async def _numbers(name: str, ledger_url: str) -> _Numbers:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        return _Numbers(
+            spider=name,
+            counts=await ledger.counts(),
+            items=await ledger.item_count(),
+            reasons=await ledger.reasons(),
+            next_due=await ledger.horizon(),
+            now=ledger.now(),
+        )
+
+
+def _json(numbers: _Numbers) -> str:
+    due = numbers.next_due
+    return json.dumps(
+        {
+            "spider": numbers.spider,
+            "counts": {status.name.lower(): numbers.counts[status] for status in Status},
+            "total": numbers.counts.total,
+            "items": numbers.items,
+            "reasons": numbers.reasons,
+            "next_due": due and due.isoformat().replace("+00:00", "Z"),
+        }
+    )
+
+
+def _print(numbers: _Numbers) -> None:
+    from rich.console import Console  # 60 ms that `--help` need not spend
+
+    from crawlcw.cli.tables import two_columns
+
+    rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
+    rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
+    rows["next due"] = _when(numbers)
+    console = Console(markup=False, highlight=False)
+    console.print(two_columns(numbers.spider, rows))
+    if numbers.reasons:
+        reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
+        console.print(two_columns("failed and ignored by reason", reasons))
+
+
+def _reason(name: str) -> str:
+    unwanted = name in POLICY_REASONS
+    return f"{printable(name)} (unwanted, no failure)" if unwanted else printable(name)
+
+
+def _when(numbers: _Numbers) -> str:
+    if numbers.next_due is None:
+        return "never: drained"
+    wait = numbers.next_due - numbers.now
+    return f"in {spoken(wait)}" if wait > timedelta(0) else "now"
