@@ -60,7 +60,9 @@ def resolve(base: str, href: str) -> str:
     """Return the absolute URL that *href* means on the page *base*; raises `FetchError`."""
     # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
     target = href.partition("#")[0]
-    if target[:1] in ("", "?", " ", "\t", "\n", "\r"):
+    if target[:1] <= " ":
+        target = _stripped(target)
+    if target[:1] in ("", "?"):
         return _resolve_in(base, target)
     # Only the folder of the base matters here, and the pages of a folder share
     # most of their links: this is what makes the cache worth having.

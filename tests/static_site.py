@@ -3,8 +3,9 @@
     python -m tests.static_site FOLDER
 
 Prints its port, serves until it is ended, and answers `/__hits__` with how often
-each path was asked for. `--fail-every N` answers 503 to every Nth path until
-`/__heal__` is asked for.
+each path was asked for. `--fail-every N` answers 503 to every Nth page, and
+`--stall-after N` answers nothing at all after N requests, until `/__heal__` is
+asked for; `--latency MS` lets every answer wait.
 """
 
 import argparse
@@ -21,8 +22,19 @@ import uvloop
 class Site:
     """The pages of a folder, and how often each was asked for."""
 
-    def __init__(self, folder: Path, *, copies: int = 1, fail_every: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        copies: int = 1,
+        fail_every: int = 0,
+        stall_after: int = 0,
+        latency: float = 0.0,
+    ) -> None:
         self.hits: Counter[str] = Counter()
+        self.latency = latency
+        self._stall_after = stall_after
+        self._requests = 0
         found = {
             "/" + path.relative_to(folder).as_posix(): _answer(200, path.read_bytes(), path.name)
             for path in sorted(folder.rglob("*"))
@@ -37,14 +49,19 @@ class Site:
         pages = [path for path in self._pages if path.endswith(".html")]
         self._failing = set(pages[::fail_every]) if fail_every else set()
 
-    def answer(self, target: str) -> bytes:
+    def answer(self, target: str) -> bytes | None:
+        """Return the answer to a request, or None where it gets none."""
         path = unquote(target.partition("?")[0])
         if path == "/__hits__":
             return _answer(200, json.dumps(self.hits).encode(), "hits.json")
         if path == "/__heal__":
             self._failing.clear()
+            self._stall_after = 0
             return _answer(200, b"", "healed.txt")
         self.hits[path] += 1
+        self._requests += 1
+        if self._stall_after and self._requests > self._stall_after:
+            return None
         if path in self._failing:
             return _answer(503, b"busy", "busy.txt")
         return self._pages.get(path) or _answer(404, b"not here", "missing.txt")
@@ -71,7 +88,14 @@ class Connection(asyncio.Protocol):
         while b"\r\n\r\n" in self._buffer:
             head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
             target = head.split(b" ", 2)[1].decode("latin-1")
-            self._transport.write(self._site.answer(target))
+            answer = self._site.answer(target)
+            if answer is None:
+                continue
+            if self._site.latency and not target.startswith("/__"):
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._site.latency, self._transport.write, answer)
+            else:
+                self._transport.write(answer)
 
 
 async def serve(site: Site) -> None:
@@ -88,8 +112,16 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--copies", type=int, default=1, help="serve so many sites alike")
     parser.add_argument("--fail-every", type=int, default=0)
+    parser.add_argument("--stall-after", type=int, default=0)
+    parser.add_argument("--latency", type=int, default=0, help="milliseconds")
     arguments = parser.parse_args()
-    site = Site(arguments.folder, copies=arguments.copies, fail_every=arguments.fail_every)
+    site = Site(
+        arguments.folder,
+        copies=arguments.copies,
+        fail_every=arguments.fail_every,
+        stall_after=arguments.stall_after,
+        latency=arguments.latency / 1000,
+    )
     uvloop.run(serve(site))
 
 

@@ -214,7 +214,7 @@ def test_arguments_reach_the_constructor():
     ],
 )
 def test_a_spider_that_cannot_be_made_says_why(body, arguments, said):
-    write("books.py", SPIDER.format(name="books", kind="Books") + "\n" + body)
+    write("books.py", SPIDER.format(name="books", kind="Books") + body)
 
     with pytest.raises(UsageError) as caught:
         loading.make(loading.find("books.py"), arguments)

@@ -30,11 +30,21 @@ def clock():
     return FakeClock()
 
 
+class Captured:
+    """What was written to stderr so far."""
+
+    def __init__(self, capsys):
+        self._capsys = capsys
+        self._text = ""
+
+    def getvalue(self):
+        self._text += self._capsys.readouterr().err
+        return self._text
+
+
 @pytest.fixture
-def stderr(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    return stream
+def stderr(capsys):
+    return Captured(capsys)
 
 
 @pytest.fixture
