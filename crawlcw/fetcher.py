@@ -161,7 +161,12 @@ class Fetcher:
         home = await self._claim(target)
         if home is None:
             return Done(settlements=(alias,))
-        parsed = await self._parsed(home, Request.of(home.task), response)
+        try:
+            parsed = await self._parsed(home, Request.of(home.task), response)
+        except BaseException:
+            # Only the lease of the task that led here is known to be lost.
+            self.held.stray(home)
+            raise
         return replace(parsed, settlements=(*parsed.settlements, alias))
 
     async def _claim(self, task: Task) -> Lease | None:

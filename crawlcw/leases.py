@@ -23,6 +23,7 @@ class HeldLeases:
         self._held: dict[bytes, Lease] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
         self._settling: set[bytes] = set()
+        self._strays: list[Lease] = []
 
     def __len__(self) -> int:
         return len(self._held)
@@ -60,6 +61,15 @@ class HeldLeases:
             self._held.pop(lease.task.id, None)
             self._settling.discard(lease.task.id)
 
+    def stray(self, lease: Lease) -> None:
+        """Note that whoever worked under *lease* was cancelled: it is to be released."""
+        self._strays.append(lease)
+
+    def take_strays(self) -> list[Lease]:
+        """Return the leases to be released, and forget that they are."""
+        strays, self._strays = self._strays, []
+        return strays
+
     def lose(self, task_ids: Iterable[bytes]) -> None:
         """Forget leases that another worker holds now, and stop what runs under them."""
         for task_id in task_ids:
@@ -91,10 +101,16 @@ class Renewer:
         while True:
             await anyio.sleep(self._lease.total_seconds() / 3)
             await self._patience.insist(self._renew)
+            await self._release_strays()
             try:
                 await bury_the_dead(self._ledger)
             except LedgerUnavailableError as error:
                 logger.debug("no look at the workers: %s", printable(error))
+
+    async def _release_strays(self) -> None:
+        if strays := self._held.take_strays():
+            await self._patience.insist(lambda: self._ledger.release(strays))
+            self._held.end(strays)
 
     async def _renew(self) -> None:
         lost = await self._ledger.renew(self._held.all(), lease=self._lease)

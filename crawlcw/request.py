@@ -62,6 +62,8 @@ class Request:
             raise SpiderError(f"Request(url=...) takes text, not {type(url).__name__}")
         if priority not in _PRIORITIES:
             raise SpiderError(f"Request(priority={priority!r}) must be a whole number, -100 to 100")
+        if not isinstance(body, bytes | str | None):
+            raise SpiderError(f"Request(body=...) takes bytes or text, not {type(body).__name__}")
         self.url = url
         self.callback = "parse" if callback is None else _name(callback, "callback")
         self.errback = None if errback is None else _name(errback, "errback")

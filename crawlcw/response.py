@@ -95,7 +95,7 @@ class Response:
         """What the page's links are relative to: its first usable <base>, else its own URL."""
         end = self.body.find(b"</head", 0, _HEAD)
         head = self.body[: end if end >= 0 else _HEAD]
-        if b"<base" not in head and b"<BASE" not in head:
+        if b"<base" not in head.lower():
             return self.url
         for node in self.css("base[href]"):
             try:
@@ -153,7 +153,9 @@ def _href(target: str | LexborNode) -> str:
     if isinstance(target, str):
         return target
     attributes = target.attributes
-    href = attributes.get("href") or attributes.get("src")
+    href = attributes.get("href")  # which may be empty: a link to the page itself
+    if href is None:
+        href = attributes.get("src")
     if href is None:
         raise SpiderError(f"<{target.tag}> has neither href nor src to follow")
     return href

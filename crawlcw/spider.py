@@ -11,7 +11,7 @@ yield from response.follow_all("li.next a")
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from crawlcw import urls
@@ -90,6 +90,9 @@ def check(spider: Spider) -> None:
         )
     if isinstance(spider.start_urls, str):
         raise SpiderError(f"{kind}.start_urls is one text: make it a list")
+    # It is read more than once, and an iterator would be empty the second time.
+    if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
+        raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: make it a list")
     if isinstance(spider.allowed_hosts, str):
         raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
     if not isinstance(spider.settings, Settings):

@@ -73,7 +73,7 @@ class Site:
         return hits
 
     def heal(self) -> None:
-        """End all failures and stalls."""
+        """Let the site answer everything at once from now on."""
         _get(f"{self.origin}/__heal__")
 
 

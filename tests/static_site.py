@@ -4,8 +4,8 @@
 
 Prints its port, serves until it is ended, and answers `/__hits__` with how often
 each path was asked for. `--fail-every N` answers 503 to every Nth page, and
-`--stall-after N` answers nothing at all after N requests, until `/__heal__` is
-asked for; `--latency MS` lets every answer wait.
+`--stall-after N` answers nothing at all after N requests, and `--latency MS`
+lets every answer wait, all of it until `/__heal__` is asked for.
 """
 
 import argparse
@@ -57,6 +57,7 @@ class Site:
         if path == "/__heal__":
             self._failing.clear()
             self._stall_after = 0
+            self.latency = 0.0
             return _answer(200, b"", "healed.txt")
         self.hits[path] += 1
         self._requests += 1

@@ -1,6 +1,9 @@
+import contextlib
 import json
 import os
+import pty
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.cli.progress import Rate
+from crawlcw.cli import exporting
+from crawlcw.cli.main import exit_code
+from crawlcw.cli.progress import Progress, Rate
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, SettingsError
+from crawlcw.ledger.protocol import Counts
+from crawlcw.stats import Stats
+from crawlcw.task import Status
 from tests import slow_site
 from tests.mongod import with_database
 
@@ -99,7 +108,7 @@ def demo(
 
 def in_demo(demo, *arguments: str) -> "subprocess.CompletedProcess[str]":
     place, _ = demo
-    return crawlcw(*arguments, "--ledger", f"sqlite:////{place}/.crawlcw/demo.db")
+    return crawlcw(*arguments, "--ledger", f"sqlite:///{place}/.crawlcw/demo.db")
 
 
 def test_help_lists_the_commands_and_exit_codes_at_once():
@@ -123,7 +132,7 @@ def test_version_and_no_command():
 def test_settings_shows_every_setting():
     shown = crawlcw("settings").stdout
 
-    assert re.search(r"^concurrency +100  \(fetchers\)\n +fetchers in one process$", shown, re.M)
+    assert re.search(r"^concurrency +100  \(fetchers\)\n +fetchers in", shown, re.MULTILINE)
     assert "lease " in shown
 
 
@@ -132,7 +141,7 @@ def test_demo_runs_to_its_end_and_names_commands_that_work(demo):
 
     assert run.returncode == 0, run.stderr
     assert "Drained: nothing is left to do." in run.stdout
-    assert re.search(r"^ items +240 *$", run.stdout, re.M)
+    assert re.search(r"^ items +240 *$", run.stdout, re.MULTILINE)
     named = [line.strip() for line in run.stdout.splitlines() if "--ledger" in line]
     assert len(named) == 3
     for line in named:
@@ -161,11 +170,11 @@ def test_stats_for_a_program(demo):
 def test_stats_for_a_person(demo):
     shown = in_demo(demo, "stats", "bookshop").stdout
 
-    assert re.search(r"^ items +240 *$", shown, re.M)
+    assert re.search(r"^ items +240 *$", shown, re.MULTILINE)
     assert re.search(r"refused-robots \(unwanted, no failure\) +1", shown)
 
 
-def test_retry_failed_counts_with_dry_run_and_then_does_it(demo):
+def test_retry_failed_counts_what_it_would_bring_back(demo):
     dry = in_demo(demo, "retry-failed", "bookshop", "--reason", "http-status", "--dry-run")
     none = in_demo(demo, "retry-failed", "bookshop", "--host", "example.com", "--dry-run")
     recent = in_demo(demo, "retry-failed", "bookshop", "--since", "1h", "--dry-run")
@@ -175,6 +184,21 @@ def test_retry_failed_counts_with_dry_run_and_then_does_it(demo):
     assert none.stdout == "0 tasks would be tried again\n"
     assert recent.stdout == "3 tasks would be tried again\n"
     assert old.stdout == "0 tasks would be tried again\n"
+
+
+def test_retry_failed_brings_failures_back_once(demo, folder: Path):
+    place, _ = demo
+    shutil.copy(place / ".crawlcw" / "demo.db", folder / "copy.db")
+    options = ["bookshop", "--ledger", "sqlite:///copy.db"]
+
+    first = crawlcw("retry-failed", *options)
+    second = crawlcw("retry-failed", *options)
+    after = json.loads(crawlcw("stats", *options, "--json").stdout)
+
+    assert first.stdout == "3 tasks will be tried again by `crawlcw run bookshop`\n"
+    assert second.stdout == "0 tasks will be tried again\n"
+    assert (after["counts"]["todo"], after["counts"]["ignored"]) == (3, 1)
+    assert after["next_due"] is not None
 
 
 def test_export_writes_items_as_yielded_and_with_meta(demo, folder: Path):
@@ -461,6 +485,101 @@ def test_a_program_named_by_the_environment_and_quiet(site, monkeypatch, folder)
     assert not (folder / ".crawlcw").exists()
 
 
+def test_demo_draws_on_a_terminal(folder: Path):
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen(
+        command("demo"), stdin=theirs, stdout=theirs, stderr=theirs,
+        env=environment() | {"TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+
+    shown = b"".join(read_all(ours)).decode()
+
+    assert run.wait(PATIENCE) == 0, shown
+    assert re.search(r"todo \d+  processing \d+  failed \d+  finished \d+  ignored \d+", shown)
+    assert "pages/min" in shown
+    assert "Drained: nothing is left to do." in shown
+
+
+def read_all(terminal: int) -> Iterator[bytes]:
+    # Linux says EIO when the last process on a terminal has gone.
+    with contextlib.suppress(OSError):
+        while chunk := os.read(terminal, 1 << 16):
+            yield chunk
+    os.close(terminal)
+
+
+def test_items_are_escaped_for_a_terminal_and_mean_the_same():
+    item = {"title": "\u202eé\x9b\x7f\u2028\U000e0001 日本"}
+    line = json.dumps(item, ensure_ascii=False) + "\n"
+
+    shown = exporting.visible(line)
+
+    assert shown[:-1].isprintable()
+    assert "é" in shown
+    assert "日本" in shown
+    assert json.loads(shown) == item
+
+
+class Slow:
+    """As much of a crawl as its progress looks at; its ledger takes 3 s to count."""
+
+    def __init__(self) -> None:
+        self.ledger = self
+        self.stats = Stats()
+        self.time = 0.0
+        self.counted = 0
+
+    async def counts(self) -> Counts:
+        self.counted += 1
+        self.time += 3
+        return Counts(by_status={Status.TODO: 60, Status.FINISHED: 1000 + 10 * self.counted})
+
+
+async def test_counting_takes_a_twentieth_of_the_time_at_most():
+    crawl = Slow()
+    progress = Progress(crawl, clock=lambda: crawl.time)
+
+    for second in range(630):
+        crawl.time = max(crawl.time, second)
+        await progress.look()
+
+    assert crawl.counted == 10
+
+
+async def test_a_line_holds_everything_worth_knowing():
+    crawl = Slow()
+    progress = Progress(crawl, clock=lambda: crawl.time)
+    crawl.stats.pages, crawl.stats.items = 5, 7
+
+    await progress.look()
+    unknown = progress.line()
+    crawl.time = 63
+    await progress.look()
+
+    assert unknown == (
+        "todo 60, processing 0, failed 0, finished 1,010, ignored 0, 100 pages/min, items 7, eta -"
+    )
+    # 10 more were finished in the 63 s from the end of one count to that of the next.
+    assert progress.line().endswith("items 7, eta 6 min")
+
+
+async def test_a_ledger_that_is_away_leaves_the_last_count():
+    class Away(Slow):
+        async def counts(self) -> Counts:
+            if self.counted:
+                raise LedgerUnavailableError("away")
+            return await super().counts()
+
+    crawl = Away()
+    progress = Progress(crawl, clock=lambda: crawl.time)
+    await progress.look()
+    crawl.time = 1000
+    await progress.look()
+
+    assert progress.counts[Status.TODO] == 60
+
+
 def test_rate_looks_at_the_last_minute():
     rate = Rate()
     unknown = rate.per_minute
@@ -469,3 +588,26 @@ def test_rate_looks_at_the_last_minute():
 
     assert unknown == 0
     assert rate.per_minute == 300
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (SettingsError("no"), 2, "crawlcw: no\n"),
+        (LedgerUnavailableError("gone"), 69, "crawlcw: the ledger cannot be reached: gone\n"),
+        (LedgerConfigurationError("old\x1b[2J\nserver"), 78, "crawlcw: old\\x1b[2J server\n"),
+        (KeyboardInterrupt(), 130, "crawlcw: interrupted\n"),
+        (BrokenPipeError(), 141, ""),
+        (
+            KeyError("x"),
+            70,
+            "crawlcw: an error of crawlcw itself: KeyError: 'x' (--log-level debug shows where)\n",
+        ),
+    ],
+)
+def test_every_error_has_its_exit_code_and_its_line(error, code, said, capsys):
+    def fail() -> None:
+        raise error
+
+    assert exit_code(fail) == code
+    assert capsys.readouterr().err == said

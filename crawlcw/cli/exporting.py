@@ -12,9 +12,9 @@ from crawlcw import values
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import ItemRow, Ledger
 
-#: What JSON leaves as it is and a terminal or an editor may act on: C1 controls,
-#: marks that turn the direction of text, line separators.
-_UNSEEN = re.compile(r"[^\x20-\x7e]")
+#: Among these are what JSON leaves as it is and a terminal acts on: DEL, C1
+#: controls, marks that turn the direction of text.
+_UNUSUAL = re.compile(r"[^\x20-\x7e]")
 
 
 async def to_file(ledger: Ledger, path: Path, *, with_meta: bool = False) -> int:
@@ -27,7 +27,7 @@ async def to_stdout(ledger: Ledger, *, with_meta: bool = False) -> int:
     """Write every recorded item to stdout; return how many."""
     # JSON is UTF-8 whatever the terminal's encoding.
     stream = sys.stdout.buffer
-    shown = _visible if sys.stdout.isatty() else str
+    shown = visible if sys.stdout.isatty() else str
     count = await _write_items(
         ledger, lambda line: stream.write(shown(line).encode()), with_meta=with_meta
     )
@@ -45,6 +45,11 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"cannot write {path}: it is a folder, or this user may not write there")
 
 
+def visible(line: str) -> str:
+    r"""Return a line of JSON with what is not printable as `\u....`, which means the same."""
+    return _UNUSUAL.sub(lambda m: m[0] if m[0].isprintable() else _escaped(m[0]), line[:-1]) + "\n"
+
+
 async def _write_items(ledger: Ledger, write: Callable[[str], object], *, with_meta: bool) -> int:
     count = 0
     async for row in ledger.items():
@@ -59,11 +64,6 @@ async def _write_items(ledger: Ledger, write: Callable[[str], object], *, with_m
 def _line(row: ItemRow, *, with_meta: bool) -> str:
     meta = {"_url": row.url, "_fetched_at": row.fetched_at} if with_meta else {}
     return values.to_json(row.item | meta) + "\n"
-
-
-def _visible(line: str) -> str:
-    r"""Return a line of JSON with what is not printable as `\u....`, which means the same."""
-    return _UNSEEN.sub(lambda m: m[0] if m[0].isprintable() else _escaped(m[0]), line[:-1]) + "\n"
 
 
 def _escaped(character: str) -> str:

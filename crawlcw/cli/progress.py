@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
 _FRAME_EVERY = 0.25
-_COUNT_EVERY = 1.0
 #: The next count is not before this many times what the last one took: 5 %.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
@@ -161,7 +160,7 @@ async def _beside(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _count(progress: Progress) -> None:
     while True:
         await progress.look()
-        await asyncio.sleep(_COUNT_EVERY)
+        await asyncio.sleep(_FRAME_EVERY)
 
 
 async def _draw(progress: Progress, display: Live) -> None:
