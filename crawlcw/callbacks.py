@@ -82,7 +82,7 @@ async def run(
     except Exception as error:  # the spider's code may raise anything
         return Failed(
             reason=Reason.PARSE_ERROR,
-            message=f"{type(error).__name__}: {error}",
+            message=_said(error),
             traceback=_traceback(error),
         )
     return sorter.produced
@@ -140,6 +140,13 @@ class _Sorter:
                     now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
                 )
             )
+
+
+def _said(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # any code may be behind `__str__`
+        return type(error).__name__
 
 
 def _traceback(error: Exception) -> str:

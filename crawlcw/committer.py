@@ -68,10 +68,11 @@ class Committer:
                 self._done.task_done()
 
     async def _write(self, group: list[Done]) -> None:
-        settlements = [settlement for done in group for settlement in done.settlements]
+        aliases = [settlement for done in group for settlement in done.aliases]
+        settlements = [settlement for done in group for settlement in done.settlements] + aliases
         self._held.settling(settlement.lease for settlement in settlements)
         added = await self._add([task for done in group for task in done.tasks])
-        await self._commit(settlements)
+        await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
         for done in group:
             self._stats.links_dropped.update(done.dropped)
         again = any(settlement.change.due is not None for settlement in settlements)
@@ -91,7 +92,7 @@ class Committer:
         self._known.add(task_id for task_id in fresh if task_id not in rejected)
         return added.new
 
-    async def _commit(self, settlements: list[Settlement]) -> None:
+    async def _commit(self, settlements: list[Settlement], *, aliases: set[bytes]) -> None:
         committed: Committed = await self._patience.insist(lambda: self._ledger.commit(settlements))
         lost = {lease.task.id for lease in committed.lost}
         self._stats.leases_lost += len(lost)
@@ -108,6 +109,7 @@ class Committer:
             logger.warning("cannot store %s: %s", printable(lease.task.url), printable(why))
             self._stats.failures["store-rejected"] += 1
         for settlement in settlements:
-            if settlement.lease.task.id not in lost | rejected:
-                self._stats.record(settlement)
+            task_id = settlement.lease.task.id
+            if task_id not in lost and task_id not in rejected:
+                self._stats.record(settlement, alias=task_id in aliases)
         self._held.end(settlement.lease for settlement in settlements)

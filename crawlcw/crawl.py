@@ -187,8 +187,8 @@ class Crawl:
 
     async def _wait_for_fetchers(self, reason: str) -> None:
         if reason == "stopped" and not self._at_once:
-            logger.info(
-                "stopping: up to %s for what is under way; again to stop at once",
+            logger.debug(
+                "stopping: up to %s for what is under way",
                 spoken(self.settings.grace),
                 extra={"event": "stopping"},
             )
@@ -249,13 +249,13 @@ class Crawl:
 
 @contextmanager
 def _spider_code(what: str) -> Iterator[None]:
-    """Turn whatever the spider's own code raises into one clear error, its traceback logged."""
+    """Turn whatever the spider's own code raises into one clear error, its cause attached."""
     try:
         yield
     except (SpiderError, LedgerUnavailableError):
         raise
     except Exception as error:
-        logger.exception("the spider's %s raised", what, extra={"event": "spider_error"})
+        logger.debug("the spider's %s raised", what, exc_info=True, extra={"event": "spider_error"})
         raise SpiderError(
             f"the spider's {what} raised {type(error).__name__}: {printable(error)}"
         ) from error
@@ -270,4 +270,5 @@ def _single_errors() -> Iterator[None]:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        raise error from group
+        # With its own cause: the group has no more to tell.
+        raise error from error.__cause__

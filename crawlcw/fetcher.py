@@ -43,7 +43,8 @@ class Done:
     """A task that was worked on: what to write, in this order."""
 
     tasks: tuple[Task, ...] = ()  #: its links
-    settlements: tuple[Settlement, ...]
+    settlements: tuple[Settlement, ...] = ()
+    aliases: tuple[Settlement, ...] = ()  #: tasks whose redirect led to it: no pages of their own
     dropped: Counter[str] = field(default_factory=Counter)  #: links not followed, by reason
 
 
@@ -160,14 +161,14 @@ class Fetcher:
         alias = self._settle(lease, Succeeded(response=info))
         home = await self._claim(target)
         if home is None:
-            return Done(settlements=(alias,))
+            return Done(aliases=(alias,))
         try:
             parsed = await self._parsed(home, Request.of(home.task), response)
         except BaseException:
             # Only the lease of the task that led here is known to be lost.
             self.held.stray(home)
             raise
-        return replace(parsed, settlements=(*parsed.settlements, alias))
+        return replace(parsed, aliases=(alias,))
 
     async def _claim(self, task: Task) -> Lease | None:
         """Add a task and lease it, if nobody has it or has done it."""

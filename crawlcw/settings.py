@@ -5,6 +5,7 @@ the environment (`CRAWLCW_CONCURRENCY=50`), `-s concurrency=50`.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -28,7 +29,7 @@ from crawlcw.settings_fields import (
 
 _PREFIX = "CRAWLCW_"
 #: Variables with the prefix which are not settings of a crawl.
-_OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_TEST_")
+_OTHER_VARIABLES = re.compile(r"CRAWLCW_(LEDGER\Z|TEST_)")
 _AN_INSTANT = timedelta(milliseconds=1)
 
 
@@ -135,7 +136,8 @@ def project_settings(folder: Path) -> dict[str, Any]:
             found = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"cannot read {path}: {error}") from None
-        section = found.get("tool", {}).get("crawlcw", {})
+        tools = found.get("tool", {})
+        section = tools.get("crawlcw", {}) if isinstance(tools, dict) else tools
         if not isinstance(section, dict):
             raise SettingsError(f"[tool.crawlcw] in {path} is not a table")
         return section
@@ -159,7 +161,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name.removeprefix(_PREFIX).lower(): value
         for name, value in environment.items()
-        if name.startswith(_PREFIX) and not name.startswith(_OTHER_VARIABLES)
+        if name.startswith(_PREFIX) and not _OTHER_VARIABLES.match(name)
     }
 
 

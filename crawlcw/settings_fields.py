@@ -4,6 +4,7 @@ A dataclass field whose default is one of these takes whatever its kind reads
 (`"30s"`, `30`, a timedelta) and always gives one type back.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from datetime import timedelta
@@ -137,7 +138,8 @@ class Size(SettingField[int | str, int]):
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
         match = self._TEXT.match(str(value).strip().lower())
-        size = int(float(match[1]) * self._UNITS.get(match[2], 0)) if match else 0
+        number = float(match[1]) * self._UNITS.get(match[2], 0) if match else 0.0
+        size = int(number) if math.isfinite(number) else 0
         if size <= 0:
             raise SettingsError(f"{value!r} is not a size: write bytes, or a text such as 10 MiB")
         return size

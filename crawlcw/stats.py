@@ -33,13 +33,13 @@ class Stats:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
-    def record(self, settlement: Settlement) -> None:
-        """Count an outcome that the ledger has acknowledged."""
+    def record(self, settlement: Settlement, *, alias: bool = False) -> None:
+        """Count an outcome that the ledger has acknowledged; an *alias* is no page of its own."""
         change = settlement.change
         self.outcomes[change.event] += 1
         self.items += len(change.items or ())
         if change.status is Status.FINISHED:
-            self.pages += 1
+            self.pages += not alias
         elif change.error is not None:
             self.failures[change.error.kind] += 1
 

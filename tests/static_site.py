@@ -94,9 +94,14 @@ class Connection(asyncio.Protocol):
                 continue
             if self._site.latency and not target.startswith("/__"):
                 loop = asyncio.get_running_loop()
-                loop.call_later(self._site.latency, self._transport.write, answer)
+                loop.call_later(self._site.latency, self._write, answer)
             else:
                 self._transport.write(answer)
+
+    def _write(self, answer: bytes) -> None:
+        # Whoever asked may be gone by now.
+        if not self._transport.is_closing():
+            self._transport.write(answer)
 
 
 async def serve(site: Site) -> None:

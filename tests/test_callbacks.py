@@ -126,12 +126,6 @@ class Model(pydantic.BaseModel):
     n: int
 
 
-class IterableModel(pydantic.BaseModel):
-    """Pydantic's models are iterable, over pairs: one item all the same."""
-
-    n: int
-
-
 @pytest.mark.parametrize("thing", [{"n": 1}, Data(1), Attrs(1), Model(n=1)])
 async def test_an_item_may_be_any_thing_with_named_parts(thing: object):
     assert (await of_things(thing)).items == [{"n": 1}]

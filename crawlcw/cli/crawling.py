@@ -15,8 +15,6 @@ from crawlcw.stats import Report
 
 logger = logging.getLogger(__name__)
 
-_INTERRUPTED = 130
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
@@ -54,7 +52,7 @@ async def crawl(
         if afterwards is not None and not at_once:
             await afterwards(running.ledger)
     _sum_up(report, output)
-    return _INTERRUPTED if at_once else 0
+    return signals.INTERRUPTED if at_once else 0
 
 
 def _sum_up(report: Report, output: Output) -> None:

@@ -15,6 +15,7 @@ from typing import NoReturn
 import click
 
 import crawlcw
+from crawlcw.cli.signals import INTERRUPTED
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,
@@ -31,7 +32,6 @@ USAGE = 2
 UNAVAILABLE = 69
 INTERNAL = 70
 CONFIGURATION = 78
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 #: In the order in which one needs them.

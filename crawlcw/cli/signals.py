@@ -12,7 +12,8 @@ from crawlcw.durations import spoken
 
 logger = logging.getLogger(__name__)
 
-_INTERRUPTED = 130
+#: The exit code of a crawl that was told twice: 128 + SIGINT.
+INTERRUPTED = 130
 
 
 @contextmanager
@@ -56,4 +57,4 @@ class _Stop:
             self._crawl.stop_now()
         else:
             # Leases that could not be given back run out by themselves.
-            os._exit(_INTERRUPTED)
+            os._exit(INTERRUPTED)

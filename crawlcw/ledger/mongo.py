@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import bson
+import pymongo
 from bson.errors import BSONError
 from pymongo import UpdateOne, WriteConcern
 from pymongo.errors import (
@@ -60,6 +61,7 @@ _ITEM_ASIDE = 1 << 20
 _ITEMS_INSIDE = 8 << 20
 _LARGEST_ITEM = 15 << 20
 _CLOCK_CHECK = 60.0
+_FIRST_ANSWER = 5.0
 _ITEM_BATCH = 200
 _RESUMES = 5
 
@@ -130,9 +132,12 @@ class MongoLedger:
         `LedgerUnavailableError` where no server answers within 5 s, and
         `LedgerConfigurationError` where one answers that will not do.
         """
-        with _mapped():
-            client = _client(url, driver)
-            database = client.get_default_database(default="crawlcw")
+        try:
+            with _mapped():
+                client = _client(url, driver)
+                database = client.get_default_database(default="crawlcw")
+        except ValueError as error:
+            raise LedgerConfigurationError(f"the ledger's URL will not do: {error}") from None
         ledger = cls(database, spider, claims=claims, clock=clock, client=client)
         try:
             await ledger._check_server()
@@ -197,7 +202,8 @@ class MongoLedger:
             )
 
     async def _check_server(self) -> None:
-        with _mapped():
+        # A retry inside the driver would double what it takes to say that nobody is there.
+        with _mapped(), pymongo.timeout(_FIRST_ANSWER):
             info = await self._client.server_info()
             await self._set_clock()
         version = tuple(info["versionArray"][:2])
