@@ -1,13 +1,16 @@
 """Writing back what the fetchers did, many outcomes at a time.
 
 The links of a page are added and acknowledged before its outcome is committed:
-a crash in between repeats the page and loses none of its links. While a group
-is being written the next one gathers, so a slow ledger makes larger groups.
+a crash in between repeats the page and loses none of its links. A few groups are
+written side by side, because each waits for the ledger's journal twice; while
+they are, the next one gathers, so a slow ledger makes larger groups.
 """
 
 import asyncio
 import logging
 from typing import Protocol
+
+import anyio
 
 from crawlcw.fetcher import Done
 from crawlcw.known import KnownTasks
@@ -23,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: The most outcomes in one group.
 LARGEST_GROUP = 200
+_GROUPS_AT_ONCE = 3
 
 
 class Written(Protocol):
@@ -56,16 +60,21 @@ class Committer:
 
     async def run(self) -> None:
         """Write group after group until cancelled."""
-        while True:
-            group = [await self._done.get()]
-            try:
-                while len(group) < LARGEST_GROUP:
+        room = anyio.Semaphore(_GROUPS_AT_ONCE)
+        async with anyio.create_task_group() as writing:
+            while True:
+                # First room and then the group, which grows as long as there is none.
+                await room.acquire()
+                group = [await self._done.get()]
+                while len(group) < LARGEST_GROUP and not self._done.empty():
                     group.append(self._done.get_nowait())
-            except asyncio.QueueEmpty:
-                pass  # the group is what has gathered so far
-            await self._write(group)
-            for _ in group:
-                self._done.task_done()
+                writing.start_soon(self._write_out, group, room)
+
+    async def _write_out(self, group: list[Done], room: anyio.Semaphore) -> None:
+        await self._write(group)
+        for _ in group:
+            self._done.task_done()
+        room.release()
 
     async def _write(self, group: list[Done]) -> None:
         aliases = [settlement for done in group for settlement in done.aliases]

@@ -1,8 +1,8 @@
 """Deciding what is worked on next: page, claim, lane, queue.
 
 The coordinator never fetches and never parses. It claims ahead, on low water
-rather than on a timer, at most as many tasks as there are fetchers; it sleeps
-until something changes or the next task is due; and it ends when the ledger has
+rather than on a timer, at most twice as many tasks as there are fetchers, so that
+they have work while the ledger is asked for more; it sleeps until something changes or the next task is due; and it ends when the ledger has
 nothing that ever will be due.
 """
 
@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
 _LARGEST_PAGE = 5_000
+_FEW_CLAIMS = 32
 
 
 class Coordinator:
@@ -62,7 +63,10 @@ class Coordinator:
         self._changed = asyncio.Event()
         self._seeding = True
         self._stopping = False
-        self._page_size = 2 * settings.concurrency
+        self._prefetch = 2 * settings.concurrency
+        self._page_size = self._prefetch
+        # One at a time they take a while: let fetchers begin with the first ones.
+        self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else self._prefetch
         self._shuffles = False
         self._idle = _SHORTEST_IDLE
         self._look_at = 0.0  #: when a look at the ledger is next worth its while
@@ -163,21 +167,22 @@ class Coordinator:
         return max(0, len(self._held) - self._in_flight - self._lanes.waiting)
 
     def _is_low(self) -> bool:
-        return self._lanes.waiting <= self._settings.concurrency // 2
+        return self._lanes.waiting <= self._prefetch // 2
 
     async def _look(self, opening: anyio.abc.TaskGroup) -> bool:
         """Claim what there is room for; return whether the ledger is drained."""
-        room = self._settings.concurrency - self._lanes.waiting
+        room = self._prefetch - self._lanes.waiting
         page = await self._patience.insist(lambda: self._ledger.page(limit=self._page_size))
         wanted = self._wanted(page, room)
         whole = len(page) == self._page_size
         # Where most tasks seen belong to hosts that have no room, look further.
         crowded = whole and len(wanted) < room
         self._page_size = (
-            min(self._page_size * 2, _LARGEST_PAGE) if crowded else 2 * self._settings.concurrency
+            min(self._page_size * 2, _LARGEST_PAGE) if crowded else self._prefetch
         )
-        if wanted:
-            await self._claim(wanted, opening)
+        for start in range(0, len(wanted), self._claims_at_once):
+            await self._claim(wanted[start : start + self._claims_at_once], opening)
+            self.dispatch()
         if wanted or whole:
             self._idle = _SHORTEST_IDLE
             # With a whole page seen and nothing to take, only time brings room.

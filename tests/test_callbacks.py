@@ -91,7 +91,7 @@ async def _nothing() -> None:
     return None
 
 
-@pytest.mark.parametrize("callback", [lambda: None, lambda: [], lambda: iter(()), _nothing])
+@pytest.mark.parametrize("callback", [lambda: None, list, lambda: iter(()), _nothing])
 async def test_a_callback_may_yield_nothing(callback: Callable[..., Any]):
     produced = await ran(callback)
 
@@ -104,9 +104,7 @@ async def test_a_callback_may_return_one_thing():
 
 
 async def test_a_callback_gets_its_arguments():
-    produced = await run(
-        lambda a, b: {"a": a, "b": b}, 1, 2, task=PAGE, scope=scope(), now=START
-    )
+    produced = await run(lambda a, b: {"a": a, "b": b}, 1, 2, task=PAGE, scope=scope(), now=START)
 
     assert isinstance(produced, Produced)
     assert produced.items == [{"a": 1, "b": 2}]

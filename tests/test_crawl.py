@@ -118,9 +118,7 @@ async def ledger(path: Path) -> AsyncIterator[SqliteLedger]:
     await ledger.close()
 
 
-def crawl_of(
-    spider: Spider, web: ReplayDownloader, ledger: SqliteLedger, **settings: Any
-) -> Crawl:
+def crawl_of(spider: Spider, web: ReplayDownloader, ledger: SqliteLedger, **settings: Any) -> Crawl:
     return Crawl(spider, ledger, web, Settings(**{"concurrency": 8, "backoff_base": 0} | settings))
 
 
@@ -262,9 +260,7 @@ async def test_a_missing_page_is_given_up_at_once(ledger: SqliteLedger):
     assert report.counts.by_status == {Status.FINISHED: 2, Status.IGNORED: 1}
 
 
-@pytest.mark.parametrize(
-    "failure", [down(503), down(429), FetchError(Reason.CONNECT, "refused")]
-)
+@pytest.mark.parametrize("failure", [down(503), down(429), FetchError(Reason.CONNECT, "refused")])
 async def test_a_page_that_fails_first_is_tried_again(ledger: SqliteLedger, failure: Any):
     web = Web({HOME: [failure, failure, "there"]})
     spider = Books()
@@ -450,7 +446,7 @@ async def test_a_redirected_page_is_recorded_once_under_its_real_address(
     assert alias.response.final_url == f"{HOME}new"
     assert (target.task.status, target.items) == (Status.FINISHED, ({"url": f"{HOME}new"},))
     assert await urls_of_items(ledger) == [HOME, f"{HOME}new"]
-    assert report.drained
+    assert (report.pages, report.drained) == (2, True)
 
 
 async def test_the_page_behind_a_redirect_keeps_what_the_spider_passed_along(
@@ -802,6 +798,19 @@ async def test_a_spider_that_cannot_run_is_refused_before_anything_is_done(
 # Stopping
 
 
+class Slow(SqliteLedger):
+    """Commits nothing until the test lets it."""
+
+    def begin(self) -> None:
+        self.writing = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        self.writing.set()
+        await self.go.wait()
+        return await super().commit(settlements)
+
+
 async def test_stopping_lets_what_is_under_way_finish_and_gives_back_the_rest(
     ledger: SqliteLedger,
 ):
@@ -821,6 +830,39 @@ async def test_stopping_lets_what_is_under_way_finish_and_gives_back_the_rest(
     assert report.counts[Status.FINISHED] == len(web.pages) <= 5
     assert report.counts[Status.TODO] == 31 - len(web.pages)
     assert spider.closed_with == [report]
+
+
+async def test_stopping_gives_back_at_once_what_is_not_begun_with(ledger: SqliteLedger):
+    web = Web(site(30), held=numbered(30))
+    crawl = crawl_of(Books(), web, ledger, concurrency=4, per_host_concurrency=2, grace="1h")
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+
+    crawl.stop()
+    async with asyncio.timeout(10):
+        while (await ledger.counts())[Status.PROCESSING] > web.under_way["all"]:
+            await asyncio.sleep(0)
+
+    assert not running.done(), "others can go on while this process finishes its pages"
+    web.go.set()
+    await running
+
+
+async def test_stopping_waits_until_what_was_fetched_is_written(path: Path):
+    ledger = await Slow.open(path, "books")
+    ledger.begin()
+    crawl = crawl_of(Books(), Web({HOME: ""}), ledger)
+    running = asyncio.create_task(crawl.run())
+    await ledger.writing.wait()
+
+    crawl.stop()
+    await asyncio.wait({running}, timeout=0.2)
+    assert not running.done()
+    ledger.go.set()
+    report = await running
+
+    assert report.counts.by_status == {Status.FINISHED: 1}
+    await ledger.close()
 
 
 async def test_after_the_grace_everything_is_given_back(ledger: SqliteLedger):

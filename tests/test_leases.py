@@ -77,9 +77,7 @@ async def renewed_once(ledger: RenewingLedger, held: HeldLeases) -> set[bytes]:
     return reported
 
 
-async def test_what_is_held_is_renewed(
-    ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
-):
+async def test_what_is_held_is_renewed(ledger: RenewingLedger, held: HeldLeases, clock: FakeClock):
     await ledger.add(make_tasks(3))
     held.add(await claimed(ledger))
     clock.advance(seconds=59)
@@ -203,9 +201,7 @@ async def test_the_leases_of_the_dead_of_this_machine_are_taken_back_at_once(
     assert await bury_the_dead(ledger) == 0
 
 
-async def test_the_living_and_those_elsewhere_keep_theirs(
-    ledger: RenewingLedger, dead_pid: int
-):
+async def test_the_living_and_those_elsewhere_keep_theirs(ledger: RenewingLedger, dead_pid: int):
     me = this_worker(now=ledger.now())
     await ledger.add([make_task("http://a.example/1")])
     await _join_and_claim(ledger, pid=me.pid, birth=me.birth, machine=me.machine)

@@ -12,7 +12,7 @@ import pytest
 
 from crawlcw.clock import LedgerClock
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
-from crawlcw.ledger import sqlite
+from crawlcw.ledger import documents, sqlite
 from crawlcw.ledger.protocol import Selection
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.task import Status
@@ -383,3 +383,30 @@ def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
     assert timedelta(seconds=59) <= now() - start < timedelta(seconds=60)
     assert start.utcoffset() == timedelta(0)
     assert start.microsecond % 1000 == 0
+
+
+async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A page is finished, its links added before, while the horizon is looked for."""
+    reading = await SqliteLedger.open(path, "books", clock=FakeClock())
+    writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    await reading.add([make_task("http://a.example/page")])
+    link = documents.document(make_task("http://a.example/link", priority=5))
+    descending = sqlite._descending
+
+    def changed_behind_the_first(db, statement, bounds):
+        for priority in descending(db, statement, bounds):
+            writing.execute(
+                "INSERT INTO books (id, url, host, callback, depth, priority, status, due, "
+                "update_time, create_time, fence, settled, retry, lost) "
+                "VALUES (?, ?, ?, 'parse', 1, 5, 0, 1, 1, 1, 0, 0, 0, 0)",
+                (link["_id"], link["url"], link["host"]),
+            )
+            writing.execute("UPDATE books SET status = 50, due = NULL WHERE priority = 0")
+            yield priority
+
+    monkeypatch.setattr(sqlite, "_descending", changed_behind_the_first)
+
+    assert await reading.horizon() == START
+
+    writing.close()
+    await reading.close()

@@ -17,6 +17,7 @@ from tests.docs import Site
 
 #: Long enough for operations to time out and be sent again, see `Server.uri`.
 OUTAGE = 4.0
+CONCURRENCY = 40
 
 
 class Server:
@@ -86,18 +87,22 @@ def log(tmp_path: Path) -> Path:
 
 def crawl(server: Server, site: Site, log: Path, *, ledger_give_up: str) -> Process:
     return Process(
-        server.uri, site.start, log, on_cue=False, concurrency=40, ledger_give_up=ledger_give_up
+        server.uri,
+        site.start,
+        log,
+        on_cue=False,
+        concurrency=CONCURRENCY,
+        ledger_give_up=ledger_give_up,
     )
 
 
-def assert_nothing_was_lost_or_failed(server: Server, site: Site) -> None:
+def assert_nothing_was_lost_or_failed(server: Server) -> None:
     expected = docs.walked("postgresql")
     rows = Store(server.uri).rows()
     assert {row.path for row in rows if row.status == Status.FINISHED} == expected.found
     assert {row.path for row in rows if row.status == Status.IGNORED} == expected.refused
     assert {row.path: row.items for row in rows if row.items} == dict.fromkeys(expected.pages, 1)
     assert {(row.retry, row.lost, row.lock) for row in rows} == {(0, 0, None)}
-    assert site.hits() == Counter(expected.found | expected.refused)
 
 
 def wait_out(seconds: float) -> None:
@@ -119,8 +124,10 @@ def test_a_crawl_waits_for_a_frozen_server_and_loses_nothing(
 
     assert "the ledger does not answer, trying again" in crawling.log
     assert "the ledger answers again" in crawling.log
+    assert_nothing_was_lost_or_failed(server)
     assert report["leases_lost"] == 0
-    assert_nothing_was_lost_or_failed(server, site)
+    expected = docs.walked("postgresql")
+    assert site.hits() == Counter(expected.found | expected.refused)
 
 
 @pytest.mark.parametrize("pages", [50, 500])
@@ -135,8 +142,10 @@ def test_a_crawl_waits_for_a_server_that_is_killed_and_restarted_and_loses_nothi
         server.start()
         report = crawling.drained(within=60)
 
-    assert report["leases_lost"] == 0
-    assert_nothing_was_lost_or_failed(server, site)
+    assert_nothing_was_lost_or_failed(server)
+    # A claim is not journaled: one that the server has forgotten is a repeated fetch.
+    repeated = site.hits().total() - len(site.hits())
+    assert repeated <= report["leases_lost"] <= 2 * CONCURRENCY
 
 
 @pytest.mark.parametrize("end", [Server.kill, Server.freeze])
@@ -147,8 +156,8 @@ def test_a_crawl_whose_server_stays_away_ends_with_an_error_that_says_so(
         wait_until(lambda: site.hits().total() >= 200)
 
         end(server)
-        code, report = crawling.end(within=30)
+        code, report = crawling.end(within=20)
 
     assert (code, report) == (LEDGER_UNAVAILABLE, {})
-    assert "LedgerUnavailableError: the ledger has not answered for 2 s" in crawling.log
+    assert "LedgerUnavailableError: the ledger has not answered for 2.0 s" in crawling.log
     assert "Traceback" not in crawling.log

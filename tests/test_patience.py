@@ -115,9 +115,7 @@ async def test_only_an_outage_is_waited_for(time: FakeTime, error: Exception):
     assert time.waits == []
 
 
-async def test_an_outage_is_told_and_its_end_too(
-    time: FakeTime, caplog: pytest.LogCaptureFixture
-):
+async def test_an_outage_is_told_and_its_end_too(time: FakeTime, caplog: pytest.LogCaptureFixture):
     await patient(minutes=1).insist(Away(2, error=LedgerUnavailableError("gone\x1b")))
 
     assert [getattr(record, "event", "") for record in caplog.records] == [

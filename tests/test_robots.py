@@ -1,6 +1,7 @@
 """robots.txt: asked once, obeyed, and never guessed at while nobody knows it."""
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -203,8 +204,7 @@ async def test_redirects_are_followed_to_another_host_too():
 def chain(hops: int) -> dict[str, Any]:
     urls = [ROBOTS, *(f"http://a.example/r{n}" for n in range(hops))]
     answers: dict[str, Any] = {
-        url: Replay(status=302, headers={"Location": target})
-        for url, target in zip(urls, urls[1:], strict=False)
+        url: Replay(status=302, headers={"Location": target}) for url, target in pairwise(urls)
     }
     return answers | {urls[-1]: NO_PRIVATE}
 

@@ -204,8 +204,7 @@ def test_every_setting_can_be_set_by_the_environment():
     [
         (
             {"project": {"concurency": 5}},
-            "there is no setting 'concurency' (from [tool.crawlcw] in pyproject.toml): "
-            "did you mean concurrency?",
+            "'concurency' (from [tool.crawlcw] in pyproject.toml): did you mean concurrency?",
         ),
         (
             {"environment": {"CRAWLCW_MAX_PAGE": "5"}},

@@ -107,10 +107,7 @@ def test_a_process_of_another_machine_is_never_known_to_be_dead(child: Child):
 
 def test_the_name_of_a_process_may_hold_anything(tmp_path: pytest.TempPathFactory):
     """`/proc/<pid>/stat` has it in the middle, unquoted."""
-    code = (
-        "import ctypes, sys\n"
-        "ctypes.CDLL(None).prctl(15, b'a) Z 1 (b', 0, 0, 0)\n" + CHILD
-    )
+    code = "import ctypes, sys\nctypes.CDLL(None).prctl(15, b'a) Z 1 (b', 0, 0, 0)\n" + CHILD
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

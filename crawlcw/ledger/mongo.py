@@ -62,6 +62,7 @@ _ITEMS_INSIDE = 8 << 20
 _LARGEST_ITEM = 15 << 20
 _CLOCK_CHECK = 60.0
 _FIRST_ANSWER = 5.0
+_LAST_ANSWER = 1.0
 _ITEM_BATCH = 200
 _RESUMES = 5
 
@@ -653,10 +654,13 @@ class MongoLedger:
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
         if self._client is not None:
-            closing = self._client.close()
-            # PyMongo's close is a coroutine, Motor's is not.
-            if inspect.isawaitable(closing):
-                await closing
+            # The driver says goodbye to the server, and would wait for ever for a
+            # frozen one: `timeoutMS` does not count here.
+            with pymongo.timeout(_LAST_ANSWER):
+                closing = self._client.close()
+                # PyMongo's close is a coroutine, Motor's is not.
+                if inspect.isawaitable(closing):
+                    await closing
 
 
 #: What grows with a task's results; `page` leaves it out.

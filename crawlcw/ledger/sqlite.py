@@ -286,10 +286,13 @@ class SqliteLedger:
 
     def _horizon(self, db: sqlite3.Connection) -> datetime | None:
         # One look a priority: the earliest due of each is the first in the index.
-        firsts = [
-            _number(db, self._sql.first_due, {"priority": priority})
-            for priority in self._priorities(db)
-        ]
+        # All of one moment: links may be added above a priority already seen
+        # while their page, below it, is finished, and nothing would be found.
+        with _snapshot(db):
+            firsts = [
+                _number(db, self._sql.first_due, {"priority": priority})
+                for priority in self._priorities(db)
+            ]
         return _moment(min(firsts)) if firsts else None
 
     async def counts(self) -> Counts:
@@ -603,6 +606,17 @@ def _transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+@contextmanager
+def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
+    """Read all that is read inside as of one moment."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if db.in_transaction:
+            db.execute("COMMIT")
 
 
 def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -> None:

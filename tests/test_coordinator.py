@@ -1,0 +1,416 @@
+"""Claiming ahead: enough, never too much, and seldom while there is nothing to do."""
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from crawlcw import coordinator
+from crawlcw.coordinator import Coordinator
+from crawlcw.leases import HeldLeases
+from crawlcw.ledger.protocol import Claimed, Committed
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.patience import Patience
+from crawlcw.robots import Robots
+from crawlcw.settings import Settings
+from crawlcw.stats import Stats
+from crawlcw.task import Lease, Task
+from crawlcw.testing import Replay, ReplayDownloader
+from crawlcw.transitions import Settlement
+from tests.ledgers import START, make_task, make_tasks, success
+
+T = TypeVar("T")
+
+
+class QuickSelector(selectors.DefaultSelector):
+    """Does not wait for a time to come, but lets it be come; only threads are waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = 0.0
+        self.busy = 0  #: calls that are under way in threads
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout <= 0 or self.busy:
+            return super().select(timeout)
+        ready = super().select(0)
+        if not ready:
+            self.skipped += timeout
+        return ready
+
+
+class QuickLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps to the next timer instead of waiting for it."""
+
+    def __init__(self) -> None:
+        self.selector = QuickSelector()
+        self._now = super().time
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self._now() + self.selector.skipped
+
+
+class Counted(SqliteLedger):
+    """Counts what it is asked, and what is claimed and not yet fetched; keeps the loop's time."""
+
+    @classmethod
+    async def opened(cls, path: Path) -> "Counted":
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ledger = await cls.open(
+            path, "books", clock=lambda: START + timedelta(seconds=loop.time() - began)
+        )
+        ledger.asked: list[tuple[str, float]] = []
+        ledger.claimed: set[bytes] = set()
+        ledger.most = 0
+        return ledger
+
+    async def _ask(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        self.asked.append((what, loop.time()))
+        busy = loop.selector if isinstance(loop, QuickLoop) else QuickSelector()
+        busy.busy += 1
+        try:
+            return await operation()
+        finally:
+            busy.busy -= 1
+
+    async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
+        operation = super().page
+        return await self._ask("page", lambda: operation(limit=limit, hosts=hosts))
+
+    async def horizon(self) -> datetime | None:
+        return await self._ask("horizon", super().horizon)
+
+    async def claim(self, tasks: Sequence[Task], **options: Any) -> Claimed:
+        operation = super().claim
+        claimed = await self._ask("claim", lambda: operation(tasks, **options))
+        self.claimed |= {lease.task.id for lease in claimed.leases}
+        self.most = max(self.most, len(self.claimed))
+        return claimed
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        operation = super().commit
+        return await self._ask("commit", lambda: operation(settlements))
+
+    async def release(self, leases: Sequence[Lease]) -> int:
+        operation = super().release
+        return await self._ask("release", lambda: operation(leases))
+
+
+class Around:
+    """A coordinator on a ledger, and a crowd that works on what it hands out."""
+
+    def __init__(self, ledger: Counted, *, robots: Any = None, **settings: Any) -> None:
+        self.ledger = ledger
+        self.settings = Settings(**settings)
+        self.held = HeldLeases()
+        self.stats = Stats()
+        self.starts: list[tuple[float, str]] = []
+        loop = asyncio.get_running_loop()
+        web = ReplayDownloader({"http://example.com/robots.txt": robots} if robots else {})
+        self.coordinator = Coordinator(
+            ledger,
+            settings=self.settings,
+            robots=Robots(web, self.settings, clock=loop.time),
+            held=self.held,
+            stats=self.stats,
+            patience=Patience(timedelta(minutes=1)),
+            worker="a",
+        )
+
+    async def work(self, *, seconds: float = 0.0, number: int = 1) -> None:
+        """Finish page after page, each after *seconds*, like *number* fetchers do."""
+        await asyncio.gather(*(self._fetcher(seconds) for _ in range(number)))
+
+    async def _fetcher(self, seconds: float) -> None:
+        while True:
+            lease = await self.coordinator.queue.get()
+            self.starts.append((asyncio.get_running_loop().time(), lease.task.url))
+            await asyncio.sleep(seconds)
+            self.ledger.claimed.discard(lease.task.id)
+            self.coordinator.fetched(lease)
+            settlement = success(self.ledger, lease)
+            await self.ledger.commit([settlement])
+            self.stats.record(settlement)
+            self.held.end([lease])
+            self.coordinator.written(more=False)
+
+    async def stopped_after(self, seconds: float, *, work: float = 0.0) -> None:
+        """Let it run for a while."""
+        running = asyncio.create_task(self.until_it_ends(seconds=work))
+        await asyncio.sleep(seconds)
+        self.coordinator.stop()
+        assert await running == "stopped"
+
+    async def until_it_ends(self, *, seconds: float = 0.0) -> str:
+        workers = asyncio.create_task(self.work(seconds=seconds, number=self.settings.concurrency))
+        self.coordinator.seeded()
+        reason = await self.coordinator.run()
+        workers.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await workers
+        return reason
+
+
+def quickly(
+    main: Callable[[Counted], Awaitable[None]], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run *main* on a loop that does not wait, the coordinator's clock with it."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(coordinator, "time", _LoopTime(loop))
+        ledger = await Counted.opened(path / "ledger.db")
+        try:
+            await main(ledger)
+        finally:
+            await ledger.close()
+
+    with asyncio.Runner(loop_factory=QuickLoop) as runner:
+        runner.run(run())
+
+
+class _LoopTime:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.monotonic = loop.time
+
+
+def test_an_empty_ledger_is_drained_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        assert await Around(ledger).until_it_ends() == "drained"
+        assert [what for what, _ in ledger.asked] == ["page", "horizon"]
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_all_that_is_due_is_handed_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(300))
+        around = Around(ledger, concurrency=20)
+
+        assert await around.until_it_ends(seconds=0.1) == "drained"
+
+        assert sorted(url for _, url in around.starts) == sorted(
+            task.url for task in make_tasks(300)
+        )
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("per_host", [0, 1, 8])
+@pytest.mark.parametrize("concurrency", [1, 7, 20])
+def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_host: int, concurrency: int
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(100))
+        await ledger.add([make_task(f"http://other.example/{n}") for n in range(100)])
+        around = Around(ledger, concurrency=concurrency, per_host_concurrency=per_host)
+
+        await around.until_it_ends(seconds=0.1)
+
+        assert len(around.starts) == 200
+        assert ledger.most <= concurrency + 2 * concurrency
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_host_that_asks_for_it_is_served_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(10))
+        around = Around(ledger, robots=Replay(body="User-agent: *\nCrawl-delay: 5\n"))
+
+        await around.until_it_ends()
+
+        times = [time for time, _ in around.starts]
+        waits = [later - earlier for earlier, later in pairwise(times)]
+        assert len(times) == 10
+        # The loop's clock and the ledger's threads are real in between.
+        assert all(4.99 <= wait < 5.5 for wait in waits), waits
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_slow_host_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(200))
+        await ledger.add([make_task(f"http://quick.example/{n}") for n in range(200)])
+        around = Around(
+            ledger, concurrency=10, robots=Replay(body="User-agent: *\nCrawl-delay: 60\n")
+        )
+
+        await around.stopped_after(20, work=0.1)
+
+        # 8 at once, 0.1 s each: it could have been done in 2.5 s.
+        assert sum(url.startswith("http://quick.") for _, url in around.starts) == 200
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_many_slow_hosts_are_served_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        for host in range(20):
+            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
+        around = Around(ledger, concurrency=20, delay="1s")
+
+        await around.stopped_after(40, work=0.1)
+
+        # 20 hosts at one page a second: it could have been done in 20 s.
+        assert len(around.starts) == 400
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task(due=START + timedelta(seconds=100))])
+        around = Around(ledger)
+        began = asyncio.get_running_loop().time()
+
+        assert await around.until_it_ends() == "drained"
+
+        ((time, _),) = around.starts
+        assert 99.9 <= time - began <= 102
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        # Somebody else's, which may never end.
+        await ledger.add([make_task(due=START + timedelta(days=1))])
+        began = asyncio.get_running_loop().time()
+
+        await Around(ledger).stopped_after(660)
+
+        asked = [time - began for _, time in ledger.asked]
+        assert sum(time < 60 for time in asked) <= 40, "it looks more often at first"
+        assert sum(time >= 600 for time in asked) <= 20
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One slow host, far more tasks than it can serve: nothing but time brings room."""
+
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(1000))
+        around = Around(ledger, concurrency=10, delay="10s")
+
+        await around.stopped_after(60)
+
+        asked = [what for what, _ in ledger.asked]
+        assert len(around.starts) <= 7
+        assert asked.count("page") <= 60, "one a second is plenty"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_it_does_not_end_before_the_seeds_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        around = Around(ledger)
+        running = asyncio.create_task(around.coordinator.run())
+
+        await asyncio.sleep(30)
+        assert not running.done()
+        around.coordinator.seeded()
+
+        assert await running == "drained"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_it_does_not_end_while_another_process_has_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task()])
+        (lease,) = (
+            await ledger.claim(
+                await ledger.page(limit=1), worker="b", lease=timedelta(hours=1), max_lost=3
+            )
+        ).leases
+        around = Around(ledger)
+        running = asyncio.create_task(around.until_it_ends())
+
+        await asyncio.sleep(30)
+        assert not running.done()
+        await ledger.commit([success(ledger, lease)])
+
+        assert await running == "drained"
+        assert around.starts == []
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_dead_workers_task_is_taken_when_its_lease_has_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task()])
+        await ledger.claim(
+            await ledger.page(limit=1), worker="b", lease=timedelta(seconds=60), max_lost=3
+        )
+        around = Around(ledger)
+        began = asyncio.get_running_loop().time()
+
+        assert await around.until_it_ends() == "drained"
+
+        ((time, _),) = around.starts
+        assert 59 <= time - began <= 90, "within one and a half leases"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_what_is_not_begun_with_is_given_back_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(100))
+        around = Around(ledger, concurrency=10, per_host_concurrency=3)
+        running = asyncio.create_task(around.coordinator.run())
+        await asyncio.sleep(1)
+
+        around.coordinator.stop()
+
+        assert await running == "stopped"
+        undispatched = around.coordinator.undispatched()
+        assert {lease.task.id for lease in undispatched} == ledger.claimed
+        assert around.coordinator.undispatched() == []
+        await asyncio.wait_for(around.coordinator.idle(), 1)
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_lost_leases_are_not_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
+        around = Around(ledger, concurrency=4, per_host_concurrency=1)
+        running = asyncio.create_task(around.coordinator.run())
+        first = await around.coordinator.queue.get()
+        lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
+
+        around.coordinator.lost(lost)
+        around.coordinator.fetched(first)
+        second = await around.coordinator.queue.get()
+        around.coordinator.fetched(second)
+
+        assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
+        await asyncio.sleep(5)
+        assert around.coordinator.queue.empty()
+        around.coordinator.stop()
+        await running
+
+    quickly(main, tmp_path, monkeypatch)
