@@ -78,6 +78,7 @@ def _is_utf8(body: bytes) -> bool:
     try:
         body.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A body that was cut inside a character is still UTF-8.
-        return error.start >= len(body) - 3 and "unexpected end" in error.reason
+        # A body that was cut inside a character is still UTF-8, if it had others.
+        cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
+        return cut and not body[: error.start].isascii()
     return True

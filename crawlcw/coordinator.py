@@ -31,6 +31,10 @@ _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
 _LARGEST_PAGE = 5_000
 _FEW_CLAIMS = 32
+_HOSTS_AT_ONCE = 100
+_CROWDED_LOOK = 0.5
+#: How many times the prefetch is held in all, hosts with a delay included.
+_MOST_HELD = 4
 
 
 class Coordinator:
@@ -59,6 +63,8 @@ class Coordinator:
             concurrency=settings.per_host_concurrency, delay=settings.delay, lease=settings.lease
         )
         self._opening: set[str] = set()
+        #: Hosts that were seen to have more tasks due than there was room for.
+        self._crowded: set[str] = set()
         self._in_flight = 0
         self._changed = asyncio.Event()
         self._seeding = True
@@ -87,8 +93,7 @@ class Coordinator:
                 if self._pages_left() <= 0:
                     reason = "max-pages"
                     break
-                due = self._is_low() and time.monotonic() >= self._look_at
-                if due and await self._look(opening):
+                if await self._look(opening):
                     reason = "drained"
                     break
                 self.dispatch()
@@ -105,7 +110,9 @@ class Coordinator:
     def wake(self) -> None:
         """Look at the ledger again: there may be more to claim."""
         self._idle = _SHORTEST_IDLE
-        self._look_at = 0.0
+        # Where hosts have more than enough already, new tasks are seldom of others.
+        soon = time.monotonic() + _CROWDED_LOOK if self._crowded else 0.0
+        self._look_at = min(self._look_at, soon)
         self._changed.set()
 
     def written(self, *, more: bool) -> None:
@@ -124,7 +131,9 @@ class Coordinator:
         self._in_flight -= 1
         self._lanes.finished(lease.task.host, now=time.monotonic())
         self.dispatch()
-        if self._in_flight == 0 or self._is_low():
+        host = lease.task.host
+        hungry = host in self._crowded and self._lanes.is_hungry(host)
+        if self._in_flight == 0 or hungry or self._is_low():
             self._changed.set()
 
     def lost(self, task_ids: set[bytes]) -> None:
@@ -166,29 +175,61 @@ class Coordinator:
     def _unwritten(self) -> int:
         return max(0, len(self._held) - self._in_flight - self._lanes.waiting)
 
+    def _room(self) -> int:
+        """Return how many more tasks to hold: of hosts without a delay, and in all."""
+        lanes = self._lanes
+        fast = self._prefetch - (lanes.waiting - lanes.waiting_slow)
+        return min(fast, _MOST_HELD * self._prefetch - lanes.waiting)
+
     def _is_low(self) -> bool:
-        return self._lanes.waiting <= self._prefetch // 2
+        return self._room() >= max(1, self._prefetch // 2)
+
+    def _hungry(self) -> list[str]:
+        return [host for host in self._crowded if self._lanes.is_hungry(host)][:_HOSTS_AT_ONCE]
 
     async def _look(self, opening: anyio.abc.TaskGroup) -> bool:
         """Claim what there is room for; return whether the ledger is drained."""
-        room = self._prefetch - self._lanes.waiting
+        if (room := self._room()) <= 0:
+            return False
+        if hungry := self._hungry():
+            await self._feed(hungry, room, opening)
+            return False
+        if not self._is_low() or time.monotonic() < self._look_at:
+            return False
+        return await self._look_around(room, opening)
+
+    async def _feed(self, hosts: list[str], room: int, opening: anyio.abc.TaskGroup) -> None:
+        """Claim tasks of hosts that were seen to have more than there was room for."""
+        limit = min(room, sum(self._lanes.room(host) for host in hosts))
+        page = await self._patience.insist(lambda: self._ledger.page(limit=limit, hosts=hosts))
+        if len(page) < limit:
+            self._crowded.difference_update(hosts)
+        await self._claim_all(self._wanted(page, room), opening)
+
+    async def _look_around(self, room: int, opening: anyio.abc.TaskGroup) -> bool:
+        """Claim tasks of any host; return whether the ledger is drained."""
         page = await self._patience.insist(lambda: self._ledger.page(limit=self._page_size))
         wanted = self._wanted(page, room)
         whole = len(page) == self._page_size
         # Where most tasks seen belong to hosts that have no room, look further.
         crowded = whole and len(wanted) < room
-        self._page_size = (
-            min(self._page_size * 2, _LARGEST_PAGE) if crowded else self._prefetch
-        )
+        self._page_size = min(self._page_size * 2, _LARGEST_PAGE) if crowded else self._prefetch
+        await self._claim_all(wanted, opening)
+        if not wanted and not whole and not self._crowded:
+            return await self._drained()
+        if wanted and not crowded:
+            self._idle = _SHORTEST_IDLE
+            self._look_at = 0.0
+        else:
+            # Only time brings room, or new hosts.
+            self._look_at = time.monotonic() + self._idle
+            self._idle = min(self._idle * 2, _LONGEST_IDLE)
+        return False
+
+    async def _claim_all(self, wanted: list[Task], opening: anyio.abc.TaskGroup) -> None:
         for start in range(0, len(wanted), self._claims_at_once):
             await self._claim(wanted[start : start + self._claims_at_once], opening)
             self.dispatch()
-        if wanted or whole:
-            self._idle = _SHORTEST_IDLE
-            # With a whole page seen and nothing to take, only time brings room.
-            self._look_at = 0.0 if wanted else time.monotonic() + self._idle
-            return False
-        return await self._drained()
 
     async def _claim(self, wanted: list[Task], opening: anyio.abc.TaskGroup) -> None:
         claimed = await self._patience.insist(
@@ -227,6 +268,8 @@ class Coordinator:
             if ahead < self._lanes.room(task.host):
                 taken[task.host] = ahead + 1
                 wanted.append(task)
+            else:
+                self._crowded.add(task.host)
         return wanted
 
     async def _open(self, host: str, url: str) -> None:
@@ -241,6 +284,10 @@ class Coordinator:
             self._opening.discard(host)
         asked = self._settings.obey_robots
         self._lanes.open(host, crawl_delay=delay, now=time.monotonic(), asked=asked)
+        if surplus := self._lanes.trim(host):
+            await self._patience.insist(lambda: self._ledger.release(surplus))
+            self._held.end(surplus)
+        self._crowded.add(host)
         self._changed.set()
 
     async def _drained(self) -> bool:
@@ -259,6 +306,8 @@ class Coordinator:
         """Wait for a change, for the next turn of a lane, or for the next look at the ledger."""
         now = time.monotonic()
         until = self._look_at if self._is_low() else now + _LONGEST_IDLE
+        if self._room() > 0 and self._hungry():
+            return
         turn = self._lanes.next_turn()
         if turn is not None and self._in_flight < self._settings.concurrency:
             until = min(until, turn)

@@ -223,7 +223,8 @@ class Crawl:
         added = await self._patience.insist(lambda: self.ledger.add(batch))
         for task, why in added.rejected:
             logger.warning("cannot store %s: %s", printable(task.url), printable(why))
-        self._known.add(task.id for task in batch)
+        rejected = {task.id for task, _ in added.rejected}
+        self._known.add(task.id for task in batch if task.id not in rejected)
         self.stats.links_added += added.new
         self._coordinator.wake()
 

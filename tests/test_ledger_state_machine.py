@@ -134,7 +134,9 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def claim(self, client, page, worker) -> int:
         before = {task.id: self.record(task.id).task for task in page}
-        answer = self.run(self.clients[client].claim(page, worker=worker, lease=LEASE, max_lost=3))
+        # No two processes have one name.
+        name = f"{worker}{client}"
+        answer = self.run(self.clients[client].claim(page, worker=name, lease=LEASE, max_lost=3))
         assert len(answer.leases) + answer.missed + answer.abandoned == len(page)
         for lease in answer.leases:
             assert before[lease.task.id].due <= self.store.clock.time
@@ -225,10 +227,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(client=some_client, worker=st.sampled_from("ab"))
     def leave(self, client, worker):
-        self.run(self.clients[client].leave(worker))
+        name = f"{worker}{client}"
+        self.run(self.clients[client].leave(name))
 
         for record in self.seen.values():
-            if record and (record.task.lock or "").startswith(f"{worker}:"):
+            if record and (record.task.lock or "").startswith(f"{name}:"):
                 assert self.record(record.task.id).task.due <= self.store.clock.time
 
     @rule(seconds=st.sampled_from([0.001, 20, 61]))

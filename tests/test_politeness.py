@@ -144,9 +144,8 @@ def test_emptied_lanes_give_up_all_that_waits_and_can_be_filled_again():
         (0, 0, 1 << 30),  # nothing limits it
         (8, 0, 32),  # a few turns
         (1, 0, 4),
-        (0, 1, 30),  # what is served in half a lease of 60 s
-        (8, 1, 30),
-        (8, 5, 6),
+        (0, 1, 5),  # what is served in five seconds
+        (8, 2, 2),
         (8, 100, 1),  # a host slower than that gets one all the same
     ],
 )
@@ -154,6 +153,15 @@ def test_room_is_what_a_host_can_serve_soon(concurrency: int, delay: float, room
     lanes = Lanes(
         concurrency=concurrency, delay=timedelta(seconds=delay), lease=timedelta(seconds=60)
     )
+
+    lanes.open("a.example", crawl_delay=0, now=0, asked=False)
+
+    assert lanes.room("a.example") == room
+
+
+@pytest.mark.parametrize(("concurrency", "room"), [(0, 8), (1, 1), (8, 8)])
+def test_room_is_one_turn_until_robots_txt_is_known(concurrency: int, room: int):
+    lanes = Lanes(concurrency=concurrency, delay=timedelta(0), lease=timedelta(seconds=60))
 
     assert lanes.room("a.example") == room
 
@@ -166,7 +174,17 @@ def test_room_is_less_by_what_waits_and_never_negative():
         lanes.add(lease(f"http://a.example/{n}"), now=0)
 
     assert lanes.room("a.example") == 0
-    assert lanes.room("b.example") == 4
+    assert lanes.room("b.example") == 1
+
+
+def test_what_is_more_than_a_slow_host_is_worth_is_given_back():
+    lanes = lanes_of(*(f"http://a.example/{n}" for n in range(5)))
+
+    lanes.open("a.example", crawl_delay=2.5, now=0, asked=True)
+    surplus = lanes.trim("a.example")
+
+    assert [each.task.url for each in surplus] == [f"http://a.example/{n}" for n in (2, 3, 4)]
+    assert (lanes.waiting, lanes.waiting_slow) == (2, 2)
 
 
 def test_idle_hosts_are_forgotten_above_a_number_and_busy_ones_are_not(
