@@ -1,8 +1,9 @@
 """Deciding what is worked on next: page, claim, lane, queue.
 
 The coordinator never fetches and never parses. It claims ahead, on low water
-rather than on a timer, at most twice as many tasks as there are fetchers, so that
-they have work while the ledger is asked for more; it sleeps until something changes or the next task is due; and it ends when the ledger has
+rather than on a timer, at most twice as many tasks as there are fetchers, so
+that they have work while the ledger is asked for more; it sleeps until
+something changes or the next task is due; and it ends when the ledger has
 nothing that ever will be due.
 """
 
@@ -31,6 +32,7 @@ _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
 _LARGEST_PAGE = 5_000
 _FEW_CLAIMS = 32
+_MANY_CLAIMS = 64
 _HOSTS_AT_ONCE = 100
 _CROWDED_LOOK = 0.5
 #: How many times the prefetch is held in all, hosts with a delay included.
@@ -71,8 +73,8 @@ class Coordinator:
         self._stopping = False
         self._prefetch = 2 * settings.concurrency
         self._page_size = self._prefetch
-        # One at a time they take a while: let fetchers begin with the first ones.
-        self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else self._prefetch
+        # Claims take a while: let fetchers begin with the first ones.
+        self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else _MANY_CLAIMS
         self._shuffles = False
         self._idle = _SHORTEST_IDLE
         self._look_at = 0.0  #: when a look at the ledger is next worth its while
@@ -213,7 +215,7 @@ class Coordinator:
         whole = len(page) == self._page_size
         # Where most tasks seen belong to hosts that have no room, look further.
         crowded = whole and len(wanted) < room
-        self._page_size = min(self._page_size * 2, _LARGEST_PAGE) if crowded else self._prefetch
+        self._page_size = min(self._page_size * 2, _LARGEST_PAGE) if crowded else 100
         await self._claim_all(wanted, opening)
         if not wanted and not whole and not self._crowded:
             return await self._drained()

@@ -111,6 +111,8 @@ class Robots:
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
                 return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
+            if error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT):
+                raise  # its pages are refused for the same reason, for good
             raise FetchError(
                 Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
             ) from error

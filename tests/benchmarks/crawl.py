@@ -153,8 +153,13 @@ def main() -> None:
     parser.add_argument("--only", default="", help="engines whose name has this text")
     arguments = parser.parse_args()
     site = subprocess.Popen(
-        [sys.executable, "-m", "tests.static_site", str(arguments.folder)]
-        + ["--copies", str(arguments.copies)],
+        [
+            sys.executable,
+            "-m",
+            "tests.static_site",
+            str(arguments.folder),
+            f"--copies={arguments.copies}",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
