@@ -41,7 +41,7 @@ class Spider:
 
     name: ClassVar[str] = ""
     start_urls: Iterable[str] = ()
-    #: Hosts that links are followed to, with all below them; `("*",)` for all.
+    #: Hosts that links are followed to, with all below them; `"*"` for all.
     #: None: the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
@@ -93,7 +93,7 @@ def check(spider: Spider) -> None:
     # It is read more than once, and an iterator would be empty the second time.
     if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
         raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: make it a list")
-    if isinstance(spider.allowed_hosts, str):
+    if isinstance(spider.allowed_hosts, str) and spider.allowed_hosts != "*":
         raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
     if not isinstance(spider.settings, Settings):
         raise SpiderError(f"{kind}.settings must be a crawlcw.Settings(...)")

@@ -47,6 +47,7 @@ def test_good_spiders_pass():
     check(Seeded())
     check(spider_with(start_urls=("http://a.example/", "https://b.example:8443/x?y")))
     check(spider_with(allowed_hosts=("*",), settings=Settings(concurrency=1)))
+    check(spider_with(allowed_hosts="*"))
 
 
 async def _coroutine(self: Spider) -> None: ...
@@ -159,6 +160,7 @@ def test_the_scope_is_what_the_spider_allows_or_else_the_hosts_it_starts_from():
     assert scope(spider_with(start_urls=["http://A.example:8080/x"])) == {"a.example:8080"}
     assert scope(spider_with(allowed_hosts=[" B.example "])) == {"b.example"}
     assert scope(spider_with(allowed_hosts=())) == frozenset()
+    assert scope(spider_with(allowed_hosts="*")) == {"*"}
     assert scope(Seeded()) is None
 
 

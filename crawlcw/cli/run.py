@@ -63,13 +63,10 @@ def command(
     log_format: str,
     quiet: bool,
 ) -> int:
-    r"""Crawl SPIDER, or go on with a crawl that was ended.
+    """Crawl SPIDER, or go on with a crawl that was ended.
 
-    \b
-    SPIDER is one of
-      a name               of a spider in ./spiders/*.py
-      file.py              or file.py:Class
-      package.module:Class
+    SPIDER is the name of a spider in ./spiders/*.py, a path (file.py, or
+    file.py:Class), or package.module:Class.
 
     Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
     CRAWLCW_* variables and -s, the last wins. SIGINT or SIGTERM ends softly:
