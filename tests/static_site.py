@@ -1,6 +1,6 @@
 """A whole site from memory, in a process of its own, as cheap as Python can serve it.
 
-    python -m tests.static_site FOLDER
+    python -m tests.static_site FOLDER...
 
 Prints its port, serves until it is ended, and answers `/__hits__` with how often
 each path was asked for. `--fail-every N` answers 503 to every Nth page, and
@@ -20,11 +20,11 @@ import uvloop
 
 
 class Site:
-    """The pages of a folder, and how often each was asked for."""
+    """The pages of one or more folders, and how often each was asked for."""
 
     def __init__(
         self,
-        folder: Path,
+        folders: list[Path],
         *,
         copies: int = 1,
         fail_every: int = 0,
@@ -35,16 +35,16 @@ class Site:
         self.latency = latency
         self._stall_after = stall_after
         self._requests = 0
-        found = {
-            "/" + path.relative_to(folder).as_posix(): _answer(200, path.read_bytes(), path.name)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.suffix in (".html", ".txt", ".css", ".js")
-        }
-        self._pages = found
-        if copies > 1:
-            places = [f"/{number}" for number in range(copies)]
-            self._pages = {place + path: page for place in places for path, page in found.items()}
-            links = "".join(f'<a href="{place}/index.html">{place}</a>' for place in places)
+        sites = [_pages(folder) for folder in folders] * copies
+        self._pages = sites[0]
+        if len(sites) > 1:
+            self._pages = {
+                f"/{number}{path}": page
+                for number, site in enumerate(sites)
+                for path, page in site.items()
+            }
+            places = range(len(sites))
+            links = "".join(f'<a href="/{place}/index.html">{place}</a>' for place in places)
             self._pages["/index.html"] = _answer(200, links.encode(), "index.html")
         pages = [path for path in self._pages if path.endswith(".html")]
         self._failing = set(pages[::fail_every]) if fail_every else set()
@@ -66,6 +66,14 @@ class Site:
         if path in self._failing:
             return _answer(503, b"busy", "busy.txt")
         return self._pages.get(path) or _answer(404, b"not here", "missing.txt")
+
+
+def _pages(folder: Path) -> dict[str, bytes]:
+    return {
+        "/" + path.relative_to(folder).as_posix(): _answer(200, path.read_bytes(), path.name)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix in (".html", ".txt", ".css", ".js")
+    }
 
 
 def _answer(status: int, body: bytes, name: str) -> bytes:
@@ -115,14 +123,14 @@ async def serve(site: Site) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--copies", type=int, default=1, help="serve so many sites alike")
     parser.add_argument("--fail-every", type=int, default=0)
     parser.add_argument("--stall-after", type=int, default=0)
     parser.add_argument("--latency", type=int, default=0, help="milliseconds")
     arguments = parser.parse_args()
     site = Site(
-        arguments.folder,
+        arguments.folders,
         copies=arguments.copies,
         fail_every=arguments.fail_every,
         stall_after=arguments.stall_after,

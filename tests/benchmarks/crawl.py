@@ -29,7 +29,8 @@ from yarl import URL
 
 from crawlcw import Settings, Spider, run_spider
 
-DOCS = Path("/usr/share/doc/postgresql-doc-15/html")
+#: Debian's packages python3.11-doc and postgresql-doc-15.
+DOCS = [Path("/usr/share/doc/python3.11/html"), Path("/usr/share/doc/postgresql-doc-15/html")]
 CONCURRENCY = 100
 
 
@@ -145,9 +146,9 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--folder", type=Path, default=DOCS, help="a folder of HTML with index.html"
+        "--folder", type=Path, action="append", help="a folder of HTML with index.html; repeatable"
     )
-    parser.add_argument("--copies", type=int, default=5, help="crawl so many copies of it")
+    parser.add_argument("--copies", type=int, default=3, help="crawl so many copies of them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--mongodb", default=os.environ.get("CRAWLCW_TEST_MONGODB_URI"))
     parser.add_argument("--only", default="", help="engines whose name has this text")
@@ -157,7 +158,7 @@ def main() -> None:
             sys.executable,
             "-m",
             "tests.static_site",
-            str(arguments.folder),
+            *map(str, arguments.folder or DOCS),
             f"--copies={arguments.copies}",
         ],
         stdout=subprocess.PIPE,
