@@ -304,7 +304,7 @@ class MongoLedger:
         try:
             with _mapped():
                 found = await self._tasks.find_one_and_update(
-                    guard, _update(change), projection={"_id": 1}, hint="_id_"
+                    guard, _claim(change), projection={"_id": 1}, hint="_id_"
                 )
         except LedgerUnavailableError:
             self._unsure[task.id] = (token, task)
@@ -665,6 +665,7 @@ class MongoLedger:
 
 #: What grows with a task's results; `page` leaves it out.
 _RESULTS = ("errors", "response", "items")
+_CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
 _MUTABLE = ("status", "due", "lock", "fence", "settled", "retry", "lost", "reason")
 _ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
 
@@ -684,6 +685,9 @@ def _client(url: str, driver: str) -> Any:
         # The driver itself waits for ever for a server that is frozen.
         "timeoutMS": 10_000,
         "serverSelectionTimeoutMS": 5_000,
+        # Every operation here may be sent again, and is, by whoever waits for
+        # it; the driver's own way costs the server a second write for each claim.
+        "retryWrites": False,
         "appname": "crawlcw",
     }
     given = url.partition("?")[2].lower()
@@ -745,6 +749,14 @@ def _update(change: Change) -> dict[str, Any]:
         errors = [documents.error_document(change.error)]
         update["$push"] = {"errors": {"$each": errors, "$slice": -transitions.KEPT_ERRORS}}
     return update
+
+
+def _claim(change: Change) -> dict[str, Any]:
+    """Return the update of a claim: only what it changes, since there are so many."""
+    if change.error is not None:
+        return _update(change)  # not claimed, but given up
+    fields = documents.changed(change)
+    return {"$set": {name: fields[name] for name in _CLAIMED}}
 
 
 def _outcome(change: Change) -> dict[str, Any]:
