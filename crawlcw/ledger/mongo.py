@@ -64,6 +64,7 @@ _CLOCK_CHECK = 60.0
 _FIRST_ANSWER = 5.0
 _LAST_ANSWER = 1.0
 _ITEM_BATCH = 200
+_RESETS_AT_ONCE = 5_000
 _RESUMES = 5
 
 _BY_HOST = "host_priority_due"
@@ -261,7 +262,9 @@ class MongoLedger:
             hint = _BY_HOST
         with _mapped():
             cursor = self._tasks.find(due, dict.fromkeys(_RESULTS, 0))
-            cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
+            # Without a batch size the server answers 101 and waits to be asked for the rest.
+            cursor = cursor.sort([("priority", -1), ("due", 1)]).hint(hint)
+            cursor = cursor.limit(limit).batch_size(limit)
             return [documents.task(found) for found in await cursor.to_list(limit)]
 
     async def claim(
@@ -359,6 +362,7 @@ class MongoLedger:
         """Return the leases which the ledger shows for the claims (id -> token and task before)."""
         wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
         cursor = self._tasks.find(wanted, dict.fromkeys(_MUTABLE, 1)).hint("_id_")
+        cursor = cursor.batch_size(len(claims) + 1)
         leases = []
         for found in await cursor.to_list(None):
             token, task = claims[bytes(found["_id"])]
@@ -479,8 +483,18 @@ class MongoLedger:
             )
 
     async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
-        """Reset the chosen failures with one update for each status."""
+        """Reset the chosen failures a few thousand at a time, within the time limit of each."""
         now = self.now()
+        total = 0
+        for chosen in _failures(selection, until=now):
+            with _mapped():
+                if dry_run:
+                    total += await self._tasks.count_documents(chosen, hint=_BY_STATUS)
+                else:
+                    total += await self._reset(chosen, now)
+        return total
+
+    async def _reset(self, chosen: dict[str, Any], now: datetime) -> int:
         reset = {
             "$set": {
                 "status": int(Status.TODO),
@@ -492,14 +506,16 @@ class MongoLedger:
             "$unset": {"reason": ""},
         }
         total = 0
-        for chosen in _failures(selection):
-            with _mapped():
-                if dry_run:
-                    total += await self._tasks.count_documents(chosen, hint=_BY_STATUS)
-                else:
-                    result = await self._durable.update_many(chosen, reset, hint=_BY_STATUS)
-                    total += result.modified_count
-        return total
+        while True:
+            cursor = self._tasks.find(chosen, {"_id": 1}).hint(_BY_STATUS)
+            cursor = cursor.limit(_RESETS_AT_ONCE).batch_size(_RESETS_AT_ONCE)
+            ids = [found["_id"] for found in await cursor.to_list(None)]
+            if not ids:
+                return total
+            result = await self._durable.update_many(
+                {"_id": {"$in": ids}, **chosen}, reset, hint="_id_"
+            )
+            total += result.modified_count
 
     async def horizon(self) -> datetime | None:
         """Seek the earliest `due` of each priority there is; there are few."""
@@ -792,7 +808,7 @@ def _lease_read(task: Task, found: Mapping[str, Any]) -> Lease:
     return Lease(task=before, token=found["lock"], fence=found["fence"], expires=found["due"])
 
 
-def _failures(selection: Selection) -> Iterator[dict[str, Any]]:
+def _failures(selection: Selection, *, until: datetime) -> Iterator[dict[str, Any]]:
     """Yield a filter for each status whose tasks may be brought back."""
     for status in Status:
         reasons = [str(r) for r in Reason if transitions.retries(status, r)]
@@ -800,9 +816,15 @@ def _failures(selection: Selection) -> Iterator[dict[str, Any]]:
             reasons = [reason for reason in reasons if reason == selection.reason]
         if not reasons:
             continue
-        chosen: dict[str, Any] = {"status": int(status), "reason": {"$in": reasons}}
+        # What fails again meanwhile is not brought back once more.
+        failed_at = {"$lte": until}
         if selection.since is not None:
-            chosen["update_time"] = {"$gte": selection.since}
+            failed_at["$gte"] = selection.since
+        chosen: dict[str, Any] = {
+            "status": int(status),
+            "reason": {"$in": reasons},
+            "update_time": failed_at,
+        }
         if selection.host is not None:
             chosen["host"] = selection.host
         yield chosen
