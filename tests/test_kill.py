@@ -159,13 +159,16 @@ def test_processes_on_one_ledger_share_the_work_and_record_each_page_once(
 def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
     serve: Callable[..., Site], start: Start, store: Store
 ):
-    site = serve(latency=50)
+    # Slow enough for both to be seen at work, on a machine that is busy as well.
+    site = serve(latency=100)
     # With leases of 60 s a process looks for dead neighbours every 20 s.
     crawls = [start(site, on_cue=True, concurrency=10, lease="6s") for _ in range(2)]
     for crawl in crawls:
         crawl.cue()
-    wait_until(asked(site, for_pages=400))
+    wait_until(asked(site, for_pages=100))
     wait_until(lambda: all(store.held_by(crawl.pid) for crawl in crawls))
+    # What is taken back is due last: not too much may be left before it.
+    wait_until(asked(site, for_pages=900))
     killed, other = crawls
 
     killed.kill()
