@@ -116,8 +116,8 @@ class Crawl:
         `ledger_give_up`, and `SpiderError` where the spider's own `start`,
         `opened` or `closed` raises. Whatever is held is given back first.
         """
-        await bury_the_dead(self.ledger)
-        await self.ledger.join(self._worker)
+        await self._patience.insist(lambda: bury_the_dead(self.ledger))
+        await self._patience.insist(lambda: self.ledger.join(self._worker))
         released = 0
         try:
             with _spider_code("opened()"):
