@@ -215,7 +215,7 @@ class Coordinator:
         whole = len(page) == self._page_size
         # Where most tasks seen belong to hosts that have no room, look further.
         crowded = whole and len(wanted) < room
-        self._page_size = min(self._page_size * 2, _LARGEST_PAGE) if crowded else 100
+        self._page_size = min(self._page_size * 2, _LARGEST_PAGE) if crowded else self._prefetch
         await self._claim_all(wanted, opening)
         if not wanted and not whole and not self._crowded:
             return await self._drained()
