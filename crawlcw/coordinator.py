@@ -204,9 +204,12 @@ class Coordinator:
         """Claim tasks of hosts that were seen to have more than there was room for."""
         limit = min(room, sum(self._lanes.room(host) for host in hosts))
         page = await self._patience.insist(lambda: self._ledger.page(limit=limit, hosts=hosts))
-        if len(page) < limit:
+        wanted = self._wanted(page, room)
+        if len(page) < limit or not wanted:
+            # All of it is seen, or only what is held already: asking again at
+            # once would bring the same.
             self._crowded.difference_update(hosts)
-        await self._claim_all(self._wanted(page, room), opening)
+        await self._claim_all(wanted, opening)
 
     async def _look_around(self, room: int, opening: anyio.abc.TaskGroup) -> bool:
         """Claim tasks of any host; return whether the ledger is drained."""
