@@ -91,6 +91,8 @@ class Store:
         if self.url.startswith("mongodb"):
             return True
         with _reading(self.url) as database:
+            # Far less than a lease: who is frozen while this waits is not to lose any.
+            database.execute("PRAGMA busy_timeout = 200")
             try:
                 database.execute("BEGIN IMMEDIATE")
                 database.execute("ROLLBACK")

@@ -265,11 +265,11 @@ def test_sigint_twice_ends_at_once_and_loses_nothing(
 def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
     serve: Callable[..., Site], start: Start, store: Store
 ):
-    site = serve(latency=50)
+    site = serve(latency=150)
     frozen, other = (start(site, on_cue=True, concurrency=20, lease="2s") for _ in range(2))
     frozen.cue()
     other.cue()
-    wait_until(asked(site, for_pages=200))
+    wait_until(asked(site, for_pages=100))
 
     held = freeze_with_tasks_under_way(frozen, store)
     other.drained()
@@ -291,6 +291,7 @@ def freeze_with_tasks_under_way(process: Process, store: Store) -> set[str]:
     held: set[str] = set()
 
     def is_frozen() -> bool:
+        assert process.is_running(), process.log
         process.send(signal.SIGSTOP)
         if store.is_writable():
             held.update(row.path for row in store.held_by(process.pid))

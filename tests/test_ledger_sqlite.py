@@ -43,6 +43,15 @@ async def test_the_folders_of_the_file_are_made(tmp_path: Path):
     assert path.exists()
 
 
+async def test_many_may_open_a_new_file_at_the_same_moment(tmp_path: Path):
+    # SQLite turned somebody away in one of twenty rounds or so.
+    for number in range(40):
+        path = tmp_path / f"{number}.db"
+        opened = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(8)))
+        for ledger in opened:
+            await ledger.close()
+
+
 async def test_what_was_written_is_there_in_the_next_process(path: Path):
     first = await SqliteLedger.open(path, "books", clock=FakeClock())
     await first.add(make_tasks(3))

@@ -19,6 +19,7 @@ import json
 import math
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ _INT64 = 1 << 63
 _CLOCK_SET_EVERY = 60.0
 
 _BUSY_TIMEOUT = 10.0
+_TURNED_AWAY = 0.01
 #: SQLite's own limit for a row is 10**9 bytes.
 _LARGEST_VALUE = 1 << 28
 #: `items` reads this much at a time: rows, and characters of JSON.
@@ -628,7 +630,7 @@ def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -
             f"The ledger {path} is an SQLite database of another program: "
             "name a file that crawlcw has for itself."
         )
-    db.execute("PRAGMA journal_mode = WAL")
+    _enter_wal_mode(db)
     with _transaction(db, durable=True):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(
@@ -654,6 +656,22 @@ def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -
             )
         for statement in sql.create:
             db.execute(statement)
+
+
+def _enter_wal_mode(db: sqlite3.Connection) -> None:
+    """Switch the file to WAL, where several processes may be about to."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            # Two that have read the old mode would wait for each other to go on, so
+            # SQLite turns one of them away at once, without its busy timeout.
+            busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(_TURNED_AWAY)
 
 
 def _restrict_to_reading(db: sqlite3.Connection) -> None:
