@@ -47,6 +47,8 @@ class Reason(StrEnum):
     DOCUMENT_TOO_LARGE = "document-too-large"
     STORE_REJECTED = "store-rejected"
     CRASHED_WORKER = "crashed-worker"
+    HOST_UNREACHABLE = "host-unreachable"  #: its host was given up
+    HOST_FULL = "max-pages-per-host"  #: its host has had its `max_pages_per_host`
     INTERNAL = "internal"
 
     # Unwanted: nothing failed, and `retry-failed` leaves them alone.
@@ -57,9 +59,11 @@ class Reason(StrEnum):
     REFUSED_PORT = "refused-port"
     REFUSED_CREDENTIALS = "refused-credentials"
     REFUSED_DEPTH = "refused-depth"
-    REFUSED_TRAP = "refused-trap"
     URL_INVALID = "url-invalid"
     URL_TOO_LONG = "url-too-long"
+    TRAP_PATH_SEGMENTS = "trap-path-segments"
+    TRAP_REPEATED_SEGMENT = "trap-repeated-segment"
+    TRAP_QUERY_PARAMETERS = "trap-query-parameters"
     CONTENT_TYPE = "content-type"
 
 
@@ -73,9 +77,11 @@ POLICY_REASONS = frozenset(
         Reason.REFUSED_PORT,
         Reason.REFUSED_CREDENTIALS,
         Reason.REFUSED_DEPTH,
-        Reason.REFUSED_TRAP,
         Reason.URL_INVALID,
         Reason.URL_TOO_LONG,
+        Reason.TRAP_PATH_SEGMENTS,
+        Reason.TRAP_REPEATED_SEGMENT,
+        Reason.TRAP_QUERY_PARAMETERS,
         Reason.CONTENT_TYPE,
     }
 )

@@ -35,6 +35,7 @@ class Event(StrEnum):
     FAIL = "fail"  #: will be tried again
     GIVE_UP = "give up"  #: failed for good, or unwanted
     RELEASE = "release"
+    GIVE_UP_HOST = "give up host"  #: nobody will ask its host any more
     RETRY = "retry-failed"
 
 
@@ -51,12 +52,16 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.GIVE_UP): (Status.IGNORED,),
     # Back to what it was before the claim.
     (Status.PROCESSING, Event.RELEASE): (Status.TODO, Status.FAILED, Status.FINISHED),
+    (Status.TODO, Event.GIVE_UP_HOST): (Status.IGNORED,),
+    (Status.FAILED, Event.GIVE_UP_HOST): (Status.IGNORED,),
     (Status.FAILED, Event.RETRY): (Status.TODO,),
     (Status.IGNORED, Event.RETRY): (Status.TODO,),
 }
 
 #: `retry-failed` brings back these, and no task with another status or reason.
 RETRIED_REASONS = FAILURE_REASONS
+#: What waits for its host, and is ignored when that is given up.
+GIVEN_UP_WITH_HOST = tuple(status for status in Status if (status, Event.GIVE_UP_HOST) in TABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,14 @@ import os
 import re
 import secrets
 import socket
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 
 from crawlcw.ledger.protocol import Worker
+
+#: Longer than any lease: what it held has run out by then.
+_LONGEST_SILENCE = timedelta(days=1)
 
 
 def this_worker(*, now: datetime) -> Worker:
@@ -25,12 +28,18 @@ def this_worker(*, now: datetime) -> Worker:
         pid=pid,
         birth=_birth(pid) or "",
         started=now,
+        host=socket.gethostname(),
     )
 
 
 def is_dead(worker: Worker) -> bool:
     """Say whether *worker* certainly is dead: it ran on this machine and its process is gone."""
     return worker.machine == _machine() and _birth(worker.pid) != worker.birth
+
+
+def is_gone(worker: Worker, *, now: datetime) -> bool:
+    """Say whether *worker*, of any machine, has been silent for so long that it is counted out."""
+    return worker.heartbeat is not None and now - worker.heartbeat > _LONGEST_SILENCE
 
 
 def _machine() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import bson
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import UpdateOne
-from pymongo.errors import CollectionInvalid, DocumentTooLarge
+from pymongo.errors import BulkWriteError, CollectionInvalid, DocumentTooLarge, DuplicateKeyError
 from pymongo.results import BulkWriteResult, UpdateResult
 
 _MAX_DOCUMENT = 16 << 20
@@ -61,25 +61,40 @@ class Collection:
             _encode(operation._doc)
         answer = {"nMatched": 0, "nModified": 0, "nInserted": 0, "nRemoved": 0, "nUpserted": 0}
         upserted = []
+        errors = []
         for index, operation in enumerate(operations):
-            result = await self._mocked.update_one(
-                operation._filter, operation._doc, upsert=bool(operation._upsert)
-            )
+            try:
+                result = await self._mocked.update_one(
+                    operation._filter, operation._doc, upsert=bool(operation._upsert)
+                )
+            except DuplicateKeyError as error:
+                errors.append({"index": index, "code": 11000, "errmsg": str(error)})
+                continue
             if result.upserted_id is not None:
                 upserted.append({"index": index, "_id": result.upserted_id})
             else:
                 answer["nMatched"] += result.matched_count
                 answer["nModified"] += result.modified_count
         answer["nUpserted"] = len(upserted)
+        if errors:
+            raise BulkWriteError({**answer, "upserted": upserted, "writeErrors": errors})
         return BulkWriteResult({**answer, "upserted": upserted}, acknowledged=True)
 
     async def replace_one(self, where: dict[str, Any], document: dict[str, Any], **_: Any) -> None:
         _encode(document)
         await self._mocked.replace_one(where, document, upsert=True)
 
+    async def update_one(self, where: dict[str, Any], update: Any, **_: Any) -> UpdateResult:
+        _encode(update)
+        result: UpdateResult = await self._mocked.update_one(where, update)
+        return result
+
     async def update_many(self, where: dict[str, Any], update: Any, **_: Any) -> UpdateResult:
         result: UpdateResult = await self._mocked.update_many(where, update)
         return result
+
+    async def delete_many(self, where: dict[str, Any], **_: Any) -> None:
+        await self._mocked.delete_many(where)
 
     async def count_documents(self, where: dict[str, Any], **_: Any) -> int:
         count: int = await self._mocked.count_documents(where)

@@ -1,4 +1,4 @@
-"""How tasks are written down."""
+"""How tasks and workers are written down."""
 
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import escaped, unescaped
+from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.task import AttemptError, Record, ResponseInfo, Status, Task
 from crawlcw.transitions import Change, Event
 from tests.ledgers import START, make_task
@@ -53,6 +54,26 @@ def test_no_crawled_key_is_an_operator_or_a_path():
     document = documents.document(FULL)
 
     assert document["context"] == {"%24a": {"b%2Ec": 1}}
+
+
+def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
+    tally = Tally(pages=1, items=2, fetched=3, bytes=4, dropped={"$where": 5, "a.b": 6})
+    worker = Worker(name="w", machine="m", pid=7, birth="8", started=START, host="h", tally=tally)
+
+    document = documents.worker_document(worker)
+
+    assert documents.worker(document) == replace(worker, heartbeat=START)
+    assert document["tally"]["dropped"] == {"%24where": 5, "a%2Eb": 6}
+
+
+def test_tallies_are_added_field_by_field_and_reason_by_reason():
+    one = Tally(pages=1, items=2, fetched=3, bytes=4, dropped={"depth": 5, "scope": 6})
+    two = Tally(pages=10, items=20, fetched=30, bytes=40, dropped={"scope": 60, "trap": 70})
+
+    assert one + two == Tally(
+        pages=11, items=22, fetched=33, bytes=44, dropped={"depth": 5, "scope": 66, "trap": 70}
+    )
+    assert sum([one, two], Tally()) == one + two
 
 
 def test_a_change_sets_every_field_that_it_decides():

@@ -963,18 +963,6 @@ def worker(name: str) -> Worker:
     return Worker(name=name, machine="m1", pid=42, birth="12345", started=START)
 
 
-async def test_workers_join_and_leave(store: Ledgers):
-    one, two = await store.open(), await store.open()
-    await one.join(worker("a"))
-    await one.join(worker("b"))
-    await one.join(worker("b"))
-
-    assert sorted(await two.workers(), key=lambda w: w.name) == [worker("a"), worker("b")]
-    assert await two.leave("a") == 0
-    assert await one.workers() == [worker("b")]
-    assert await one.leave("nobody") == 0
-
-
 async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
     dead, alive = await store.open(), await store.open()
     await dead.join(worker("a"))

@@ -96,6 +96,17 @@ async def test_another_schema_version_is_refused(path: Path):
         await SqliteLedger.open(path, "books")
 
 
+async def test_a_file_of_the_first_schema_is_refused(path: Path):
+    """Its workers have other columns."""
+    await (await SqliteLedger.open(path, "books")).close()
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE "crawlcw.schema" SET version = 1')
+    db.close()
+
+    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 2"):
+        await SqliteLedger.open(path, "books")
+
+
 async def test_a_database_of_another_program_is_refused(path: Path):
     with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE books (title TEXT)")
@@ -248,9 +259,19 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path):
     await ledger.renew([second], lease=LEASE)
     await ledger.retry_failed(Selection())
     note("retry_failed")
+    # A power cut ends all processes, and with them what a lease is for.
+    await ledger.wake_hosts({"example.com": START})
+    note("wake_hosts")
+    hosts = await ledger.lease_hosts(worker="a", limit=1, lease=LEASE)
+    note("lease_hosts")
+    await ledger.release_hosts([(host, host.host) for host in hosts])
+    note("release_hosts")
+    await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
+    note("give_up_host")
 
     full, normal = 2, 1
     assert levels.pop("claim") == levels.pop("renew") == normal
+    assert levels.pop("lease_hosts") == levels.pop("release_hosts") == normal
     assert set(levels.values()) == {full}
     assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     await ledger.close()
@@ -306,7 +327,16 @@ async def plans(ledger: SqliteLedger, statement: str, values: dict) -> list[str]
     return await ledger._reader.run(explain)
 
 
-BOUNDS = {"host": "h", "priority": 0, "now": 0, "limit": 10, "above": 5}
+BOUNDS = {
+    "host": "h",
+    "priority": 0,
+    "now": 0,
+    "limit": 10,
+    "above": 5,
+    "due": 0,
+    "first": "a:",
+    "end": "a;",
+}
 
 
 @pytest.mark.parametrize(
@@ -317,6 +347,15 @@ BOUNDS = {"host": "h", "priority": 0, "now": 0, "limit": 10, "above": 5}
         ("next_priority", "USING COVERING INDEX books.due (priority<?)"),
         ("next_priority_of_host", "USING COVERING INDEX books.host_due (host=? AND priority<?)"),
         ("first_due", "USING COVERING INDEX books.due (priority=? AND due>?)"),
+        (
+            "first_due_of_host",
+            "USING COVERING INDEX books.host_due (host=? AND priority=? AND due>?)",
+        ),
+        ("waiting_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due>?)"),
+        ("ready_hosts", "USING INDEX books.hosts_ready_at (ready_at<?)"),
+        ("end_host_leases", "USING INDEX books.hosts_owner (owner>? AND owner<?)"),
+        ("next_ready", "USING COVERING INDEX books.hosts_ready_at (ready_at>?)"),
+        ("workers", "USING INDEX books.workers_left (left=?)"),
     ],
 )
 async def test_the_frontier_is_read_by_its_index_without_a_sort(
@@ -337,6 +376,16 @@ async def test_results_are_read_in_the_order_of_the_key(path: Path, statement: s
     found = await plans(ledger, getattr(ledger._sql, statement), (b"",))
 
     assert not [line for line in found if line.startswith("SCAN") or "TEMP B-TREE" in line]
+    await ledger.close()
+
+
+async def test_workers_that_left_are_forgotten_by_their_index(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+
+    found = await plans(ledger, ledger._sql.forget_workers, {"kept": 5})
+
+    assert any(line.endswith("USING COVERING INDEX books.workers_left (left>?)") for line in found)
+    assert not [line for line in found if "TEMP B-TREE" in line]
     await ledger.close()
 
 

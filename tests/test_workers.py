@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from crawlcw.ledger.protocol import Worker
-from crawlcw.workers import is_dead, this_worker
+from crawlcw.workers import is_dead, is_gone, this_worker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 #: Says who it is, and then waits for its end.
@@ -63,6 +63,12 @@ def test_a_name_can_be_the_first_half_of_a_token(monkeypatch: pytest.MonkeyPatch
     assert name.startswith("my-host--xxx")
     assert ":" not in name
     assert len(name) < 80
+
+
+def test_the_machines_name_is_as_people_call_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "my:host;ü")
+
+    assert this_worker(now=NOW).host == "my:host;ü"
 
 
 def test_another_living_process_is_alive(child: Child):
@@ -120,3 +126,10 @@ def test_the_name_of_a_process_may_hold_anything(tmp_path: pytest.TempPathFactor
     process.kill()
     process.communicate()
     assert is_dead(worker)
+
+
+def test_a_worker_of_any_machine_is_counted_out_after_a_day_of_silence():
+    worker = dataclasses.replace(this_worker(now=NOW), machine="another", heartbeat=NOW)
+
+    assert not is_gone(worker, now=NOW + timedelta(days=1))
+    assert is_gone(worker, now=NOW + timedelta(days=1, seconds=1))

@@ -1,20 +1,50 @@
-"""How tasks are written down: the document's field names, and values in a store's terms.
+"""How tasks, hosts and workers are written down: the field names, and values in a store's terms.
 
 Both ledgers use these names, so a task reads the same in mongosh and in
-sqlite3. Keys that a spider or a page chose are escaped (`$`, `.`, NUL and `%`
+sqlite3. A host is
+
+    _id          its name, the politeness key of its tasks
+    ready_at     when it may be leased: the lease's end while it is held; absent: no work
+    owner        the token of its lease, null while nobody holds it
+    epoch        the number of its leases
+    released     the epoch of the last lease that its owner ended
+    not_before   no request starts earlier; absent: now
+    delay        the adaptive delay in seconds
+    failures     of the host, in a row
+    page_failures  of its pages, in a row
+    given_up     why its tasks were ignored; absent: they were not
+    robots       {origin, body, sitemaps, expires}; absent: not fetched yet
+    counts       {finished, failed}
+
+and a worker
+
+    _id          its name
+    machine, host, pid, birth, started   as in `Worker`
+    heartbeat    when it last said that it lives
+    left         when it left the list of those at work, null before
+    hungry       whether it has no host to ask, though there is work
+    tally        {pages, items, fetched, bytes, dropped: {reason: number}}
+
+Keys that a spider or a page chose are escaped (`$`, `.`, NUL and `%`
 as `%24`, ...), so they can neither become operators nor field paths.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+from crawlcw import values
 from crawlcw.errors import Reason
+from crawlcw.hosts import Host, HostLease, RobotsRecord
+from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.task import AttemptError, Record, ResponseInfo, Status, Task
 from crawlcw.transitions import Change
 
 #: What `page` reads of a task: all but what grows with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name != "id")
+#: Of workers that left, this many are kept: the last ones.
+KEPT_WORKERS = 1_000
 
 Document = dict[str, Any]
 
@@ -141,6 +171,130 @@ def record(found: Mapping[str, Any]) -> Record:
         response=ResponseInfo(**response) if response else None,
         items=tuple(unescaped(item) for item in found.get("items") or ()),
     )
+
+
+def host_document(host: Host) -> Document:
+    """Return a host as its document; what is None is left out, but for the owner."""
+    learned = {name: value for name, value in host_learned(host).items() if value is not None}
+    found: Document = {"_id": host.name, "owner": host.owner, "epoch": host.epoch, **learned}
+    if host.ready_at is not None:
+        found["ready_at"] = host.ready_at
+    return found
+
+
+def host_learned(host: Host, *, since: Host | None = None) -> Document:
+    """Return the fields that an owner writes; None is to be absent.
+
+    The robots record is left out where it is the one that *since* had: it is by
+    far the largest part of a host, and the one that changes once a day.
+    """
+    found: Document = {
+        "not_before": host.not_before,
+        "delay": host.delay,
+        "failures": host.failures,
+        "page_failures": host.page_failures,
+        "given_up": str(host.given_up) if host.given_up is not None else None,
+        "counts": {"finished": host.finished, "failed": host.failed},
+    }
+    if since is None or host.robots != since.robots:
+        record = host.robots
+        found["robots"] = (
+            None
+            if record is None
+            # It was served by anybody, and one lone surrogate would spoil the batch.
+            else {
+                "origin": record.origin,
+                "body": values.text(record.body),
+                "sitemaps": [values.text(url) for url in record.sitemaps],
+                "expires": record.expires,
+            }
+        )
+    return found
+
+
+def host(found: Mapping[str, Any]) -> Host:
+    """Return the host that a document holds."""
+    robots = found.get("robots")
+    given_up = found.get("given_up")
+    return Host(
+        name=found["_id"],
+        ready_at=found.get("ready_at"),
+        owner=found["owner"],
+        epoch=found["epoch"],
+        not_before=found.get("not_before"),
+        delay=found["delay"],
+        failures=found["failures"],
+        page_failures=found["page_failures"],
+        given_up=Reason(given_up) if given_up is not None else None,
+        robots=robots and RobotsRecord(**{**robots, "sitemaps": tuple(robots["sitemaps"])}),
+        finished=found["counts"]["finished"],
+        failed=found["counts"]["failed"],
+    )
+
+
+def host_lease(found: Mapping[str, Any]) -> HostLease:
+    """Return the lease of a host that is held."""
+    held = host(found)
+    assert held.owner is not None
+    assert held.ready_at is not None
+    return HostLease(
+        host=replace(held, ready_at=None),
+        token=held.owner,
+        epoch=held.epoch,
+        expires=held.ready_at,
+        clean=held.epoch == 1 or found.get("released") == held.epoch - 1,
+    )
+
+
+def worker_document(worker: Worker) -> Document:
+    """Return a worker that joins as its document."""
+    return {
+        "_id": worker.name,
+        "machine": worker.machine,
+        # The operating system lets a machine's name be any bytes.
+        "host": values.text(worker.host),
+        "pid": worker.pid,
+        "birth": worker.birth,
+        "started": worker.started,
+        "heartbeat": worker.started,
+        "left": None,
+        "hungry": worker.hungry,
+        "tally": tally_document(worker.tally),
+    }
+
+
+def worker(found: Mapping[str, Any]) -> Worker:
+    """Return the worker that a document holds."""
+    return Worker(
+        name=found["_id"],
+        machine=found["machine"],
+        host=found["host"],
+        pid=found["pid"],
+        birth=found["birth"],
+        started=found["started"],
+        heartbeat=found["heartbeat"],
+        hungry=bool(found["hungry"]),
+        tally=tally(found["tally"]),
+    )
+
+
+def tally_document(tally: Tally) -> Document:
+    """Return what a worker has counted, the reasons such that no store reads anything into them."""
+    dropped: Counter[str] = Counter()
+    for reason, number in tally.dropped.items():
+        dropped[values.text(reason)] += number
+    return {
+        "pages": tally.pages,
+        "items": tally.items,
+        "fetched": tally.fetched,
+        "bytes": tally.bytes,
+        "dropped": escaped(dict(dropped)),
+    }
+
+
+def tally(found: Mapping[str, Any]) -> Tally:
+    """Return what `tally_document` was given."""
+    return Tally(**{**found, "dropped": unescaped(found["dropped"])})
 
 
 def escaped(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """The ledger on MongoDB, for any number of processes and machines.
 
-One collection for each spider, named after it, plus `<spider>.workers` and
-`<spider>.items` (only items over 1 MiB). Written against what Motor and
+One collection for each spider, named after it, plus `<spider>.hosts`,
+`<spider>.workers` and `<spider>.items` (only items over 1 MiB). Written against what Motor and
 PyMongo's own `AsyncMongoClient` share; this is the only module that knows them.
 
 Only classic update operators are used: in an update *pipeline* a crawled text
@@ -11,11 +11,22 @@ that begins with `$` would be evaluated by the server.
 import asyncio
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import bson
 import pymongo
@@ -44,12 +55,24 @@ from crawlcw.errors import (
     LedgerUnavailableError,
     Reason,
 )
+from crawlcw.hosts import Host, HostLease
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Added, Claimed, Committed, Counts, ItemRow, Selection, Worker
+from crawlcw.ledger.protocol import (
+    Added,
+    Claimed,
+    Committed,
+    Counts,
+    ItemRow,
+    Selection,
+    Tally,
+    Worker,
+)
 from crawlcw.task import Lease, Record, Status, Task
 from crawlcw.transitions import Change, Settlement
 
-SCHEMA_VERSION = 1
+_T = TypeVar("_T")
+
+SCHEMA_VERSION = 2
 OLDEST_SERVER = (5, 0)
 #: An upper bound of priorities: without a bound on the index's first field the
 #: second one is not used as a range, and every deferred task is read as well.
@@ -66,6 +89,12 @@ _LAST_ANSWER = 1.0
 _ITEM_BATCH = 200
 _RESETS_AT_ONCE = 5_000
 _RESUMES = 5
+#: How many tasks are given up, or hosts woken, by one command.
+_BATCH = 5_000
+#: How many tasks `host_counts` counts by one command: its groups fit into one reply.
+_COUNTED = 20_000
+#: How often `lease_hosts` looks again where others were faster.
+_LEASE_ROUNDS = 3
 
 _BY_HOST = "host_priority_due"
 _BY_PRIORITY = "priority_due"
@@ -76,6 +105,19 @@ _INDEXES: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
     _BY_PRIORITY: ([("priority", -1), ("due", 1)], _HAS_DUE),
     _BY_STATUS: ([("status", 1), ("update_time", -1)], {}),
 }
+_BY_READY = "ready_at"
+_BY_OWNER = "owner"
+_HOST_INDEXES: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
+    _BY_READY: ([("ready_at", 1)], {"ready_at": {"$exists": True}}),
+    # Only of the hosts that are held: `leave` must not read all the others.
+    _BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
+}
+_BY_LEFT = "left"
+_WORKER_INDEXES: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
+    _BY_LEFT: ([("left", 1), ("_id", 1)], {}),
+}
+#: Earlier than any time in a ledger: as a bound it lets an index alone answer.
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 #: The server itself refuses any other status.
 _VALIDATOR = {
     "$jsonSchema": {"properties": {"status": {"enum": [int(status) for status in Status]}}}
@@ -106,6 +148,9 @@ class MongoLedger:
         self._spider = spider
         self._tasks = database.get_collection(spider, write_concern=_QUICK)
         self._durable = database.get_collection(spider, write_concern=_DURABLE)
+        # Durable, all of it: a lease that a failover took back would leave a
+        # host with two owners. One write is for many hosts.
+        self._hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self._workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
         self._items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
         self._clock = LedgerClock()
@@ -116,6 +161,8 @@ class MongoLedger:
         self._claims = 0
         #: Claims whose reply was lost, by task id: they may or may not be ours.
         self._unsure: dict[bytes, tuple[str, Task]] = {}
+        #: Likewise the hosts: host -> token.
+        self._unsure_hosts: dict[str, str] = {}
 
     @classmethod
     async def open(
@@ -160,34 +207,37 @@ class MongoLedger:
             except OperationFailure as error:
                 if error.code != 48:  # NamespaceExists: another process was faster
                     raise
-            for name, (keys, partial) in _INDEXES.items():
-                await self._create_index(name, keys, partial)
-            await self._check_indexes()
+            for collection, indexes in (
+                (self._tasks, _INDEXES),
+                (self._hosts, _HOST_INDEXES),
+                (self._workers, _WORKER_INDEXES),
+            ):
+                for name, (keys, partial) in indexes.items():
+                    await self._create_index(collection, name, keys, partial)
+                await self._check_indexes(collection, indexes)
 
     async def _create_index(
-        self, name: str, keys: list[tuple[str, int]], partial: dict[str, Any]
+        self, collection: Any, name: str, keys: list[tuple[str, int]], partial: dict[str, Any]
     ) -> None:
         options = {"partialFilterExpression": partial} if partial else {}
         try:
-            await self._tasks.create_index(keys, name=name, **options)
+            await collection.create_index(keys, name=name, **options)
         except OperationFailure as error:
             if error.code not in (85, 86):  # IndexOptionsConflict, IndexKeySpecsConflict
                 raise
-            raise self._wrong_index(name) from None
+            raise _wrong_index(collection.name, name) from None
 
-    async def _check_indexes(self) -> None:
-        found = await self._tasks.index_information()
-        for name, (keys, partial) in _INDEXES.items():
+    async def _check_indexes(
+        self,
+        collection: Any,
+        indexes: Mapping[str, tuple[list[tuple[str, int]], dict[str, Any]]],
+    ) -> None:
+        found = await collection.index_information()
+        for name, (keys, partial) in indexes.items():
             index = found.get(name, {})
             there = [(field, int(direction)) for field, direction in index.get("key", [])]
             if there != keys or dict(index.get("partialFilterExpression", {})) != partial:
-                raise self._wrong_index(name)
-
-    def _wrong_index(self, name: str) -> LedgerConfigurationError:
-        return LedgerConfigurationError(
-            f"index {name} of collection {self._spider} is not as crawlcw makes it: "
-            f"drop it (db[{self._spider!r}].dropIndex({name!r})) and start again"
-        )
+                raise _wrong_index(collection.name, name)
 
     async def _check_schema(self) -> None:
         marker = await self._database["crawlcw.schema"].find_one_and_update(
@@ -255,6 +305,8 @@ class MongoLedger:
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return due tasks by one index range, in the index's order."""
+        if limit < 1:
+            return []  # to the server, no limit
         due: dict[str, Any] = {"priority": {"$lte": _ANY_PRIORITY}, "due": {"$lte": self.now()}}
         hint = _BY_PRIORITY
         if hosts is not None:
@@ -262,10 +314,8 @@ class MongoLedger:
             hint = _BY_HOST
         with _mapped():
             cursor = self._tasks.find(due, dict.fromkeys(_RESULTS, 0))
-            # Without a batch size the server answers 101 and waits to be asked for the rest.
-            cursor = cursor.sort([("priority", -1), ("due", 1)]).hint(hint)
-            cursor = cursor.limit(limit).batch_size(limit)
-            return [documents.task(found) for found in await cursor.to_list(limit)]
+            cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
+            return [documents.task(found) for found in await _all(cursor, limit)]
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
@@ -362,9 +412,8 @@ class MongoLedger:
         """Return the leases which the ledger shows for the claims (id -> token and task before)."""
         wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
         cursor = self._tasks.find(wanted, dict.fromkeys(_MUTABLE, 1)).hint("_id_")
-        cursor = cursor.batch_size(len(claims) + 1)
         leases = []
-        for found in await cursor.to_list(None):
+        for found in await _all(cursor, len(claims)):
             token, task = claims[bytes(found["_id"])]
             if found["lock"] == token:
                 leases.append(_lease_read(task, found))
@@ -389,7 +438,7 @@ class MongoLedger:
             if result.matched_count == len(leases):
                 return set()
             cursor = self._tasks.find(mine, {"fence": 1}).hint("_id_")
-            fences = {bytes(found["_id"]): found["fence"] for found in await cursor.to_list(None)}
+            fences = {bytes(each["_id"]): each["fence"] for each in await _all(cursor, len(ids))}
         return {held.task.id for held in leases if fences.get(held.task.id) != held.fence}
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
@@ -427,7 +476,7 @@ class MongoLedger:
         """Return the leases whose outcome is not the last one recorded for the task."""
         ids = [lease.task.id for lease in leases]
         cursor = self._tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
-        settled = {bytes(found["_id"]): found["settled"] for found in await cursor.to_list(None)}
+        settled = {bytes(each["_id"]): each["settled"] for each in await _all(cursor, len(ids))}
         return [lease for lease in leases if settled.get(lease.task.id) != lease.fence]
 
     async def _outcome_write(
@@ -492,6 +541,8 @@ class MongoLedger:
                     total += await self._tasks.count_documents(chosen, hint=_BY_STATUS)
                 else:
                     total += await self._reset(chosen, now)
+        if not dry_run:
+            await self.wake_all_hosts()
         return total
 
     async def _reset(self, chosen: dict[str, Any], now: datetime) -> int:
@@ -564,37 +615,50 @@ class MongoLedger:
         )
         return {str(group["_id"]): group["n"] for group in groups}
 
-    async def _aggregate(self, pipeline: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    async def _aggregate(
+        self, pipeline: list[dict[str, Any]], *, hint: str = _BY_STATUS, most: int = 1000
+    ) -> list[dict[str, Any]]:
         # As a command, because the two clients' `aggregate` methods differ; every
-        # result here has fewer groups than fit into one batch.
+        # result here has fewer groups than fit into one batch, *most*.
         with _mapped():
             answer = await self._database.command(
                 {
                     "aggregate": self._spider,
                     "pipeline": pipeline,
-                    "hint": _BY_STATUS,
-                    "cursor": {"batchSize": 1000},
+                    "hint": hint,
+                    "cursor": {"batchSize": most},
                 }
             )
         groups: list[dict[str, Any]] = answer["cursor"]["firstBatch"]
         return groups
 
     async def items(self) -> AsyncIterator[ItemRow]:
-        """Stream by `_id`, and go on behind the last one where the cursor breaks."""
-        last: bytes | None = None
+        """Stream the tasks that have items."""
+        chosen = {"items": {"$exists": True}}
+        stream = self._stream(self._tasks, chosen, dict.fromkeys(_ITEM_FIELDS, 1), self._rows)
+        async with aclosing(stream):
+            async for row in stream:
+                yield row
+
+    async def _stream(
+        self,
+        collection: Any,
+        chosen: documents.Document,
+        fields: Mapping[str, int] | None,
+        read: Callable[[Mapping[str, Any]], Awaitable[Sequence[_T]]],
+    ) -> AsyncGenerator[_T, None]:
+        """Stream by `_id` what *read* makes of each document, and go on where the cursor breaks."""
+        behind: documents.Document = {}
         resumes = 0
         while True:
-            chosen: dict[str, Any] = {"items": {"$exists": True}}
-            if last is not None:
-                chosen["_id"] = {"$gt": last}
-            cursor = self._tasks.find(chosen, dict.fromkeys(_ITEM_FIELDS, 1))
+            cursor = collection.find(chosen | behind, fields)
             cursor = cursor.sort([("_id", 1)]).hint("_id_").batch_size(_ITEM_BATCH)
             try:
                 with _mapped():
                     async for found in cursor:
-                        for row in await self._rows(found):
+                        for row in await read(found):
                             yield row
-                        last, resumes = bytes(found["_id"]), 0
+                        behind, resumes = {"_id": {"$gt": found["_id"]}}, 0
             except LedgerUnavailableError:
                 resumes += 1
                 if resumes > _RESUMES:
@@ -621,6 +685,328 @@ class MongoLedger:
                 items.append(documents.unescaped(item))
         return items
 
+    async def lease_hosts(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """Lease many hosts in three round trips: look, compare and set, read which we got."""
+        if adopted := await self._resolve_unsure_hosts():
+            return adopted
+        token = self._token(worker)
+        now = self.now()
+        taken = {"$set": {"owner": token, "ready_at": now + lease}, "$inc": {"epoch": 1}}
+        tried: list[str] = []
+        missing = limit
+        try:
+            with _mapped():
+                for _ in range(_LEASE_ROUNDS):
+                    names = await self._ready_hosts(now, missing)
+                    if not names:
+                        break
+                    tried += names
+                    ready = {"_id": {"$in": names}, "ready_at": {"$lte": now}}
+                    result = await self._hosts.update_many(ready, taken, hint="_id_")
+                    missing -= result.matched_count
+                    if result.matched_count == len(names):
+                        break
+                    # Somebody else was faster with the rest; behind it there may be more.
+                return await self._owned(dict.fromkeys(tried, token)) if missing < limit else []
+        except LedgerUnavailableError:
+            # They may be ours without our knowing, and would stand still for a lease.
+            self._unsure_hosts |= dict.fromkeys(tried, token)
+            raise
+
+    async def _ready_hosts(self, now: datetime, limit: int) -> list[str]:
+        if limit < 1:
+            return []  # to the server, no limit
+        cursor = self._hosts.find({"ready_at": {"$lte": now}}, {"_id": 1})
+        cursor = cursor.sort([("ready_at", 1)]).limit(limit).hint(_BY_READY)
+        return [found["_id"] for found in await _all(cursor, limit)]
+
+    async def _resolve_unsure_hosts(self) -> list[HostLease]:
+        """Return the leases whose reply was lost, where they did reach the server."""
+        if not self._unsure_hosts:
+            return []
+        now = self.now()
+        with _mapped():
+            leases = await self._owned(self._unsure_hosts)
+        self._unsure_hosts = {}
+        # What has run out meanwhile is ready, and is leased like any other.
+        return [lease for lease in leases if lease.expires > now]
+
+    async def _owned(self, tokens: Mapping[str, str]) -> list[HostLease]:
+        """Return the leases of those hosts that the ledger shows with their tokens, in order."""
+        cursor = self._hosts.find(
+            {"_id": {"$in": list(tokens)}, "owner": {"$in": list(set(tokens.values()))}}
+        ).hint("_id_")
+        found = {each["_id"]: each for each in await _all(cursor, len(tokens))}
+        return [
+            documents.host_lease(found[name])
+            for name, token in tokens.items()
+            if name in found and found[name]["owner"] == token
+        ]
+
+    async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """Move the leases' ends in one bulk; read only where some were not matched."""
+        ready_at = self.now() + lease
+        return await self._write_hosts([(held, {"ready_at": ready_at}) for held in leases])
+
+    async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """Write all states in one unordered bulk of fenced updates."""
+        return await self._write_hosts(
+            [(lease, documents.host_learned(state, since=lease.host)) for lease, state in states]
+        )
+
+    async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """Write all releases in one unordered bulk, then look for what came while they were held.
+
+        A crash between the two loses a wake-up: whoever polls the ledger finds its task.
+        """
+        lost = await self._write_hosts(
+            [
+                (
+                    lease,
+                    documents.host_learned(state, since=lease.host)
+                    | {"ready_at": state.ready_at, "released": lease.epoch},
+                )
+                for lease, state in states
+            ],
+            release=True,
+        )
+        now = self.now()
+        rests: dict[str, datetime] = {}
+        for lease, state in states:
+            rest = max(now, state.not_before or now)
+            if lease.host.name not in lost and (state.ready_at is None or state.ready_at > rest):
+                rests[lease.host.name] = rest
+        with _mapped():
+            dues = await self._earliest_dues(rests)
+            await self._hasten({name: max(due, rests[name]) for name, due in dues.items()})
+        return lost
+
+    async def _write_hosts(
+        self, writes: Sequence[tuple[HostLease, documents.Document]], *, release: bool = False
+    ) -> set[str]:
+        """Set fields of hosts that are held, None for absent; return those that are not."""
+        if not writes:
+            return set()
+        ended = {"owner": None} if release else {}
+        bulk = [
+            UpdateOne(
+                {"_id": lease.host.name, "owner": lease.token, "epoch": lease.epoch},
+                _setting(fields, always=ended),
+                hint="_id_",
+            )
+            for lease, fields in writes
+        ]
+        with _mapped():
+            result = await self._hosts.bulk_write(bulk, ordered=False)
+            if result.matched_count == len(bulk):
+                return set()
+            cursor = self._hosts.find(
+                {"_id": {"$in": [lease.host.name for lease, _ in writes]}},
+                {"owner": 1, "epoch": 1, "released": 1},
+            ).hint("_id_")
+            found = {each["_id"]: each for each in await _all(cursor, len(writes))}
+        return {
+            lease.host.name
+            for lease, _ in writes
+            if not _stands(lease, found.get(lease.host.name, {}), release=release)
+        }
+
+    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
+        """Read what is there, and write where it is unknown or would be ready too late.
+
+        What is held when it is read needs no write, also where it is released
+        right after: its owner looks for tasks after the release, and the task
+        that this is about is in the ledger.
+        """
+        names = list(dues)
+        for start in range(0, len(names), _BATCH):
+            some = names[start : start + _BATCH]
+            with _mapped():
+                cursor = self._hosts.find(
+                    {"_id": {"$in": some}}, {"owner": 1, "ready_at": 1, "not_before": 1}
+                ).hint("_id_")
+                found = {each["_id"]: each for each in await _all(cursor, len(some))}
+                late = {
+                    name: ready
+                    for name in some
+                    if (ready := _woken(found.get(name), dues[name])) is not None
+                }
+                await self._hasten(late, upsert=True)
+
+    async def _hasten(self, readies: Mapping[str, datetime], *, upsert: bool = False) -> None:
+        """Let hosts that nobody holds be ready no later than given; *upsert* those unknown."""
+        if not readies:
+            return
+        names = list(readies)
+        bulk = []
+        for name in names:
+            update: dict[str, Any] = {"$min": {"ready_at": readies[name]}}
+            if upsert:
+                new = documents.host_document(Host(name=name))
+                # The filter sets these two.
+                del new["_id"], new["owner"]
+                update["$setOnInsert"] = new
+            bulk.append(UpdateOne({"_id": name, "owner": None}, update, upsert=upsert, hint="_id_"))
+        try:
+            await self._hosts.bulk_write(bulk, ordered=False)
+        except BulkWriteError as error:
+            errors = (error.details or {}).get("writeErrors", ())
+            if not upsert or _refused(error):
+                raise
+            # Another process was faster: it made the host known, perhaps for a
+            # later time, or it holds it.
+            await self._hasten({names[e["index"]]: readies[names[e["index"]]] for e in errors})
+
+    async def wake_all_hosts(self) -> int:
+        """Wake the hosts in the order of their names, a few thousand at a time."""
+        now = self.now()
+        total = 0
+        behind: dict[str, Any] = {}
+        while True:
+            with _mapped():
+                cursor = self._hosts.find(behind, {"_id": 1}).sort([("_id", 1)])
+                cursor = cursor.limit(_BATCH).hint("_id_")
+                names = [each["_id"] for each in await _all(cursor, _BATCH)]
+                if not names:
+                    return total
+                free = {"_id": {"$in": names}, "owner": None}
+                # A rest without a failure is the gap after the last request, and is kept.
+                await self._hosts.update_many(
+                    {**free, "failures": {"$gt": 0}}, {"$unset": {"not_before": ""}}, hint="_id_"
+                )
+                woken = await self._hosts.update_many(
+                    free,
+                    {
+                        "$set": {"ready_at": now, "failures": 0, "page_failures": 0},
+                        "$unset": {"given_up": ""},
+                    },
+                    hint="_id_",
+                )
+            total += woken.matched_count
+            behind = {"_id": {"$gt": names[-1]}}
+
+    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+        """Walk the host's tasks by their index once, and ignore them a batch at a time."""
+        waiting = {"status": {"$in": [int(each) for each in transitions.GIVEN_UP_WITH_HOST]}}
+        of_host = {"host": host, "priority": {"$lte": _ANY_PRIORITY}, **_HAS_DUE}
+        total = 0
+        with _mapped():
+            # What is given up leaves the index behind the cursor, so the
+            # leased tasks and the revisits are read once and not for each batch.
+            cursor = self._tasks.find(of_host | waiting, {"_id": 1}).hint(_BY_HOST)
+            cursor = cursor.batch_size(_BATCH)
+            while found := await cursor.to_list(_BATCH):
+                given_up = {
+                    "status": int(Status.IGNORED),
+                    "reason": str(reason),
+                    "update_time": self.now(),
+                }
+                result = await self._durable.update_many(
+                    {"_id": {"$in": [each["_id"] for each in found]}, **waiting},
+                    {"$set": given_up, "$unset": {"due": ""}},
+                    hint="_id_",
+                )
+                total += result.modified_count
+        return total
+
+    async def hosts(self) -> AsyncIterator[Host]:
+        """Stream the hosts' documents."""
+        stream = self._stream(self._hosts, {}, None, _host_read)
+        async with aclosing(stream):
+            async for host in stream:
+                yield host
+
+    async def host_counts(self) -> dict[str, Counts]:
+        """Count by host and status, some tasks at a time in the order of their ids."""
+        totals: dict[str, Counter[Status]] = {}
+        behind: dict[str, Any] = {}
+        while True:
+            groups = await self._aggregate(
+                [
+                    {"$match": behind},
+                    {"$sort": {"_id": 1}},
+                    {"$limit": _COUNTED},
+                    {
+                        "$group": {
+                            "_id": {"host": "$host", "status": "$status"},
+                            "n": {"$sum": 1},
+                            "last": {"$max": "$_id"},
+                        }
+                    },
+                ],
+                hint="_id_",
+                most=_COUNTED,
+            )
+            for group in groups:
+                of_host = totals.setdefault(group["_id"]["host"], Counter())
+                of_host[Status(group["_id"]["status"])] += group["n"]
+            if sum(group["n"] for group in groups) < _COUNTED:
+                return {host: Counts(by_status=dict(of_host)) for host, of_host in totals.items()}
+            behind = {"_id": {"$gt": max(group["last"] for group in groups)}}
+
+    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
+        """Read whole documents by their ids, a few thousand at a time."""
+        wanted = list(names)
+        hosts: dict[str, Host] = {}
+        for start in range(0, len(wanted), _BATCH):
+            some = wanted[start : start + _BATCH]
+            with _mapped():
+                cursor = self._hosts.find({"_id": {"$in": some}}).hint("_id_")
+                found = await _all(cursor, len(some))
+            hosts |= {each["_id"]: documents.host(each) for each in found}
+        return hosts
+
+    async def next_ready(self) -> datetime | None:
+        """Read the first key of the index."""
+        cursor = self._hosts.find({"ready_at": {"$gt": _LONG_AGO}}, {"_id": 0, "ready_at": 1})
+        cursor = cursor.sort([("ready_at", 1)]).limit(1).hint(_BY_READY)
+        with _mapped():
+            found = await cursor.to_list(1)
+        return found[0]["ready_at"] if found else None
+
+    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
+        """Seek from each host to the next one."""
+        names: list[str] = []
+        with _mapped():
+            while len(names) < limit:
+                found = await self._first_of({"$gt": after}, {"$lte": _ANY_PRIORITY})
+                if found is None:
+                    break
+                after = found["host"]
+                names.append(after)
+        return names
+
+    async def earliest_due(self, host: str) -> datetime | None:
+        """Seek the earliest `due` of each priority that the host has."""
+        with _mapped():
+            return (await self._earliest_dues([host])).get(host)
+
+    async def _earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
+        """Return the earliest `due` of those hosts that have one; the others cost nothing."""
+        earliest: dict[str, datetime] = {}
+        # In the order of the index: the first task found tells of all hosts
+        # before it that they have none.
+        rest = sorted(hosts)
+        while rest:
+            found = await self._first_of({"$in": rest}, {"$lte": _ANY_PRIORITY})
+            if found is None:
+                break
+            host = found["host"]
+            while found is not None:
+                earliest[host] = min(found["due"], earliest.get(host, found["due"]))
+                found = await self._first_of(host, {"$lt": found["priority"]})
+            rest = rest[bisect_right(rest, host) :]
+        return earliest
+
+    async def _first_of(self, host: Any, priority: dict[str, int]) -> dict[str, Any] | None:
+        cursor = self._tasks.find(
+            {"host": host, "priority": priority, **_HAS_DUE},
+            {"_id": 0, "host": 1, "priority": 1, "due": 1},
+        )
+        cursor = cursor.sort([("host", 1), ("priority", -1), ("due", 1)]).limit(1).hint(_BY_HOST)
+        found: list[dict[str, Any]] = await cursor.to_list(1)
+        return found[0] if found else None
+
     async def get(self, task_id: bytes) -> Record | None:
         """Read one whole document."""
         with _mapped():
@@ -632,40 +1018,58 @@ class MongoLedger:
 
     async def join(self, worker: Worker) -> None:
         """Write the worker's document."""
-        document = {
-            "machine": worker.machine,
-            "pid": worker.pid,
-            "birth": worker.birth,
-            "started": worker.started,
-        }
+        document = documents.worker_document(worker)
+        identity = {"_id": document.pop("_id")}
         with _mapped():
-            await self._workers.replace_one({"_id": worker.name}, document, upsert=True)
+            await self._workers.replace_one(identity, document, upsert=True)
 
     async def workers(self) -> list[Worker]:
-        """Read the workers' documents."""
+        """Read the documents of those that have not left."""
         with _mapped():
-            found = await self._workers.find({}).to_list(None)
-        return [
-            Worker(
-                name=each["_id"],
-                machine=each["machine"],
-                pid=each["pid"],
-                birth=each["birth"],
-                started=each["started"],
-            )
-            for each in found
-        ]
+            found = await self._workers.find({"left": None}).hint(_BY_LEFT).to_list(None)
+        return [documents.worker(each) for each in found]
+
+    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+        """Set all by one update of a worker that has not left."""
+        counted = documents.tally_document(tally)
+        news = {"heartbeat": self.now(), "hungry": hungry, "tally": counted}
+        with _mapped():
+            await self._workers.update_one({"_id": name, "left": None}, {"$set": news}, hint="_id_")
+
+    async def tally(self) -> Tally:
+        """Add up the documents of all workers that are kept."""
+        with _mapped():
+            found = await self._workers.find({}, {"tally": 1}).to_list(None)
+        return sum((documents.tally(each["tally"]) for each in found), Tally())
 
     async def leave(self, name: str) -> int:
-        """End the leases first and forget the worker second: a crash in between repeats both."""
+        """End the leases first and mark the worker second: a crash in between repeats both."""
+        now = self.now()
         held = {"status": int(Status.PROCESSING), "lock": {"$regex": f"^{re.escape(name)}:"}}
+        # ';' follows ':', so these are the tokens that begin with `name:`.
+        owned = {"owner": {"$gte": f"{name}:", "$lt": f"{name};"}}
         with _mapped():
-            ended = await self._durable.update_many(
-                held, {"$set": {"due": self.now()}}, hint=_BY_STATUS
+            ended = await self._durable.update_many(held, {"$set": {"due": now}}, hint=_BY_STATUS)
+            await self._hosts.update_many(
+                owned, {"$set": {"ready_at": now, "owner": None}}, hint=_BY_OWNER
             )
-            await self._workers.delete_one({"_id": name})
+            await self._workers.update_one(
+                {"_id": name, "left": None}, {"$set": {"left": now}}, hint="_id_"
+            )
+            await self._forget_workers()
         count: int = ended.matched_count
         return count
+
+    async def _forget_workers(self) -> None:
+        """Delete the workers that left before the last ones that are kept."""
+        cursor = self._workers.find({"left": {"$gt": _LONG_AGO}}, {"_id": 1})
+        cursor = cursor.sort([("left", -1), ("_id", -1)]).hint(_BY_LEFT)
+        cursor = cursor.skip(documents.KEPT_WORKERS).limit(_BATCH)
+        old = [each["_id"] for each in await _all(cursor, _BATCH)]
+        if old:
+            # A name may have joined anew since it was read.
+            left = {"_id": {"$in": old}, "left": {"$ne": None}}
+            await self._workers.delete_many(left, hint="_id_")
 
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
@@ -709,6 +1113,13 @@ def _client(url: str, driver: str) -> Any:
     given = url.partition("?")[2].lower()
     options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in given}
     return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
+
+
+def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
+    return LedgerConfigurationError(
+        f"index {name} of collection {collection} is not as crawlcw makes it: "
+        f"drop it (db[{collection!r}].dropIndex({name!r})) and start again"
+    )
 
 
 def _insertion(task: Task) -> tuple[UpdateOne, documents.Document]:
@@ -781,6 +1192,42 @@ def _outcome(change: Change) -> dict[str, Any]:
     if change.response is not None:
         update["$set"]["response"] = documents.response_document(change.response)
     return update
+
+
+async def _all(cursor: Any, most: int) -> list[dict[str, Any]]:
+    """Return everything a cursor has, at most *most* documents, in one reply."""
+    # The server's first reply is of 101 documents if it is not told, and one
+    # that is just full does not say whether there are more.
+    found: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
+    return found
+
+
+async def _host_read(found: Mapping[str, Any]) -> list[Host]:
+    return [documents.host(found)]
+
+
+def _setting(fields: documents.Document, *, always: documents.Document) -> dict[str, Any]:
+    """Return what sets the fields, those that are None to absent, and *always* as they are."""
+    kept = {name: value for name, value in fields.items() if value is not None} | always
+    absent = dict.fromkeys(fields.keys() - kept.keys(), "")
+    return {"$set": kept} | ({"$unset": absent} if absent else {})
+
+
+def _stands(lease: HostLease, found: Mapping[str, Any], *, release: bool) -> bool:
+    """Say whether the ledger shows a host as held by the lease, or as released by its owner."""
+    if release:
+        return found.get("released") == lease.epoch
+    return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)
+
+
+def _woken(found: Mapping[str, Any] | None, due: datetime) -> datetime | None:
+    """Return when a host is to be ready for a task that is due, or None where nothing changes."""
+    if found is None:
+        return due
+    ready_at = max(due, found.get("not_before") or due)
+    if found["owner"] is not None:
+        return None
+    return None if "ready_at" in found and found["ready_at"] <= ready_at else ready_at
 
 
 def _mine(lease: Lease) -> dict[str, Any]:

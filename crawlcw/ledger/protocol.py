@@ -10,12 +10,14 @@ All times are the ledger's own, see `now`. Every operation may raise
 again is right. What a status becomes is decided by `transitions` alone.
 """
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from crawlcw.errors import Reason
+from crawlcw.hosts import Host, HostLease
 from crawlcw.task import Lease, Record, Status, Task
 from crawlcw.transitions import Settlement
 
@@ -62,6 +64,27 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What a worker has counted since it started."""
+
+    pages: int = 0  #: finished
+    items: int = 0
+    fetched: int = 0  #: responses, of whatever status
+    bytes: int = 0  #: of decoded bodies
+    dropped: Mapping[str, int] = field(default_factory=dict)  #: links not followed, by reason
+
+    def __add__(self, other: "Tally") -> "Tally":
+        """Return what both have counted."""
+        return Tally(
+            pages=self.pages + other.pages,
+            items=self.items + other.items,
+            fetched=self.fetched + other.fetched,
+            bytes=self.bytes + other.bytes,
+            dropped=Counter(self.dropped) + Counter(other.dropped),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """A process that works on the ledger."""
 
@@ -70,6 +93,10 @@ class Worker:
     pid: int
     birth: str  #: tells the process from a later one with its pid
     started: datetime
+    host: str = ""  #: the machine's name, for people
+    heartbeat: datetime | None = None  #: when it last said that it lives
+    hungry: bool = False  #: whether it has no host to ask, though there is work
+    tally: Tally = Tally()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +176,8 @@ class Ledger(Protocol):
 
         Failures are tasks that are failed, and those ignored for a reason that
         is a failure (not: refused, out of scope). Leased tasks are never
-        touched. With *dry_run* nothing is written.
+        touched. The hosts are woken as by `wake_all_hosts`. With *dry_run*
+        nothing is written.
         """
 
     async def horizon(self) -> datetime | None:
@@ -170,20 +198,109 @@ class Ledger(Protocol):
     def items(self) -> AsyncIterator[ItemRow]:
         """Yield every recorded item, page by page in the order of task ids, in flat memory."""
 
+    async def lease_hosts(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """Lease up to *limit* hosts that are ready, the longest ready first.
+
+        A host is ready when its `ready_at` has come: somebody woke it, or its
+        last owner's lease ran out. No two leases of all processes ever hold a
+        host at the same time. Each raises the host's epoch by one and sets its
+        `ready_at` to the lease's end.
+        """
+
+    async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """Let the leases end *lease* from now; return the names of the hosts that are lost."""
+
+    async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """Write what owners have learned of their hosts; return the names of those that are lost.
+
+        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`,
+        `finished` and `failed` as they are in the state, and `robots` where the
+        state has another record than the lease's host. Nobody else writes them
+        while the lease is held, so a state that is sent twice counts once. The
+        lease is kept. A host that is leased to somebody else now is not written.
+        """
+
+    async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """End leases, writing what `save_hosts` writes; return the names of those that were lost.
+
+        Each host is ready again at its state's `ready_at`, or, where that is
+        None, only when somebody wakes it. A wake-up that came while the host
+        was leased is not lost to it: the ledger looks for the host's earliest
+        task that is due after the release, and wakes it for that. It looks
+        where the host would not be ready by now, or by its `not_before`.
+        """
+
+    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
+        """Make hosts known, and ready no later than given, unless somebody holds them.
+
+        A host that rests until its `not_before` is ready then, and not earlier:
+        a host in its backoff is not leased anew for every link to it. Whoever
+        makes a task due says so here, after the task is in the ledger. Writes
+        nothing where nothing changes.
+        """
+
+    async def wake_all_hosts(self) -> int:
+        """Make every host ready now that nobody holds, its failures forgiven; return how many.
+
+        The rest after a failure is forgiven too, the adaptive delay is not.
+        """
+
+    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+        """Ignore all waiting tasks of *host* for *reason*; return how many.
+
+        A batch at a time, so that a million of them neither block the ledger
+        nor run into its time limit. Leased tasks are left alone, and so are
+        finished ones. May be repeated after an error.
+        """
+
+    def hosts(self) -> AsyncIterator[Host]:
+        """Yield every host, by name, in flat memory."""
+
+    async def host_counts(self) -> dict[str, Counts]:
+        """Return how many tasks of each status every host has. Reads the whole ledger."""
+
+    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
+        """Return the hosts of those names that are known."""
+
+    async def next_ready(self) -> datetime | None:
+        """Return when the next host is or will be ready, live leases included; None: never."""
+
+    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
+        """Return the next hosts, by name, that have tasks with a `due`, behind the name *after*.
+
+        One seek a host. For an idle process that looks for lost wake-ups.
+        """
+
+    async def earliest_due(self, host: str) -> datetime | None:
+        """Return when the next task of *host* is due, live leases included; None: never."""
+
     async def get(self, task_id: bytes) -> Record | None:
         """Return everything known about a task, or None."""
 
     async def join(self, worker: Worker) -> None:
-        """Enter a worker in the list of those at work."""
+        """Enter a worker in the list of those at work; that it started is its first heartbeat."""
 
     async def workers(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
 
+    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+        """Write down that a worker lives, what it has counted so far, and whether it wants hosts.
+
+        Writes nothing for a worker that is not on the list any more.
+        """
+
+    async def tally(self) -> Tally:
+        """Return the sum of what all workers have counted, those that left included.
+
+        Of workers that left, the last 1,000 count.
+        """
+
     async def leave(self, name: str) -> int:
-        """Take a worker off the list and end its leases now; return how many.
+        """Take a worker off the list and end its leases now; return how many tasks it had.
 
         For a worker that is known to be dead: its tasks are claimable at once,
-        and count a `lost` when they are claimed.
+        and count a `lost` when they are claimed; its hosts are ready. What it
+        has counted is kept, see `tally`.
         """
 
     async def close(self) -> None:

@@ -33,6 +33,7 @@ from anyio import CapacityLimiter, to_thread
 from crawlcw import transitions
 from crawlcw.clock import LedgerClock
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError, Reason
+from crawlcw.hosts import Host, HostLease
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import (
     Added,
@@ -41,12 +42,13 @@ from crawlcw.ledger.protocol import (
     Counts,
     ItemRow,
     Selection,
+    Tally,
     Worker,
 )
 from crawlcw.task import Lease, Record, Status, Task
 from crawlcw.transitions import Change, Event, Settlement
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -63,9 +65,23 @@ _LARGEST_VALUE = 1 << 28
 #: `items` reads this much at a time: rows, and characters of JSON.
 _ITEM_ROWS = 500
 _ITEM_CHARACTERS = 1 << 20
+#: One transaction gives up this many tasks, or wakes this many hosts: others wait meanwhile.
+_BATCH = 5_000
 
-_TIMES = frozenset({"due", "update_time", "create_time", "lock_time"})
-_JSON = frozenset({"headers", "context", "errors", "response"})
+_TIMES = frozenset(
+    {
+        "due",
+        "update_time",
+        "create_time",
+        "lock_time",
+        "ready_at",
+        "not_before",
+        "started",
+        "heartbeat",
+        "left",
+    }
+)
+_JSON = frozenset({"headers", "context", "errors", "response", "robots", "counts", "tally"})
 
 #: What is raised for a value that has no place in a row.
 _UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
@@ -280,7 +296,9 @@ class SqliteLedger:
         if dry_run:
             return await self._reader.run(_number, self._sql.count_failed, bounds)
         bounds["now"] = _milliseconds(self.now())
-        return await self._writer.run(_update, self._sql.retry_failed, bounds)
+        count = await self._writer.run(_update, self._sql.retry_failed, bounds)
+        await self.wake_all_hosts()
+        return count
 
     async def horizon(self) -> datetime | None:
         """See `Ledger.horizon`."""
@@ -337,6 +355,211 @@ class SqliteLedger:
             characters += len(row["item"])
         return rows
 
+    async def lease_hosts(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """See `Ledger.lease_hosts`."""
+        self._claims += 1
+        now = self.now()
+        bounds = {
+            "now": _milliseconds(now),
+            "limit": max(limit, 0),
+            "owner": f"{worker}:{self._claims}",
+            "end": _milliseconds(now + lease),
+        }
+        return await self._writer.run(self._lease_hosts, bounds)
+
+    def _lease_hosts(self, db: sqlite3.Connection, bounds: Mapping[str, Any]) -> list[HostLease]:
+        # Most looks find nothing, and those must not take the writers' turn.
+        if not db.execute(self._sql.ready_hosts, bounds).fetchone():
+            return []
+        with _transaction(db, durable=False):
+            rows = db.execute(self._sql.ready_hosts, bounds).fetchall()
+            db.executemany(self._sql.lease_host, [{**bounds, "id": row["id"]} for row in rows])
+        taken = {"owner": bounds["owner"], "ready_at": bounds["end"]}
+        return [
+            documents.host_lease(_document({**dict(row), **taken, "epoch": row["epoch"] + 1}))
+            for row in rows
+        ]
+
+    async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """See `Ledger.renew_hosts`."""
+        end = {"ready_at": _milliseconds(self.now() + lease)}
+        return await self._writer.run(
+            self._write_hosts, self._sql.renew_host, [(held, end) for held in leases]
+        )
+
+    async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `Ledger.save_hosts`."""
+        writes = [(lease, _learned(lease, state)) for lease, state in states]
+        return await self._writer.run(self._write_hosts, self._sql.save_host, writes)
+
+    def _write_hosts(
+        self,
+        db: sqlite3.Connection,
+        statement: str,
+        writes: Sequence[tuple[HostLease, Mapping[str, Any]]],
+    ) -> set[str]:
+        """Change hosts where they are held; return those that are not."""
+        if not writes:
+            return set()
+        with _transaction(db, durable=False):
+            return {
+                lease.host.name
+                for lease, values in writes
+                if not db.execute(statement, {**values, **_my_host(lease)}).rowcount
+            }
+
+    async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `Ledger.release_hosts`."""
+        writes = [
+            (lease, state, _learned(lease, state) | _row({"ready_at": state.ready_at}))
+            for lease, state in states
+        ]
+        if not writes:
+            return set()
+        return await self._writer.run(self._release_hosts, writes, _milliseconds(self.now()))
+
+    def _release_hosts(
+        self,
+        db: sqlite3.Connection,
+        writes: Sequence[tuple[HostLease, Host, Mapping[str, Any]]],
+        now: int,
+    ) -> set[str]:
+        lost: set[str] = set()
+        # A release that is lost in a power cut is a lease that runs out.
+        with _transaction(db, durable=False):
+            for lease, state, values in writes:
+                name = lease.host.name
+                mine = {**values, **_my_host(lease)}
+                if not db.execute(self._sql.release_host, mine).rowcount:
+                    # Unless it was sent before, and only the reply was lost.
+                    if not db.execute(self._sql.host_was_released, mine).fetchone():
+                        lost.add(name)
+                    continue
+                rest = max(now, _milliseconds(state.not_before) if state.not_before else now)
+                if values["ready_at"] is not None and values["ready_at"] <= rest:
+                    continue
+                due = self._earliest_due(db, name)
+                if due is not None:
+                    db.execute(self._sql.wake_host, {**_NEW_HOST, "id": name, "due": max(due, now)})
+        return lost
+
+    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
+        """See `Ledger.wake_hosts`."""
+        rows = [{**_NEW_HOST, "id": host, "due": _milliseconds(due)} for host, due in dues.items()]
+        for start in range(0, len(rows), _BATCH):
+            await self._writer.run(self._wake_hosts, rows[start : start + _BATCH])
+
+    def _wake_hosts(self, db: sqlite3.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        # What is held when it is read needs no write, also where it is released
+        # right after: the release looks for tasks, and the task that this is
+        # about is in the ledger.
+        late = [row for row in rows if not db.execute(self._sql.host_is_awake, row).fetchone()]
+        if late:
+            # As durable as the task, which nobody would look for without it.
+            with _transaction(db, durable=True):
+                db.executemany(self._sql.wake_host, late)
+
+    async def wake_all_hosts(self) -> int:
+        """See `Ledger.wake_all_hosts`."""
+        now = {"now": _milliseconds(self.now())}
+        return await self._writer.run(_update, self._sql.wake_all_hosts, now)
+
+    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+        """See `Ledger.give_up_host`."""
+        total = 0
+        for priority in await self._reader.run(self._priorities_of_host, host):
+            bounds: dict[str, Any] = {"host": host, "priority": priority, "due": -_INT64}
+            # What is given up leaves the index; each batch begins where the
+            # last one ended, so that the leased tasks are not read for each.
+            while True:
+                bounds |= {"reason": str(reason), "now": _milliseconds(self.now())}
+                given_up, bounds["due"] = await self._writer.run(self._give_up_some, bounds)
+                if not given_up:
+                    break
+                total += given_up
+        return total
+
+    def _priorities_of_host(self, db: sqlite3.Connection, host: str) -> list[int]:
+        return list(_descending(db, self._sql.next_priority_of_host, {"host": host}))
+
+    def _give_up_some(self, db: sqlite3.Connection, bounds: Mapping[str, Any]) -> tuple[int, int]:
+        """Give up the next tasks of one priority; return how many, and the last one's `due`."""
+        with _transaction(db, durable=True):
+            rows = db.execute(self._sql.waiting_of_host, {**bounds, "limit": _BATCH}).fetchall()
+            for row in rows:
+                db.execute(self._sql.give_up, {**bounds, "id": row["id"]})
+        return len(rows), rows[-1]["due"] if rows else bounds["due"]
+
+    async def hosts(self) -> AsyncIterator[Host]:
+        """See `Ledger.hosts`."""
+        last = ""
+        while rows := await self._reader.run(self._some_hosts, last):
+            for row in rows:
+                yield documents.host(_document(row))
+            last = rows[-1]["id"]
+
+    def _some_hosts(self, db: sqlite3.Connection, after: str) -> list[sqlite3.Row]:
+        rows: list[sqlite3.Row] = []
+        characters = 0
+        for row in db.execute(self._sql.hosts, (after,)):
+            rows.append(row)
+            characters += len(row["robots"] or "")
+            if len(rows) >= _ITEM_ROWS or characters >= _ITEM_CHARACTERS:
+                break
+        return rows
+
+    async def host_counts(self) -> dict[str, Counts]:
+        """See `Ledger.host_counts`."""
+        found: dict[str, dict[Status, int]] = {}
+        for host, status, number in await self._reader.run(_rows, self._sql.host_counts):
+            found.setdefault(host, {})[Status(status)] = number
+        return {host: Counts(by_status=by_status) for host, by_status in found.items()}
+
+    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
+        """See `Ledger.get_hosts`."""
+        wanted = list(names)
+        hosts: dict[str, Host] = {}
+        for start in range(0, len(wanted), _BATCH):
+            rows = await self._reader.run(self._get_hosts, wanted[start : start + _BATCH])
+            hosts |= {row["id"]: documents.host(_document(row)) for row in rows}
+        return hosts
+
+    def _get_hosts(self, db: sqlite3.Connection, names: Sequence[str]) -> list[sqlite3.Row]:
+        return [row for name in names for row in db.execute(self._sql.get_host, (name,))]
+
+    async def next_ready(self) -> datetime | None:
+        """See `Ledger.next_ready`."""
+        rows = await self._reader.run(_rows, self._sql.next_ready)
+        return _moment(rows[0]["ready_at"]) if rows else None
+
+    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
+        """See `Ledger.due_hosts`."""
+        return await self._reader.run(self._due_hosts, after, limit)
+
+    def _due_hosts(self, db: sqlite3.Connection, after: str, limit: int) -> list[str]:
+        names: list[str] = []
+        while len(names) < limit:
+            row = db.execute(self._sql.next_host, (after,)).fetchone()
+            if row is None:
+                break
+            after = row["host"]
+            names.append(after)
+        return names
+
+    async def earliest_due(self, host: str) -> datetime | None:
+        """See `Ledger.earliest_due`."""
+        due = await self._reader.run(self._earliest_due, host)
+        return None if due is None else _moment(due)
+
+    def _earliest_due(self, db: sqlite3.Connection, host: str) -> int | None:
+        return min(
+            (
+                _number(db, self._sql.first_due_of_host, {"host": host, "priority": priority})
+                for priority in self._priorities_of_host(db, host)
+            ),
+            default=None,
+        )
+
     async def get(self, task_id: bytes) -> Record | None:
         """See `Ledger.get`."""
         return await self._reader.run(self._get, task_id)
@@ -352,19 +575,24 @@ class SqliteLedger:
 
     async def join(self, worker: Worker) -> None:
         """See `Ledger.join`."""
-        row = {
-            "name": worker.name,
-            "machine": worker.machine,
-            "pid": worker.pid,
-            "birth": worker.birth,
-            "started": _milliseconds(worker.started),
-        }
+        row = _row(documents.worker_document(worker))
         await self._writer.run(_update, self._sql.join, row)
 
     async def workers(self) -> list[Worker]:
         """See `Ledger.workers`."""
         rows = await self._reader.run(_rows, self._sql.workers)
-        return [Worker(**dict(row) | {"started": _moment(row["started"])}) for row in rows]
+        return [documents.worker(_document(row)) for row in rows]
+
+    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+        """See `Ledger.beat`."""
+        counted = documents.tally_document(tally)
+        news = {"heartbeat": self.now(), "hungry": hungry, "tally": counted}
+        await self._writer.run(_update, self._sql.beat, _row({"_id": name, **news}))
+
+    async def tally(self) -> Tally:
+        """See `Ledger.tally`."""
+        rows = await self._reader.run(_rows, self._sql.tallies)
+        return sum((documents.tally(_from_json(row["tally"])) for row in rows), Tally())
 
     async def leave(self, name: str) -> int:
         """See `Ledger.leave`."""
@@ -374,6 +602,8 @@ class SqliteLedger:
         tokens = {"name": name, "first": f"{name}:", "end": f"{name};", "now": now}
         with _transaction(db, durable=False):
             db.execute(self._sql.leave, tokens)
+            db.execute(self._sql.forget_workers, {"kept": documents.KEPT_WORKERS})
+            db.execute(self._sql.end_host_leases, tokens)
             return db.execute(self._sql.end_leases, tokens).rowcount
 
     async def close(self) -> None:
@@ -386,12 +616,15 @@ class _Statements:
     """Every statement, on the tables of one spider."""
 
     def __init__(self, spider: str) -> None:
-        tasks, items, workers = (
-            _quoted(name) for name in (spider, f"{spider}.items", f"{spider}.workers")
+        tasks, items, workers, hosts = (
+            _quoted(name)
+            for name in (spider, f"{spider}.items", f"{spider}.workers", f"{spider}.hosts")
         )
-        due, host_due, status = (
-            _quoted(f"{spider}.{name}") for name in ("due", "host_due", "status")
+        due, host_due, status, ready, owned = (
+            _quoted(f"{spider}.{name}")
+            for name in ("due", "host_due", "status", "hosts_ready_at", "hosts_owner")
         )
+        left = _quoted(f"{spider}.workers_left")
         columns = ", ".join(_COLUMNS)
 
         self.create = [
@@ -400,14 +633,22 @@ class _Statements:
                 task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,
                 url TEXT NOT NULL, fetched_at INTEGER NOT NULL, PRIMARY KEY (task_id, n))""",
             f"""CREATE TABLE IF NOT EXISTS {workers} (
-                name TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, pid INTEGER NOT NULL,
-                birth TEXT NOT NULL, started INTEGER NOT NULL)""",
+                id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
+                pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
+                heartbeat INTEGER NOT NULL, "left" INTEGER,
+                hungry INTEGER NOT NULL, tally TEXT NOT NULL)""",
+            f'CREATE INDEX IF NOT EXISTS {left} ON {workers} ("left", id)',
             # What is finished or ignored has no place in these two.
             f"""CREATE INDEX IF NOT EXISTS {due} ON {tasks}
                 (priority DESC, due) WHERE due IS NOT NULL""",
             f"""CREATE INDEX IF NOT EXISTS {host_due} ON {tasks}
                 (host, priority DESC, due) WHERE due IS NOT NULL""",
             f"CREATE INDEX IF NOT EXISTS {status} ON {tasks} (status, update_time DESC)",
+            f"CREATE TABLE IF NOT EXISTS {hosts} ({', '.join(_HOST_COLUMNS.values())})",
+            f"""CREATE INDEX IF NOT EXISTS {ready} ON {hosts}
+                (ready_at) WHERE ready_at IS NOT NULL""",
+            # Of those that are held only: `leave` must not read all the others.
+            f"CREATE INDEX IF NOT EXISTS {owned} ON {hosts} (owner) WHERE owner IS NOT NULL",
         ]
 
         self.add = (
@@ -435,6 +676,15 @@ class _Statements:
         self.first_due = (
             f"SELECT due FROM {tasks} INDEXED BY {due} "
             "WHERE priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
+        )
+
+        self.next_host = (
+            f"SELECT host FROM {tasks} INDEXED BY {host_due} WHERE host > ? AND due IS NOT NULL "
+            "ORDER BY host LIMIT 1"
+        )
+        self.first_due_of_host = (
+            f"SELECT due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
+            "AND priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
         )
 
         changed = (
@@ -473,6 +723,68 @@ class _Statements:
             f"update_time = :now, reason = NULL WHERE {failed}"
         )
 
+        waiting = f"status IN ({', '.join(f'{s:d}' for s in transitions.GIVEN_UP_WITH_HOST)})"
+        self.waiting_of_host = (
+            f"SELECT id, due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
+            f"AND priority = :priority AND due >= :due AND {waiting} ORDER BY due LIMIT :limit"
+        )
+        self.give_up = (
+            f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL, reason = :reason, "
+            "update_time = :now WHERE id = :id"
+        )
+
+        self.ready_hosts = (
+            f"SELECT * FROM {hosts} INDEXED BY {ready} WHERE ready_at <= :now "
+            "ORDER BY ready_at LIMIT :limit"
+        )
+        self.lease_host = (
+            f"UPDATE {hosts} SET owner = :owner, epoch = epoch + 1, ready_at = :end WHERE id = :id"
+        )
+        my_host = "id = :id AND owner = :token AND epoch = :held_epoch"
+        learned = (
+            "not_before = :not_before, delay = :delay, failures = :failures, "
+            "page_failures = :page_failures, given_up = :given_up, counts = :counts, "
+            "robots = CASE WHEN :new_robots THEN :robots ELSE robots END"
+        )
+        self.renew_host = f"UPDATE {hosts} SET ready_at = :ready_at WHERE {my_host}"
+        self.save_host = f"UPDATE {hosts} SET {learned} WHERE {my_host}"
+        self.release_host = (
+            f"UPDATE {hosts} SET owner = NULL, released = epoch, ready_at = :ready_at, {learned} "
+            f"WHERE {my_host}"
+        )
+        self.host_was_released = f"SELECT 1 FROM {hosts} WHERE id = :id AND released = :held_epoch"
+        # A host that rests is woken for the end of its rest.
+        woken = "max(:due, coalesce(not_before, :due))"
+        self.host_is_awake = (
+            f"SELECT 1 FROM {hosts} WHERE id = :id AND (owner IS NOT NULL OR ready_at <= {woken})"
+        )
+        columns = ", ".join(_HOST_COLUMNS)
+        new = ", ".join(":due" if name == "ready_at" else f":{name}" for name in _HOST_COLUMNS)
+        self.wake_host = (
+            f"INSERT INTO {hosts} ({columns}) VALUES ({new}) "
+            f"ON CONFLICT (id) DO UPDATE SET ready_at = {woken} "
+            f"WHERE owner IS NULL AND (ready_at IS NULL OR ready_at > {woken})"
+        )
+        # A rest without a failure is the gap after the last request, and is kept.
+        self.wake_all_hosts = (
+            f"UPDATE {hosts} SET ready_at = :now, page_failures = 0, given_up = NULL, "
+            "not_before = CASE WHEN failures > 0 THEN NULL ELSE not_before END, failures = 0 "
+            "WHERE owner IS NULL"
+        )
+        self.hosts = f"SELECT * FROM {hosts} WHERE id > ? ORDER BY id"
+        self.get_host = f"SELECT * FROM {hosts} WHERE id = ?"
+        self.next_ready = (
+            f"SELECT ready_at FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "
+            "ORDER BY ready_at LIMIT 1"
+        )
+        self.host_counts = (
+            f"SELECT host, status, count(*) FROM {tasks} GROUP BY host, status ORDER BY host"
+        )
+        self.end_host_leases = (
+            f"UPDATE {hosts} SET ready_at = :now, owner = NULL "
+            "WHERE owner >= :first AND owner < :end"
+        )
+
         self.counts = f"SELECT status, count(*) FROM {tasks} GROUP BY status"
         self.reasons = (
             f"SELECT reason, count(*) AS tasks FROM {tasks} WHERE status IN "
@@ -481,10 +793,21 @@ class _Statements:
         )
 
         self.join = (
-            f"INSERT OR REPLACE INTO {workers} VALUES (:name, :machine, :pid, :birth, :started)"
+            f"INSERT OR REPLACE INTO {workers} VALUES (:id, :machine, :host, :pid, :birth, "
+            ":started, :heartbeat, :left, :hungry, :tally)"
         )
-        self.workers = f"SELECT * FROM {workers} ORDER BY started, name"
-        self.leave = f"DELETE FROM {workers} WHERE name = :name"
+        at_work = '"left" IS NULL'
+        self.workers = f"SELECT * FROM {workers} INDEXED BY {left} WHERE {at_work} ORDER BY id"
+        self.beat = (
+            f"UPDATE {workers} SET heartbeat = :heartbeat, hungry = :hungry, tally = :tally "
+            f"WHERE id = :id AND {at_work}"
+        )
+        self.tallies = f"SELECT tally FROM {workers}"
+        self.leave = f'UPDATE {workers} SET "left" = :now WHERE id = :name AND {at_work}'
+        self.forget_workers = (
+            f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
+            'WHERE "left" IS NOT NULL ORDER BY "left" DESC, id DESC LIMIT -1 OFFSET :kept)'
+        )
         # ';' follows ':', so these are the tokens that begin with `name:`.
         self.end_leases = (
             f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} "
@@ -525,6 +848,24 @@ _COLUMNS = {
     )
 }
 _NEW_ROW = dict.fromkeys(_COLUMNS)
+#: A host's fields as columns; robots and counts are JSON.
+_HOST_COLUMNS = {
+    column.partition(" ")[0]: column
+    for column in (
+        "id TEXT PRIMARY KEY NOT NULL",
+        "ready_at INTEGER",
+        "owner TEXT",
+        "epoch INTEGER NOT NULL",
+        "released INTEGER",
+        "not_before INTEGER",
+        "delay REAL NOT NULL",
+        "failures INTEGER NOT NULL",
+        "page_failures INTEGER NOT NULL",
+        "given_up TEXT",
+        "robots TEXT",
+        "counts TEXT NOT NULL",
+    )
+}
 _MARKER = "crawlcw.schema"
 
 
@@ -758,6 +1099,15 @@ def _leased(task: Task, change: Change) -> Lease:
     return Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)
 
 
+def _my_host(lease: HostLease) -> dict[str, Any]:
+    return {"id": lease.host.name, "token": lease.token, "held_epoch": lease.epoch}
+
+
+def _learned(lease: HostLease, state: Host) -> dict[str, Any]:
+    learned = documents.host_learned(state, since=lease.host)
+    return {"robots": None, "new_robots": "robots" in learned} | _row(learned)
+
+
 def _row(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a document as its columns hold them."""
     row = {name: _column(name, value) for name, value in document.items()}
@@ -787,7 +1137,7 @@ def _check_size(value: str | bytes) -> None:
         raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
 
 
-def _document(row: sqlite3.Row) -> documents.Document:
+def _document(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:
     """Return the document whose fields a row holds."""
     found: documents.Document = dict(row)
     for name in _TIMES & found.keys():
@@ -854,6 +1204,12 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
     if code in _MISCONFIGURED:
         return LedgerConfigurationError(f"The ledger {path} {_MISCONFIGURED[code]} ({error}).")
     return LedgerError(f"The ledger {path}: {error}.")
+
+
+#: What a host is that nobody has heard of, for `wake_host`.
+_NEW_HOST: Mapping[str, Any] = dict.fromkeys(_HOST_COLUMNS) | _row(
+    documents.host_document(Host(name=""))
+)
 
 
 def _machine_clock(clock: LedgerClock) -> Callable[[], datetime]:
