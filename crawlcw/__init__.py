@@ -15,6 +15,7 @@ from crawlcw.errors import (
     UsageError,
 )
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.limits import Limit
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.settings import Settings
@@ -33,6 +34,7 @@ __all__ = [
     "LedgerConfigurationError",
     "LedgerError",
     "LedgerUnavailableError",
+    "Limit",
     "Reason",
     "Report",
     "Request",

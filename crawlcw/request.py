@@ -111,7 +111,8 @@ class Request:
         *salt* tells one `dont_filter` request from another; it must be the
         same when the page that yields it is parsed again.
         """
-        if self.body is None and self.method == "GET" and not self.dont_filter:
+        plain = self.body is None and self.method == "GET" and not self.dont_filter
+        if plain and len(self.url) <= urls.LONGEST_CACHED:
             return _identity_of_get(self.url)
         location = urls.locate(self.url)
         salt = salt if self.dont_filter else b""

@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from crawlcw.errors import SettingsError
+from crawlcw.hosts import HostPolicy
 from crawlcw.retry import RetryPolicy
 from crawlcw.settings_fields import (
+    Ceiling,
     Choice,
     Count,
     Duration,
     Flag,
-    Limit,
     Names,
     SettingField,
     Size,
     Text,
 )
+from crawlcw.traps import TrapPolicy
 
 _PREFIX = "CRAWLCW_"
 #: Variables with the prefix which are not settings of a crawl.
@@ -45,6 +47,7 @@ class Settings:
         8, "requests under way to one host at once; 0: no limit", unit="requests"
     )
     delay: Duration = Duration("0s", "the least time between two requests to one host")
+    auto_throttle: Flag = Flag(True, "the delay follows how a host takes it")
     obey_robots: Flag = Flag(True, "obey robots.txt, its Crawl-delay included")
     user_agent: Text = Text(
         "crawlcw/0.1 (+https://pypi.org/project/crawlcw)",
@@ -57,10 +60,25 @@ class Settings:
     read_timeout: Duration = Duration("10s", "without a byte from the server", minimum=_AN_INSTANT)
     max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")
     max_redirects: Count = Count(10, "hops from one URL", unit="hops")
-    max_depth: Limit = Limit(None, "links from a start URL; none: no limit", unit="links")
-    max_pages: Limit = Limit(None, "pages finished in this run; none: no limit", unit="pages")
+    max_depth: Ceiling = Ceiling(20, "links from a start URL; none: no limit", unit="links")
+    max_pages: Ceiling = Ceiling(None, "pages finished in this run; none: no limit", unit="pages")
+    max_pages_per_host: Ceiling = Ceiling(
+        10_000, "pages of one host; the start URLs' own hosts have no such limit", unit="pages"
+    )
     max_links_per_page: Count = Count(
         5000, "links of one page that are followed; the rest is counted", unit="links"
+    )
+    max_url_length: Ceiling = Ceiling(
+        2000, "characters of a link that is followed; none: 8000, as for any URL", unit="characters"
+    )
+    max_path_segments: Ceiling = Ceiling(
+        20, "segments of a link's path, empty ones included; none: no limit", unit="segments"
+    )
+    max_segment_repeats: Ceiling = Ceiling(
+        3, "times that one segment may be in a link's path; none: no limit", unit="times"
+    )
+    max_query_parameters: Ceiling = Ceiling(
+        20, "parameters of a link's query; none: no limit", unit="parameters"
     )
     max_retry: Count = Count(
         3, "failed attempts before a task is given up", unit="attempts", minimum=1
@@ -70,6 +88,13 @@ class Settings:
     )
     backoff_base: Duration = Duration("5s", "the longest wait after the first failed attempt")
     backoff_max: Duration = Duration("1h", "the longest wait after any failed attempt")
+    host_backoff_base: Duration = Duration(
+        "10s", "the rest after a host's first failure; doubles with each"
+    )
+    host_backoff_max: Duration = Duration("1h", "the longest rest after a host's failure")
+    host_max_failures: Count = Count(
+        5, "failures of a host in a row until it is given up", unit="failures", minimum=1
+    )
     lease: Duration = Duration(
         "60s",
         "how long a claimed task stays with a process that no longer renews",
@@ -92,6 +117,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.backoff_max < self.backoff_base:
             raise SettingsError("backoff_max is less than backoff_base: make it longer")
+        if self.host_backoff_max < self.host_backoff_base:
+            raise SettingsError("host_backoff_max is less than host_backoff_base: make it longer")
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -101,6 +128,26 @@ class Settings:
             max_lost=self.max_lost,
             base=self.backoff_base,
             ceiling=self.backoff_max,
+        )
+
+    @property
+    def trap_policy(self) -> TrapPolicy:
+        """The settings about URLs that look endless, as `traps` takes them."""
+        return TrapPolicy(
+            max_length=self.max_url_length,
+            max_path_segments=self.max_path_segments,
+            max_segment_repeats=self.max_segment_repeats,
+            max_query_parameters=self.max_query_parameters,
+        )
+
+    @property
+    def host_policy(self) -> HostPolicy:
+        """The settings about hosts, as the pure core takes them."""
+        return HostPolicy(
+            backoff_base=self.host_backoff_base,
+            backoff_max=self.host_backoff_max,
+            max_failures=self.host_max_failures,
+            auto_throttle=self.auto_throttle,
         )
 
 

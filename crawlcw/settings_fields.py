@@ -68,7 +68,7 @@ class Count(SettingField[int | str, int]):
         return number
 
 
-class Limit(SettingField[int | str | None, int | None]):
+class Ceiling(SettingField[int | str | None, int | None]):
     """A whole number of at least 1, or None (in text: `none`) for no limit."""
 
     def read(self, value: int | str | None) -> int | None:

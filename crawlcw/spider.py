@@ -11,11 +11,12 @@ yield from response.follow_all("li.next a")
 
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from crawlcw import urls
-from crawlcw.errors import FetchError, SpiderError
+from crawlcw.errors import FetchError, SettingsError, SpiderError
+from crawlcw.limits import Limit, Limits
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.settings import Settings
@@ -45,6 +46,8 @@ class Spider:
     #: None: the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
+    #: What holds for single hosts instead of the settings; the keys are those of `Limits`.
+    limits: Mapping[str, Limit] = {}
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
@@ -97,6 +100,10 @@ def check(spider: Spider) -> None:
         raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
     if not isinstance(spider.settings, Settings):
         raise SpiderError(f"{kind}.settings must be a crawlcw.Settings(...)")
+    try:
+        Limits(spider.limits)
+    except SettingsError as error:
+        raise SpiderError(f"{kind}.{error}") from None
     if type(spider).start is Spider.start and not list(spider.start_urls):
         raise SpiderError(f"{kind} has neither start_urls nor start()")
     if not inspect.isasyncgenfunction(type(spider).start):

@@ -15,7 +15,13 @@ import yarl
 
 from crawlcw.errors import FetchError, Reason
 
-MAX_LENGTH = 2000
+#: What everybody should take (RFC 9110, section 4.1), for the sake of the parser.
+#: How long the links of a crawl may be is a setting, see `traps`.
+MAX_LENGTH = 8000
+#: Longer URLs are seldom met twice, and would make the caches large.
+LONGEST_CACHED = 2000
+#: RFC 1035, section 2.3.4, and the dot of the root.
+_LONGEST_HOST = 254
 _SCHEMES = ("http", "https")
 #: The WHATWG URL standard's forbidden domain code points.
 _NOT_IN_HOSTS = re.compile(r"[\x00-\x20\x7f#%/:<>?@\[\\\]^`{|}]")
@@ -31,7 +37,6 @@ class Location:
     host: str  #: the politeness key: `example.com`, or `example.com:8080` off the default port
 
 
-@lru_cache(maxsize=1 << 14)
 def locate(url: str) -> Location:
     """Return where an absolute *url* leads.
 
@@ -39,20 +44,24 @@ def locate(url: str) -> Location:
     dot segments, default port) and sorts the query's parameters, as Scrapy's
     fingerprint does. Raises `FetchError`.
     """
+    return _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
+
+
+@lru_cache(maxsize=1 << 14)
+def _locate(url: str) -> Location:
     parsed = parse(url)
     query = parsed.raw_query_string
     if "&" in query:
         query = "&".join(sorted(query.split("&")))
     origin = f"{parsed.scheme}://{parsed.host_port_subcomponent}"
     canonical = f"{origin}{parsed.raw_path}?{query}" if query else origin + parsed.raw_path
-    return Location(str(parsed), canonical, host_of(parsed))
+    # Percent-encoding makes it longer, and what is stored is located again.
+    return Location(_bounded(str(parsed)), canonical, host_of(parsed))
 
 
 def parse(url: str) -> yarl.URL:
     """Return an absolute http(s) *url* without userinfo and fragment; raises `FetchError`."""
-    text = _stripped(url)
-    if len(text) > MAX_LENGTH:
-        raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
+    text = _bounded(_stripped(url))
     return _checked(_parsed(text), text)
 
 
@@ -62,6 +71,8 @@ def resolve(base: str, href: str) -> str:
     target = href.partition("#")[0]
     if target[:1] <= " ":
         target = _stripped(target)
+    if len(base) + len(target) > LONGEST_CACHED:
+        return _resolve_in.__wrapped__(base, target)
     if target[:1] in ("", "?"):
         return _resolve_in(base, target)
     # Only the folder of the base matters here, and the pages of a folder share
@@ -71,9 +82,7 @@ def resolve(base: str, href: str) -> str:
 
 @lru_cache(maxsize=1 << 15)
 def _resolve_in(folder: str, href: str) -> str:
-    text = _stripped(href)
-    if len(text) > MAX_LENGTH:
-        raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
+    text = _bounded(_stripped(href))
     try:
         return str(_checked(yarl.URL(folder).join(_parsed(text)), text))
     except ValueError as error:
@@ -92,6 +101,11 @@ def host_of(url: yarl.URL) -> str:
     return url.host_port_subcomponent or ""
 
 
+def name_of(host: str) -> str:
+    """Return a politeness key without its port, if it has one."""
+    return host.rpartition(":")[0] if host[-1:].isdigit() and ":" in host else host
+
+
 def in_scope(host: str, allowed: Container[str]) -> bool:
     """Say whether *host* is one of *allowed* or below one of them; `*` allows every host.
 
@@ -99,7 +113,7 @@ def in_scope(host: str, allowed: Container[str]) -> bool:
     """
     if "*" in allowed or host in allowed:
         return True
-    name = host.rpartition(":")[0] if host[-1:].isdigit() and ":" in host else host
+    name = name_of(host)
     while name:
         if name in allowed:
             return True
@@ -118,6 +132,12 @@ def _stripped(url: str) -> str:
     return text
 
 
+def _bounded(text: str) -> str:
+    if len(text) > MAX_LENGTH:
+        raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
+    return text
+
+
 def _parsed(text: str) -> yarl.URL:
     if "\\" in text.partition("?")[0].partition("#")[0]:
         # Browsers read a backslash as a slash and yarl does not: they would
@@ -131,7 +151,7 @@ def _parsed(text: str) -> yarl.URL:
 
 def _is_host(host: str | None) -> bool:
     """Say whether *host* can name one: yarl takes spaces, dots alone and `[::g]` as well."""
-    if not host or not host.strip("."):
+    if not host or not host.strip(".") or len(host) > _LONGEST_HOST:
         return False
     if ":" in host:
         try:

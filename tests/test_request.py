@@ -11,6 +11,8 @@ from crawlcw.errors import FetchError, Reason, SpiderError
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.spider import Spider
+from crawlcw.task import task_id
+from crawlcw.urls import MAX_LENGTH, locate
 from tests.ledgers import START
 
 URL = "http://a.example/page"
@@ -196,7 +198,7 @@ def test_a_salt_counts_only_where_filtering_is_off():
         ("mailto:me@a.example", Reason.REFUSED_SCHEME),
         ("/relative", Reason.REFUSED_SCHEME),
         ("http://", Reason.URL_INVALID),
-        ("http://a.example/" + "x" * 3000, Reason.URL_TOO_LONG),
+        ("http://a.example/" + "x" * MAX_LENGTH, Reason.URL_TOO_LONG),
     ],
 )
 def test_a_url_that_cannot_be_fetched_is_named_when_a_task_is_made(url: str, reason: Reason):
@@ -205,6 +207,13 @@ def test_a_url_that_cannot_be_fetched_is_named_when_a_task_is_made(url: str, rea
     with pytest.raises(FetchError) as caught:
         request.task(now=START)
     assert caught.value.reason is reason
+
+
+def test_a_long_url_has_an_identity_like_any_other():
+    long = "http://a.example/" + "x" * 5000
+
+    assert Request(long).identity() == (locate(long), task_id(locate(long)))
+    assert Request(long + "#part").identity() == Request(long).identity()
 
 
 def test_a_request_is_shown_with_what_matters():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import SettingsError
+from crawlcw.hosts import HostPolicy
 from crawlcw.retry import RetryPolicy
 from crawlcw.settings import Settings, described, layered, project_settings
 
@@ -30,6 +31,11 @@ from crawlcw.settings import Settings, described, layered, project_settings
         ("delay", 0.5, timedelta(milliseconds=500)),
         ("delay", "2", timedelta(seconds=2)),
         ("delay", "1m30s", timedelta(seconds=90)),
+        ("max_depth", "none", None),
+        ("max_pages_per_host", None, None),
+        ("auto_throttle", "off", False),
+        ("host_backoff_base", "1m", timedelta(minutes=1)),
+        ("host_max_failures", "1", 1),
         ("obey_robots", False, False),
         ("obey_robots", "no", False),
         ("obey_robots", "Off", False),
@@ -70,6 +76,11 @@ def test_a_setting_is_read_from_a_value_and_from_text(name: str, given: Any, hel
         ("max_pages", 0, "0 is neither a whole number of at least 1 nor none"),
         ("max_pages", "few", "'few' is neither"),
         ("max_pages", True, "True is neither"),
+        ("max_depth", 0, "0 is neither a whole number of at least 1 nor none"),
+        ("max_pages_per_host", -1, "-1 is neither"),
+        ("auto_throttle", "slowly", "'slowly' is neither true nor false"),
+        ("host_max_failures", 0, "0 is not a whole number of at least 1"),
+        ("host_backoff_base", "soon", "'soon' is not a duration"),
         ("delay", "soon", "'soon' is not a duration: write seconds, or a text such as 30s"),
         ("delay", -1, "-1 is not a duration"),
         ("delay", None, "None is not a duration"),
@@ -126,6 +137,11 @@ def test_equal_settings_are_equal():
 def test_the_longest_backoff_is_not_shorter_than_the_first():
     with pytest.raises(SettingsError, match="backoff_max is less than backoff_base"):
         Settings(backoff_base="2h")
+    with pytest.raises(SettingsError, match="host_backoff_max is less than host_backoff_base"):
+        Settings(host_backoff_base="2h")
+    assert Settings(host_backoff_base="2h", host_backoff_max="2h").host_backoff_base == timedelta(
+        hours=2
+    )
 
 
 def test_the_defaults_are_those_of_the_readme():
@@ -136,13 +152,35 @@ def test_the_defaults_are_those_of_the_readme():
     assert (settings.timeout, settings.lease) == (timedelta(seconds=30), timedelta(seconds=60))
     assert (settings.max_body, settings.max_redirects) == (10 * 1024 * 1024, 10)
     assert (settings.max_depth, settings.max_pages, settings.max_links_per_page) == (
-        None,
+        20,
         None,
         5000,
     )
+    assert settings.max_pages_per_host == 10_000
+    assert (settings.max_url_length, settings.max_path_segments) == (2000, 20)
+    assert (settings.max_segment_repeats, settings.max_query_parameters) == (3, 20)
     assert (settings.claim, settings.mongo_driver) == ("each", "motor")
     assert settings.retry_policy == RetryPolicy(
         max_retry=3, max_lost=3, base=timedelta(seconds=5), ceiling=timedelta(hours=1)
+    )
+    assert settings.host_policy == HostPolicy(
+        backoff_base=timedelta(seconds=10),
+        backoff_max=timedelta(hours=1),
+        max_failures=5,
+        auto_throttle=True,
+    )
+
+
+def test_the_settings_about_hosts_are_those_of_the_host_policy():
+    settings = Settings(
+        host_backoff_base="1s", host_backoff_max="1m", host_max_failures=2, auto_throttle=False
+    )
+
+    assert settings.host_policy == HostPolicy(
+        backoff_base=timedelta(seconds=1),
+        backoff_max=timedelta(minutes=1),
+        max_failures=2,
+        auto_throttle=False,
     )
 
 
@@ -191,10 +229,12 @@ def test_other_variables_are_no_settings():
 
 def test_every_setting_can_be_set_by_the_environment():
     for name, field in described():
-        text = {"obey_robots": "no", "cookies": "yes", "insecure": "yes"}.get(name)
+        text = {"auto_throttle": "no", "obey_robots": "no"}.get(name)
+        text = text or {"cookies": "yes", "insecure": "yes"}.get(name)
         text = text or {"claim": "batch", "mongo_driver": "pymongo"}.get(name)
         text = text or ("2h" if field.unit == "duration" else "7")
-        environment = {f"CRAWLCW_{name.upper()}": text, "CRAWLCW_BACKOFF_MAX": "3h"}
+        ceilings = {"CRAWLCW_BACKOFF_MAX": "3h", "CRAWLCW_HOST_BACKOFF_MAX": "3h"}
+        environment = ceilings | {f"CRAWLCW_{name.upper()}": text}
         settings = layered(Settings(), environment=environment)
         assert getattr(settings, name) != getattr(Settings(), name), name
 

@@ -1,11 +1,13 @@
 """Which spiders can be run, and which of their methods a task may name."""
 
 from collections.abc import AsyncIterator
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from crawlcw.errors import SpiderError
+from crawlcw.limits import Limit
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.settings import Settings
@@ -48,6 +50,8 @@ def test_good_spiders_pass():
     check(spider_with(start_urls=("http://a.example/", "https://b.example:8443/x?y")))
     check(spider_with(allowed_hosts=("*",), settings=Settings(concurrency=1)))
     check(spider_with(allowed_hosts="*"))
+    check(spider_with(limits={"a.example": Limit(delay="1s"), "*": Limit(concurrency=1)}))
+    check(spider_with(limits=MappingProxyType({"*.a.example": Limit()})))
 
 
 async def _coroutine(self: Spider) -> None: ...
@@ -78,6 +82,23 @@ def _generator(self: Spider) -> Any:
         ({"allowed_hosts": "a.example"}, "Broken.allowed_hosts is one text: make it a list"),
         ({"settings": {"concurrency": 5}}, "Broken.settings must be a crawlcw.Settings(...)"),
         ({"settings": Settings}, "Broken.settings must be a crawlcw.Settings(...)"),
+        ({"limits": None}, "Broken.limits is None: make it a dict of hosts and Limit(...)"),
+        ({"limits": [Limit()]}, "make it a dict of hosts and Limit(...)"),
+        (
+            {"limits": {"http://a.example/": Limit()}},
+            "Broken.limits['http://a.example/'] is neither",
+        ),
+        ({"limits": {"foo*bar": Limit()}}, "Broken.limits['foo*bar'] is neither a host nor"),
+        ({"limits": {7: Limit()}}, "write shop.example.com, shop.example.com:8080, *.example.com"),
+        (
+            {"limits": {"a.example": {"delay": 1}}},
+            "Broken.limits['a.example'] is {'delay': 1}: make",
+        ),
+        (
+            {"limits": {"a.example:80": Limit()}},
+            "Broken.limits['a.example:80']: leave out the port",
+        ),
+        ({"limits": {"a.b": Limit(), "A.b": Limit()}}, "Broken.limits['A.b']: a.b is there twice"),
         ({"start": _generator}, "Broken.start() must be `async def` and yield requests"),
         ({"start": _coroutine}, "Broken.start() must be `async def` and yield requests"),
     ],
@@ -112,7 +133,9 @@ def test_arguments_become_attributes():
     assert Books.start_urls == ["http://a.example/"]
 
 
-@pytest.mark.parametrize("key", ["name", "parse", "start", "settings", "__class__", "a-b", "", "1"])
+@pytest.mark.parametrize(
+    "key", ["name", "parse", "start", "settings", "limits", "__class__", "a-b", "", "1"]
+)
 def test_arguments_cannot_replace_what_a_spider_is_made_of(key: str):
     with pytest.raises(SpiderError, match="cannot be set: that name is taken or no name"):
         Books(**{key: "x"})

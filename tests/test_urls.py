@@ -130,6 +130,35 @@ def test_what_is_no_url_to_fetch_says_why(url: str, reason: Reason):
     assert caught.value.reason is reason
 
 
+def test_a_url_is_not_longer_when_it_is_located_than_it_may_be():
+    """Else what is stored could not be located again."""
+    with pytest.raises(FetchError) as caught:
+        locate("http://example.com/" + 2000 * "\N{LATIN SMALL LETTER U WITH DIAERESIS}")
+
+    assert caught.value.reason is Reason.URL_TOO_LONG
+
+
+def test_a_host_is_not_longer_than_a_name_can_be():
+    labels = 63 * "a." + 63 * "b."
+
+    assert locate(f"http://{labels}c/").host == f"{labels}c"
+    assert locate(f"http://{labels}c./").host == f"{labels}c"
+    with pytest.raises(FetchError, match="url-invalid"):
+        locate(f"http://{labels}cc.d/")
+
+
+def test_long_urls_are_not_kept_in_memory():
+    address = "/" + 3000 * "x"
+    kept = urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize
+
+    url = resolve(BASE, address)
+    relative = resolve(url, "?q=2")
+
+    assert locate(url).url == "http://example.com" + address
+    assert locate(relative).url == f"{url}?q=2"
+    assert (urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize) == kept
+
+
 MALFORMED = [
     "", " ", "\t\n", "\0", "\x7f", "#", "?", "&", "%", "%%", "%zz", "%00", "%ff%fe", "/", "//",
     "///", "////a", "http", "http:", "http:/", "http://", "http:///", "http://?", "http://#",
