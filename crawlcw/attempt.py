@@ -23,7 +23,7 @@ from crawlcw.settings import Settings
 #: Says whether a URL may be requested, by raising `FetchError` where not.
 Admit = Callable[[str], Awaitable[None]]
 
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: What of a user's headers may be told to another server. Any other may be a
 #: key: X-API-Key is as secret as Authorization.
 _HARMLESS = frozenset(
@@ -38,8 +38,12 @@ async def attempt(
     downloader: Downloader,
     settings: Settings,
     admit: Admit | None = None,
+    stays: Callable[[str], bool] | None = None,
 ) -> Response:
     """Return the response that *request* leads to, redirects followed.
+
+    A redirect to a URL that *stays* says no to is returned as it is, see
+    `onward`.
 
     *admit* is asked about the target of every redirect before it is requested;
     the first URL is the caller's to admit. All of it, *admit* too, takes at
@@ -49,7 +53,9 @@ async def attempt(
     """
     try:
         async with asyncio.timeout(settings.timeout.total_seconds()) as deadline:
-            return await _followed(request, downloader=downloader, admit=admit, settings=settings)
+            return await _followed(
+                request, downloader=downloader, admit=admit, stays=stays, settings=settings
+            )
     except TimeoutError:
         if not deadline.expired():
             raise
@@ -57,8 +63,30 @@ async def attempt(
         raise FetchError(Reason.TIMEOUT_TOTAL, message) from None
 
 
+def onward(request: Request, response: Response) -> Request:
+    """Return the request for where *response*, a redirect that was not followed, leads."""
+    target = _target(response)
+    same_origin = _origin(request.url) == _origin(response.url) == _origin(target)
+    hop = _next(request, response.status, same_origin=same_origin)
+    return Request(
+        target,
+        request.callback,
+        method=hop.method,
+        headers=hop.headers,
+        body=hop.body,
+        context=request.context,
+        priority=request.priority,
+        errback=request.errback,
+    )
+
+
 async def _followed(
-    request: Request, *, downloader: Downloader, admit: Admit | None, settings: Settings
+    request: Request,
+    *,
+    downloader: Downloader,
+    admit: Admit | None,
+    stays: Callable[[str], bool] | None,
+    settings: Settings,
 ) -> Response:
     url, hop = request.url, request
     elapsed = timedelta(0)
@@ -68,9 +96,11 @@ async def _followed(
     for hops in itertools.count(1):
         response = await downloader.fetch(hop, url=url)
         elapsed += response.elapsed
-        if response.status not in _REDIRECTS:
+        if response.status not in REDIRECTS:
             break
         target = _target(response)
+        if stays is not None and not stays(target):
+            break
         hop = _next(hop, response.status, same_origin=_origin(url) == _origin(target))
         url = target
         visits[hop.method, url] += 1

@@ -18,6 +18,7 @@ from crawlcw.request import Request
 from crawlcw.settings import Settings
 from crawlcw.task import Task
 from crawlcw.transitions import Failed
+from crawlcw.traps import TrapPolicy
 
 #: A link that was dropped for the number of links, beside the reasons of `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
@@ -39,18 +40,31 @@ class Scope:
     hosts: set[str]  #: those of the seeds and `allowed_hosts`
     max_depth: int | None
     max_links: int
+    traps: TrapPolicy
+    full: set[str] = field(default_factory=set)  #: hosts that had their `max_pages_per_host`
 
     @classmethod
     def of(cls, hosts: Iterable[str], settings: Settings) -> "Scope":
         """Return the scope that *settings* make of *hosts*."""
         return cls(
-            hosts=set(hosts), max_depth=settings.max_depth, max_links=settings.max_links_per_page
+            hosts=set(hosts),
+            max_depth=settings.max_depth,
+            max_links=settings.max_links_per_page,
+            traps=settings.trap_policy,
         )
 
     def admit(self, host: str) -> None:
         """Raise `FetchError` (`refused-scope`) for a host that is not crawled."""
         if not urls.in_scope(host, self.hosts):
             raise FetchError(Reason.REFUSED_SCOPE, f"{host} is not among the allowed hosts")
+
+    def admit_url(self, url: str) -> None:
+        """Raise `FetchError` for a URL whose host is not crawled, or that looks like a trap."""
+        location = urls.locate(url)
+        self.admit(location.host)
+        trap = self.traps.why(location.url)
+        if trap is not None:
+            raise FetchError(trap, f"{location.url} looks like a trap")
 
 
 async def run(
@@ -133,13 +147,21 @@ class _Sorter:
             return
         if self._too_deep:
             dropped[Reason.REFUSED_DEPTH] += 1
-        elif task_id not in self._known and task_id not in self._seen:
-            self._seen.add(task_id)
-            self.produced.tasks.append(
-                request.task(
-                    now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
-                )
-            )
+            return
+        # Before traps are looked for: a start URL may look as it likes.
+        if task_id in self._known or task_id in self._seen:
+            return
+        trap = self._scope.traps.why(location.url)
+        if trap is not None:
+            dropped[trap] += 1
+            return
+        if location.host in self._scope.full:
+            dropped[Reason.HOST_FULL] += 1
+            return
+        self._seen.add(task_id)
+        self.produced.tasks.append(
+            request.task(now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt)
+        )
 
 
 def _said(error: Exception) -> str:

@@ -8,6 +8,7 @@ they are, the next one gathers, so a slow ledger makes larger groups.
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Protocol
 
 import anyio
@@ -29,11 +30,14 @@ LARGEST_GROUP = 200
 _GROUPS_AT_ONCE = 3
 
 
-class Written(Protocol):
-    """Who is told that a group is in the ledger."""
+class Following(Protocol):
+    """Who is told of what is in the ledger."""
 
-    def __call__(self, *, more: bool) -> None:
-        """*more*: the group left new tasks, or tasks to be tried again."""
+    async def announce(self, tasks: Iterable[Task]) -> None:
+        """Wake the hosts of tasks that were added."""
+
+    def written(self, *, more: bool, again: Iterable[str]) -> None:
+        """*more*: a group left new tasks, or tasks to be tried *again*, of these hosts."""
 
 
 class Committer:
@@ -48,7 +52,7 @@ class Committer:
         known: KnownTasks,
         stats: Stats,
         patience: Patience,
-        on_written: Written,
+        following: Following,
     ) -> None:
         self._ledger = ledger
         self._done = done
@@ -56,7 +60,7 @@ class Committer:
         self._known = known
         self._stats = stats
         self._patience = patience
-        self._on_written = on_written
+        self._following = following
 
     async def run(self) -> None:
         """Write group after group until cancelled."""
@@ -84,8 +88,8 @@ class Committer:
         await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
         for done in group:
             self._stats.links_dropped.update(done.dropped)
-        again = any(settlement.change.due is not None for settlement in settlements)
-        self._on_written(more=again or added > 0)
+        again = {s.lease.task.host for s in settlements if s.change.due is not None}
+        self._following.written(more=bool(again) or added > 0, again=again)
 
     async def _add(self, tasks: list[Task]) -> int:
         # Two pages of one group often have the same new links.
@@ -98,6 +102,8 @@ class Committer:
         for task, why in added.rejected:
             self._stats.links_dropped["store-rejected"] += 1
             logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+        # Known or new: whoever added it may have been killed before it could say so.
+        await self._following.announce(fresh.values())
         self._known.add(task_id for task_id in fresh if task_id not in rejected)
         return added.new
 

@@ -1,42 +1,55 @@
-"""Deciding what is worked on next: page, claim, lane, queue.
+"""Deciding what is worked on next: host, page, claim, lane, queue.
 
-The coordinator never fetches and never parses. It claims ahead, on low water
-rather than on a timer, at most twice as many tasks as there are fetchers, so
-that they have work while the ledger is asked for more; it sleeps until
-something changes or the next task is due; and it ends when the ledger has
-nothing that ever will be due.
+The coordinator never fetches and never parses. It leases hosts that are ready,
+pages the tasks of theirs that are due, claims them ahead, on low water rather
+than on a timer, at most twice as many as there are fetchers, and hands them out
+as their hosts' turns come. Hosts without work go back, and so do those whose
+slice is over while others wait. It sleeps until something changes or the next
+task is due; and it ends when the ledger has nothing that ever will be due.
 """
 
 import asyncio
-import logging
 import random
 import time
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 import anyio
 import anyio.abc
 
-from crawlcw.errors import FetchError
+from crawlcw.frontier import Frontier, HeldHost
+from crawlcw.hosts import Host
 from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.openings import Openings
 from crawlcw.patience import Patience
-from crawlcw.politeness import Lanes
-from crawlcw.printable import printable
+from crawlcw.politeness import AHEAD
+from crawlcw.presence import Presence
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
-
-logger = logging.getLogger(__name__)
+from crawlcw.tenures import Tenures
 
 _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
-_LARGEST_PAGE = 5_000
+_IDLE_BESIDE_OTHERS = 1.0
 _FEW_CLAIMS = 32
 _MANY_CLAIMS = 64
-_HOSTS_AT_ONCE = 100
-_CROWDED_LOOK = 0.5
+_HOSTS_A_PAGE = 100
+_CROWDED_PAGES = 8
+#: What a host without limits is given at least.
+_TURN = 8
+#: Of many hosts, so many tasks of each may be held beyond the prefetch.
+_A_FEW = 8
 #: How many times the prefetch is held in all, hosts with a delay included.
 _MOST_HELD = 4
+#: Seconds without work until an idle process looks for lost wake-ups.
+_SWEEP_FROM = 0.8
+#: Seconds without a host until a worker says that it wants some.
+_HUNGRY_FROM = 0.1
+#: A priority lets its host be ready so many seconds earlier, up to this.
+_MOST_BONUS = 10
 
 
 class Coordinator:
@@ -47,37 +60,54 @@ class Coordinator:
         ledger: Ledger,
         *,
         settings: Settings,
+        frontier: Frontier,
         robots: Robots,
         held: HeldLeases,
         stats: Stats,
         patience: Patience,
+        presence: Presence,
         worker: str,
     ) -> None:
         self.queue: asyncio.Queue[Lease] = asyncio.Queue()
         self._ledger = ledger
         self._settings = settings
-        self._robots = robots
+        self._frontier = frontier
+        self._lanes = frontier.lanes
         self._held = held
         self._stats = stats
         self._patience = patience
+        self._presence = presence
         self._worker = worker
-        self._lanes = Lanes(
-            concurrency=settings.per_host_concurrency, delay=settings.delay, lease=settings.lease
-        )
-        self._opening: set[str] = set()
-        #: Hosts that were seen to have more tasks due than there was room for.
-        self._crowded: set[str] = set()
+        #: Tasks whose host is not ours any more, or rests: to be released.
+        self._returned: list[Lease] = []
         self._in_flight = 0
         self._changed = asyncio.Event()
         self._seeding = True
         self._stopping = False
         self._prefetch = 2 * settings.concurrency
-        self._page_size = self._prefetch
         # Claims take a while: let fetchers begin with the first ones.
         self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else _MANY_CLAIMS
         self._shuffles = False
         self._idle = _SHORTEST_IDLE
-        self._look_at = 0.0  #: when a look at the ledger is next worth its while
+        self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
+        self.tenures = Tenures(
+            ledger,
+            frontier,
+            held=held,
+            patience=patience,
+            presence=presence,
+            worker=worker,
+            concurrency=settings.concurrency,
+            lease=settings.lease,
+            on_change=self._changed.set,
+        )
+        self._openings = Openings(
+            frontier,
+            robots,
+            at_once=2 * settings.concurrency,
+            ledger_now=ledger.now,
+            on_change=self._changed.set,
+        )
 
     async def run(self) -> str:
         """Keep the queue filled until there is nothing more to do; return why it ended.
@@ -85,7 +115,7 @@ class Coordinator:
         `drained`: nothing in the ledger will ever be due. `max-pages`: enough
         pages are finished. `stopped`: `stop` was called.
         """
-        async with anyio.create_task_group() as opening:
+        async with anyio.create_task_group() as background:
             while True:
                 self._changed.clear()
                 self.dispatch()
@@ -95,33 +125,53 @@ class Coordinator:
                 if self._pages_left() <= 0:
                     reason = "max-pages"
                     break
-                if await self._look(opening):
+                if await self._look(background):
                     reason = "drained"
                     break
                 self.dispatch()
                 await self._wait()
             self._stopping = True
-            opening.cancel_scope.cancel()
+            background.cancel_scope.cancel()
         return reason
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
         self._seeding = False
+        self._frontier.seeded = True
         self.wake()
 
     def wake(self) -> None:
         """Look at the ledger again: there may be more to claim."""
         self._idle = _SHORTEST_IDLE
-        # Where hosts have more than enough already, new tasks are seldom of others.
-        soon = time.monotonic() + _CROWDED_LOOK if self._crowded else 0.0
-        self._look_at = min(self._look_at, soon)
+        self._look_at = 0.0
+        self.tenures.wake()
         self._changed.set()
 
-    def written(self, *, more: bool) -> None:
-        """Note that outcomes are in the ledger; *more* says that they left something to do."""
+    def written(self, *, more: bool, again: Iterable[str]) -> None:
+        """Note that outcomes are in the ledger.
+
+        *more* says that they left something to do, *again* of which hosts
+        there are tasks to be tried again.
+        """
+        for host in again:
+            self._frontier.look(host)
         if more or not self._held:
             self.wake()
         self._changed.set()
+
+    async def announce(self, tasks: Iterable[Task]) -> None:
+        """Wake the hosts of tasks that are in the ledger by now and may be due."""
+        now = self._ledger.now()
+        dues: dict[str, datetime] = {}
+        for task in tasks:
+            if self._frontier.owns(task.host):
+                self._frontier.look(task.host)
+            elif task.due is not None:
+                due = _turn(task, now)
+                dues[task.host] = min(due, dues.get(task.host, due))
+        if dues:
+            await self._patience.insist(lambda: self._ledger.wake_hosts(dues))
+            self.wake()
 
     def stop(self) -> None:
         """Claim and dispatch nothing more."""
@@ -130,21 +180,38 @@ class Coordinator:
 
     def fetched(self, lease: Lease) -> None:
         """Note that the request of a dispatched lease has ended."""
-        self._in_flight -= 1
-        self._lanes.finished(lease.task.host, now=time.monotonic())
-        self.dispatch()
         host = lease.task.host
-        hungry = host in self._crowded and self._lanes.is_hungry(host)
-        if self._in_flight == 0 or hungry or self._is_low():
+        self._in_flight -= 1
+        self._lanes.finished(host, now=time.monotonic())
+        self.dispatch()
+        if self._in_flight == 0 or self._is_low() or self._is_wanting(host):
             self._changed.set()
+
+    def _is_wanting(self, host: str) -> bool:
+        if host not in self._frontier:
+            return False
+        held = self._frontier[host]
+        return held.leaving or held.unsaved or self._is_hungry(held)
+
+    def put_back(self, lease: Lease) -> None:
+        """Take back a task that was not tried: its host has failed, or is not ours any more."""
+        host = lease.task.host
+        if host in self._frontier and not self._frontier[host].leaving:
+            self._lanes.add(lease, now=time.monotonic())
+        else:
+            self._returned.append(lease)
+            self._frontier.look(host)
+        self._changed.set()
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
         self._lanes.drop(task_ids)
+        self._returned = [each for each in self._returned if each.task.id not in task_ids]
 
     def undispatched(self) -> list[Lease]:
         """Return the leases no fetcher has begun with, and forget them."""
-        leases = list(self._lanes.empty())
+        leases = [*self._lanes.empty(), *self._returned]
+        self._returned = []
         while not self.queue.empty():
             leases.append(self.queue.get_nowait())
             self._in_flight -= 1
@@ -159,84 +226,141 @@ class Coordinator:
     def dispatch(self) -> None:
         """Move leases whose turn has come to the queue, as many as fetchers are free."""
         now = time.monotonic()
-        while (
-            not self._stopping
-            and self._in_flight < self._settings.concurrency
-            and self._pages_left() > self._in_flight + self._unwritten()
-        ):
+        while self._may_dispatch():
             lease = self._lanes.take(now=now)
             if lease is None:
                 return
             self._in_flight += 1
             self.queue.put_nowait(lease)
 
+    def _may_dispatch(self) -> bool:
+        pages = self._pages_left() > self._in_flight + self._unwritten()
+        return pages and self._has_idle_fetchers() and not self._stopping
+
     def _pages_left(self) -> float:
         most = self._settings.max_pages
         return float("inf") if most is None else most - self._stats.pages
 
     def _unwritten(self) -> int:
-        return max(0, len(self._held) - self._in_flight - self._lanes.waiting)
+        waiting = self._lanes.waiting + len(self._returned)
+        return max(0, len(self._held) - self._in_flight - waiting)
 
     def _room(self) -> int:
-        """Return how many more tasks to hold: of hosts without a delay, and in all."""
+        """Return how many more tasks to hold: of hosts without a delay, and in all.
+
+        What a host's own limit lets nobody begin with keeps no fetcher busy:
+        of many hosts a few each are held, until there is a turn for everybody.
+        """
         lanes = self._lanes
-        fast = self._prefetch - (lanes.waiting - lanes.waiting_slow)
-        return min(fast, _MOST_HELD * self._prefetch - lanes.waiting)
+        few = min(_A_FEW, self._settings.concurrency) * len(lanes)
+        fast = max(self._prefetch, few) - (lanes.waiting - lanes.waiting_slow)
+        return min(self._prefetch - lanes.soon, fast, _MOST_HELD * self._prefetch - lanes.waiting)
 
     def _is_low(self) -> bool:
         return self._room() >= max(1, self._prefetch // 2)
 
-    def _hungry(self) -> list[str]:
-        return [host for host in self._crowded if self._lanes.is_hungry(host)][:_HOSTS_AT_ONCE]
-
-    async def _look(self, opening: anyio.abc.TaskGroup) -> bool:
-        """Claim what there is room for; return whether the ledger is drained."""
-        if (room := self._room()) <= 0:
-            return False
-        if hungry := self._hungry():
-            await self._feed(hungry, room, opening)
-            return False
-        if not self._is_low() or time.monotonic() < self._look_at:
-            return False
-        return await self._look_around(room, opening)
-
-    async def _feed(self, hosts: list[str], room: int, opening: anyio.abc.TaskGroup) -> None:
-        """Claim tasks of hosts that were seen to have more than there was room for."""
-        limit = min(room, sum(self._lanes.room(host) for host in hosts))
-        page = await self._patience.insist(lambda: self._ledger.page(limit=limit, hosts=hosts))
-        wanted = self._wanted(page, room)
-        if len(page) < limit or not wanted:
-            # All of it is seen, or only what is held already: asking again at
-            # once would bring the same.
-            self._crowded.difference_update(hosts)
-        await self._claim_all(wanted, opening)
-
-    async def _look_around(self, room: int, opening: anyio.abc.TaskGroup) -> bool:
-        """Claim tasks of any host; return whether the ledger is drained."""
-        page = await self._patience.insist(lambda: self._ledger.page(limit=self._page_size))
-        wanted = self._wanted(page, room)
-        whole = len(page) == self._page_size
-        # Where most tasks seen belong to hosts that have no room, look further.
-        crowded = whole and len(wanted) < room
-        self._page_size = min(self._page_size * 2, _LARGEST_PAGE) if crowded else self._prefetch
-        await self._claim_all(wanted, opening)
-        if not wanted and not whole and not self._crowded:
-            return await self._drained()
-        if wanted and not crowded:
+    async def _look(self, background: anyio.abc.TaskGroup) -> bool:
+        """Give back, lease, page and claim; return whether the ledger is drained."""
+        await self._give_back_tasks()
+        await self.tenures.save()
+        await self.tenures.give_back(background)
+        if await self.tenures.lease(hungry=self._has_idle_fetchers()):
             self._idle = _SHORTEST_IDLE
-            self._look_at = 0.0
-        else:
-            # Only time brings room, or new hosts.
-            self._look_at = time.monotonic() + self._idle
-            self._idle = min(self._idle * 2, _LONGEST_IDLE)
-        return False
+        await self.tenures.make_way()
+        await self.tenures.share_out()
+        if not self._is_low():
+            return False
+        if await self._feed(background):
+            return False
+        if time.monotonic() < self._look_at:
+            return False
+        return await self._look_around()
 
-    async def _claim_all(self, wanted: list[Task], opening: anyio.abc.TaskGroup) -> None:
+    async def _give_back_tasks(self) -> None:
+        self._returned += self._frontier.leaving()
+        if not self._returned:
+            return
+        returned, self._returned = self._returned, []
+        await self._patience.insist(lambda: self._ledger.release(returned))
+        self._held.end(returned)
+        for lease in returned:
+            self._frontier.look(lease.task.host)
+        await self.announce(lease.task for lease in returned)
+
+    def _has_idle_fetchers(self) -> bool:
+        return self._in_flight < self._settings.concurrency
+
+    def _is_hungry(self, host: HeldHost) -> bool:
+        serving = not (host.leaving or host.busy)
+        return host.look and serving and self._lanes.is_hungry(host.name)
+
+    async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
+        """Page and claim tasks of the hosts held; return whether there were any to look at."""
+        now = time.monotonic()
+        hungry = [
+            host
+            for host in self._frontier.owned()
+            if self._is_hungry(host) and self._lanes[host.name].next_start - now < AHEAD
+        ]
+        if not hungry:
+            return False
+        share = max(1, self._room() // len(hungry))
+        # Those that were fed longest ago go first, for the room may not be enough for all.
+        hungry.sort(key=lambda host: host.fed)
+        # A host with many tasks would fill the page of all others.
+        tables = [[host] for host in hungry if host.crowded][:_CROWDED_PAGES]
+        if others := [host for host in hungry if not host.crowded][:_HOSTS_A_PAGE]:
+            tables.append(others)
+        for asked in sorted(tables, key=lambda asked: asked[0].fed):
+            if (room := self._room()) > 0:
+                await self._feed_some(asked, room, share, background)
+        return True
+
+    def _helping(self, host: HeldHost, share: int) -> int:
+        """Return how many tasks to claim for a host: its *share* of the room, or one turn."""
+        turn = 1 if host.delay else host.limit.concurrency or _TURN
+        return min(self._lanes.room(host.name), max(share, turn))
+
+    async def _feed_some(
+        self, asked: list[HeldHost], room: int, share: int, background: anyio.abc.TaskGroup
+    ) -> None:
+        names = [host.name for host in asked]
+        limit = min(room, sum(self._helping(host, share) for host in asked))
+        now = time.monotonic()
+        for host in asked:
+            host.fed = now
+            # What is added from here on may be missing in the page.
+            host.look = False
+        page = await self._patience.insist(lambda: self._ledger.page(limit=limit, hosts=names))
+        found: dict[str, list[Task]] = {}
+        for task in page:
+            # A lease of ours that ran out during an outage shows up again.
+            if task.id not in self._held:
+                found.setdefault(task.host, []).append(task)
+        whole = len(page) == limit
+        wanted: list[Task] = []
+        for host in asked:
+            tasks = found.get(host.name, [])
+            if not host.opened and not (
+                tasks and self._openings.open(host, tasks[0].url, background)
+            ):
+                host.look = host.look or whole
+                continue
+            taken = tasks[: min(self._helping(host, share), room - len(wanted))]
+            wanted += taken
+            host.crowded = len(taken) < len(tasks) or (whole and len(asked) == 1)
+            host.look = host.look or host.crowded
+        if whole and found:
+            for host in asked:
+                host.look = True
+        await self._claim_all(wanted)
+
+    async def _claim_all(self, wanted: list[Task]) -> None:
         for start in range(0, len(wanted), self._claims_at_once):
-            await self._claim(wanted[start : start + self._claims_at_once], opening)
+            await self._claim(wanted[start : start + self._claims_at_once])
             self.dispatch()
 
-    async def _claim(self, wanted: list[Task], opening: anyio.abc.TaskGroup) -> None:
+    async def _claim(self, wanted: list[Task]) -> None:
         claimed = await self._patience.insist(
             lambda: self._ledger.claim(
                 wanted,
@@ -250,71 +374,121 @@ class Coordinator:
         self._stats.claims_missed += claimed.missed
         # Another coordinator is at the same tasks: begin elsewhere next time.
         self._shuffles = claimed.missed > len(wanted) // 2
+        now = time.monotonic()
         for lease in claimed.leases:
             host = lease.task.host
-            closed = self._lanes.add(lease, now=time.monotonic())
-            if closed and host not in self._opening:
-                self._opening.add(host)
-                opening.start_soon(self._open, host, lease.task.url)
-
-    def _wanted(self, page: list[Task], room: int) -> list[Task]:
-        """Return the tasks of *page* that are worth claiming, at most *room*."""
-        if self._shuffles:
-            random.shuffle(page)
-        taken: dict[str, int] = {}
-        wanted: list[Task] = []
-        for task in page:
-            if len(wanted) == room:
-                break
-            # A lease of ours that ran out during an outage shows up again.
-            if task.id in self._held:
-                continue
-            ahead = taken.get(task.host, 0)
-            if ahead < self._lanes.room(task.host):
-                taken[task.host] = ahead + 1
-                wanted.append(task)
+            if host in self._frontier and not self._frontier[host].leaving:
+                self._lanes.add(lease, now=now)
             else:
-                self._crowded.add(task.host)
-        return wanted
+                self._returned.append(lease)
 
-    async def _open(self, host: str, url: str) -> None:
-        """Learn the host's robots.txt, which may ask for a delay, before its first page."""
-        delay = 0.0
-        try:
-            delay = (await self._robots.rules(url)).crawl_delay
-        except FetchError as error:
-            # The pages will fail for the same reason, each as its own outcome.
-            logger.info("robots.txt of %s is not to be had: %s", printable(host), printable(error))
-        finally:
-            self._opening.discard(host)
-        asked = self._settings.obey_robots
-        self._lanes.open(host, crawl_delay=delay, now=time.monotonic(), asked=asked)
-        if surplus := self._lanes.trim(host):
-            await self._patience.insist(lambda: self._ledger.release(surplus))
-            self._held.end(surplus)
-        self._crowded.add(host)
-        self._changed.set()
+    async def _look_around(self) -> bool:
+        """Take part in hosts that are shared; return whether the ledger is drained."""
+        if self._frontier.may_share:
+            room = self._room()
+            page = await self._patience.insist(lambda: self._ledger.page(limit=self._prefetch))
+            await self._visit({task.host: task.url for task in page})
+            if self._shuffles:
+                random.shuffle(page)
+            wanted = [task for task in page if self._is_shared(task)][:room]
+            await self._claim_all(wanted)
+            if wanted:
+                self._presence.hunger(False)
+                self._idle = _SHORTEST_IDLE
+                return False
+        return await self._drained()
+
+    def _is_shared(self, task: Task) -> bool:
+        if task.id in self._held or task.host not in self._frontier:
+            return False
+        host = self._frontier[task.host]
+        return host.lease is None and not host.leaving
+
+    async def _visit(self, urls: dict[str, str]) -> None:
+        """Take part in those hosts that their owners share, given a URL of each."""
+        now = time.monotonic()
+        new = [
+            name
+            for name in urls
+            if name not in self._frontier and self._frontier.shares(name, now=now)
+        ]
+        if not new:
+            return
+        found = await self._patience.insist(lambda: self._ledger.get_hosts(new))
+        for name, state in found.items():
+            if name in self._frontier or not self._is_served(state):
+                continue
+            rules = self._openings.known(state.robots, urls[name])
+            if rules is not None and not rules.crawl_delay:
+                now = time.monotonic()
+                self._frontier.visit(state, now=now)
+                self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
+
+    def _is_served(self, state: Host) -> bool:
+        """Say whether a host has an owner, and answers without being asked slowly."""
+        rests = state.not_before is not None and state.not_before > self._ledger.now()
+        return not (state.owner is None or state.delay or state.failures or state.given_up or rests)
 
     async def _drained(self) -> bool:
         """Say whether nothing is left, here or in the ledger; else note when to look again."""
         horizon = await self._patience.insist(self._ledger.horizon)
-        if horizon is None and not (self._held or self._seeding or self._changed.is_set()):
+        busy = self._held or self._seeding or self._changed.is_set()
+        if horizon is None and not busy:
             return True
         idle = self._idle
-        if horizon is not None:
-            idle = min(idle, max(0.0, (horizon - self._ledger.now()).total_seconds()))
+        now = self._ledger.now()
+        others_work = horizon is not None and horizon <= now and not busy
+        starves = others_work and not self._frontier.owned() and idle >= _HUNGRY_FROM
+        self._presence.hunger(starves)
+        if others_work:
+            idle = min(idle, await self._until_ready())
+        elif horizon is not None and horizon > now:
+            idle = min(idle, (horizon - now).total_seconds())
+        if horizon is not None and horizon <= now + self._settings.lease:
+            # Somebody is at work, and may be done, or find more to do, at any time.
+            idle = min(idle, _IDLE_BESIDE_OTHERS)
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
+        self.tenures.rest(self._look_at)
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
         return False
+
+    async def _until_ready(self) -> float:
+        """Return the seconds until a host will be ready, where tasks are due of none that is."""
+        ready = await self._patience.insist(self._ledger.next_ready)
+        if self._idle >= _SWEEP_FROM:
+            await self.tenures.sweep()
+        wait = _LONGEST_IDLE if ready is None else (ready - self._ledger.now()).total_seconds()
+        # A lease that others renew, again and again, may end at any time as well.
+        return max(0.0, wait)
 
     async def _wait(self) -> None:
         """Wait for a change, for the next turn of a lane, or for the next look at the ledger."""
         now = time.monotonic()
-        until = self._look_at if self._is_low() else now + _LONGEST_IDLE
-        if self._room() > 0 and self._hungry():
-            return
+        hungry = self._has_idle_fetchers()
+        until = min(now + _LONGEST_IDLE, self.tenures.next_look(hungry=hungry))
+        if self._is_low():
+            until = min(until, self._look_at, self._next_meal())
         turn = self._lanes.next_turn()
-        if turn is not None and self._in_flight < self._settings.concurrency:
+        # A turn that may not be used, for the last pages are under way, is always there.
+        if turn is not None and self._may_dispatch():
             until = min(until, turn)
         with anyio.move_on_after(max(0.0, until - now)):
             await self._changed.wait()
+
+    def _next_meal(self) -> float:
+        """Return when the next host is to be fed."""
+        return min(
+            (
+                self._lanes[host.name].next_start - AHEAD
+                for host in self._frontier.owned()
+                if self._is_hungry(host)
+            ),
+            default=float("inf"),
+        )
+
+
+def _turn(task: Task, now: datetime) -> datetime:
+    """Return when a task's host is to be ready for it: earlier than others for a priority."""
+    assert task.due is not None
+    bonus = timedelta(seconds=max(0, min(task.priority, _MOST_BONUS)))
+    return now - bonus if task.due <= now else task.due

@@ -21,10 +21,13 @@ from crawlcw.downloader.protocol import Downloader
 from crawlcw.durations import spoken
 from crawlcw.errors import FetchError, LedgerUnavailableError, SpiderError
 from crawlcw.fetcher import Done, Fetcher
+from crawlcw.frontier import Frontier
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.limits import Limits, limit_of
 from crawlcw.patience import Patience
+from crawlcw.presence import Presence
 from crawlcw.printable import printable
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
@@ -64,16 +67,36 @@ class Crawl:
         self._held = HeldLeases()
         self._known = KnownTasks()
         self._patience = Patience(settings.ledger_give_up)
-        self._robots = Robots(downloader, settings, clock=asyncio.get_running_loop().time)
+        self._robots = Robots(
+            downloader, settings, clock=asyncio.get_running_loop().time, now=ledger.now
+        )
+        limits = Limits(spider.limits)
+        self._start_hosts: set[str] = set()
+        self._frontier = Frontier(
+            held=self._held,
+            limit_of=lambda host: limit_of(host, limits, settings),
+            may_share=settings.per_host_concurrency == 0
+            or any(limit.concurrency == 0 for limit in spider.limits.values()),
+            policy=settings.host_policy,
+            lease=settings.lease,
+            max_pages=settings.max_pages_per_host,
+            unlimited=self._start_hosts,
+            full=self._scope.full,
+            failures=self.stats.host_failures,
+            ledger_now=ledger.now,
+        )
         # A slow ledger must not let results pile up: fetchers wait for room.
         self._done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
+        self._presence = Presence(ledger, self._worker.name, self.stats, lease=settings.lease)
         self._coordinator = Coordinator(
             ledger,
             settings=settings,
+            frontier=self._frontier,
             robots=self._robots,
             held=self._held,
             stats=self.stats,
             patience=self._patience,
+            presence=self._presence,
             worker=self._worker.name,
         )
         self._fetcher = Fetcher(
@@ -82,6 +105,7 @@ class Crawl:
             ledger=ledger,
             downloader=downloader,
             robots=self._robots,
+            frontier=self._frontier,
             scope=self._scope,
             held=self._held,
             known=self._known,
@@ -135,6 +159,7 @@ class Crawl:
             released=released,
             counts=await self._patience.insist(self.ledger.counts),
             failures=dict(self.stats.failures.most_common()),
+            host_failures=dict(self.stats.host_failures.most_common()),
             links_dropped=dict(self.stats.links_dropped.most_common()),
             leases_lost=self.stats.leases_lost,
         )
@@ -151,13 +176,14 @@ class Crawl:
             known=self._known,
             stats=self.stats,
             patience=self._patience,
-            on_written=self._coordinator.written,
+            following=self._coordinator,
         )
         renewer = Renewer(
             self.ledger,
             self._held,
             lease=self.settings.lease,
             patience=self._patience,
+            renew_hosts=self._coordinator.tenures.renew,
             on_lost=self._coordinator.lost,
         )
         released = 0
@@ -165,13 +191,14 @@ class Crawl:
             background.start_soon(renewer.run)
             background.start_soon(committer.run)
             background.start_soon(self._seed)
+            background.start_soon(self._presence.run)
             async with anyio.create_task_group() as fetchers:
                 for _ in range(self.settings.concurrency):
                     fetchers.start_soon(
                         self._fetcher.run,
                         self._coordinator.queue,
                         self._done,
-                        self._coordinator.fetched,
+                        self._coordinator,
                     )
                 reason = await self._coordinator.run()
                 if reason != "drained":
@@ -209,6 +236,7 @@ class Crawl:
                 except FetchError as error:
                     logger.warning("no URL to start from: %s", printable(error))
                     continue
+                self._start_hosts.add(task.host)
                 if self.spider.allowed_hosts is None:
                     self._scope.hosts.add(task.host)
                 batch.append(task)
@@ -226,6 +254,7 @@ class Crawl:
         rejected = {task.id for task, _ in added.rejected}
         self._known.add(task.id for task in batch if task.id not in rejected)
         self.stats.links_added += added.new
+        await self._coordinator.announce(batch)
         self._coordinator.wake()
 
     async def _release(self, leases: list[Lease]) -> int:
@@ -242,6 +271,8 @@ class Crawl:
         with anyio.move_on_after(2 * _LAST_WORDS.total_seconds(), shield=True):
             try:
                 count = await self.ledger.release(self._held.all())
+                await self._coordinator.tenures.leave()
+                await self._presence.beat()
                 await self.ledger.leave(self._worker.name)
             except LedgerUnavailableError as error:
                 logger.warning("leases not given back, they will run out: %s", printable(error))

@@ -7,19 +7,22 @@ failure becomes an outcome of that page alone.
 import asyncio
 import logging
 import random
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
-from crawlcw import callbacks
-from crawlcw.attempt import attempt
+from crawlcw import callbacks, urls
+from crawlcw.attempt import REDIRECTS, attempt, onward
 from crawlcw.callbacks import Produced, Scope
 from crawlcw.downloader.protocol import Downloader
-from crawlcw.errors import FetchError, LedgerError, Reason, SpiderError
+from crawlcw.errors import FAILURE_REASONS, FetchError, LedgerError, Reason, SpiderError
+from crawlcw.frontier import Frontier
+from crawlcw.hosts import HOST_FAILURES
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
@@ -32,10 +35,21 @@ from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, callback_named
 from crawlcw.stats import Stats
-from crawlcw.task import Lease, ResponseInfo, Status, Task
+from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
 from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, settle
 
 logger = logging.getLogger(__name__)
+
+
+class HostFailedError(FetchError):
+    """The host failed, and not the page."""
+
+    @classmethod
+    def of(cls, error: FetchError) -> "HostFailedError":
+        """Return *error* as such; where robots.txt was not to be had, for the reason of that."""
+        cause = error.__cause__
+        reason = cause.reason if isinstance(cause, FetchError) else error.reason
+        return cls(reason, error.message, status=error.status, retry_after=error.retry_after)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +62,16 @@ class Done:
     dropped: Counter[str] = field(default_factory=Counter)  #: links not followed, by reason
 
 
+class Feeding(Protocol):
+    """Who gives the fetchers their work."""
+
+    def fetched(self, lease: Lease) -> None:
+        """The request of a lease has ended, whatever came of it: its host may be asked again."""
+
+    def put_back(self, lease: Lease) -> None:
+        """A task was not tried, by no fault of its own."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetcher:
     """What every fetcher of a process shares."""
@@ -57,6 +81,7 @@ class Fetcher:
     ledger: Ledger
     downloader: Downloader
     robots: Robots
+    frontier: Frontier
     scope: Scope
     held: HeldLeases
     known: KnownTasks
@@ -65,16 +90,9 @@ class Fetcher:
     worker: str
 
     async def run(
-        self,
-        queue: asyncio.Queue[Lease],
-        done: asyncio.Queue[Done],
-        fetched: Callable[[Lease], None],
+        self, queue: asyncio.Queue[Lease], done: asyncio.Queue[Done], feeding: Feeding
     ) -> None:
-        """Work on what the queue gives until cancelled.
-
-        *fetched* is called when a lease's request has ended, whatever came of
-        it: its host may be asked again.
-        """
+        """Work on what the queue gives until cancelled."""
         while True:
             # One scope for many pages: it ends with the first lease that is lost.
             with anyio.CancelScope() as lost:
@@ -85,14 +103,41 @@ class Fetcher:
                         result = await self._work(lease)
                     finally:
                         self.held.idle(lease)
-                        fetched(lease)
-                    await done.put(result)
+                        feeding.fetched(lease)
+                    if result is None:
+                        feeding.put_back(lease)
+                    else:
+                        await done.put(result)
             self.stats.leases_lost += 1
 
-    async def _work(self, lease: Lease) -> Done:
-        """Return what came of one task; whatever is raised belongs to that task alone."""
+    async def _work(self, lease: Lease) -> Done | None:
+        """Return what came of one task, or None where nothing did.
+
+        Whatever is raised belongs to that task alone.
+        """
+        host = lease.task.host
+        # A loop that stood still must not ask a host that has a new owner.
+        if not self.frontier.may_ask(host, now=time.monotonic()):
+            return None
+        sent = self.ledger.now()
         try:
             return await self._page(lease)
+        except HostFailedError as failure:
+            logger.info(
+                "host %s failed: %s",
+                printable(host),
+                printable(failure),
+                extra={"event": "host_failed", "host": host, "reason": str(failure.reason)},
+            )
+            self.frontier.host_failed(
+                host,
+                failure.reason,
+                sent=sent,
+                status=failure.status,
+                retry_after=failure.retry_after,
+                now=time.monotonic(),
+            )
+            return None
         except LedgerError:
             raise
         except Exception as error:
@@ -107,9 +152,13 @@ class Fetcher:
     async def _page(self, lease: Lease) -> Done:
         request = Request.of(lease.task)
         try:
-            response = await self._fetch(request)
+            response = await self._fetch(request, lease)
         except FetchError as refusal:
+            if refusal.reason in HOST_FAILURES:
+                raise HostFailedError.of(refusal) from refusal
             return await self._failed(lease, request, _failed(refusal), refusal)
+        if response.status in REDIRECTS:
+            return await self._moved(lease, request, response)
         if not 200 <= response.status < 300 or response.status == 206:
             error = FetchError(
                 Reason.HTTP_STATUS,
@@ -117,27 +166,79 @@ class Fetcher:
                 status=response.status,
                 retry_after=retry_after(response.headers.get("retry-after"), now=self.ledger.now()),
             )
+            if _asks_to_wait(response):
+                raise HostFailedError.of(error)
             failed = replace(_failed(error), response=_info(response))
             return await self._failed(lease, request, failed, error)
         if response.url != request.url and request.method == "GET":
             return await self._redirected(lease, request, response)
         return await self._parsed(lease, request, response)
 
-    async def _fetch(self, request: Request) -> Response:
+    async def _fetch(self, request: Request, lease: Lease) -> Response:
         """Make one attempt, with robots.txt and scope asked at every hop."""
         if self.settings.obey_robots:
             await self.robots.admit(request.url)
-        response = await attempt(
-            request, downloader=self.downloader, settings=self.settings, admit=self._admit_hop
-        )
+        host = lease.task.host
+        try:
+            response = await attempt(
+                request,
+                downloader=self.downloader,
+                settings=self.settings,
+                admit=self._admit_hop,
+                stays=self._stays(request, lease.task),
+            )
+        except FetchError:
+            # When the last request was sent is not known.
+            self.frontier.sent(host, at=time.monotonic())
+            raise
+        # Later than its turn came, where connecting took long or the loop was busy.
+        hops = response.url != request.url
+        elapsed = 0.0 if hops else response.elapsed.total_seconds()
+        self.frontier.sent(host, at=time.monotonic() - elapsed)
         self.stats.fetched += 1
         self.stats.bytes += len(response.body)
         self.stats.statuses[response.status] += 1
         return response
 
     async def _admit_hop(self, url: str) -> None:
-        self.scope.admit(Request(url).identity()[0].host)
+        self.scope.admit_url(url)
         await self.robots.admit(url)
+
+    def _stays(self, request: Request, task: Task) -> Callable[[str], bool] | None:
+        """Return what says whether a redirect is followed here, or None where all are.
+
+        Another host has another owner, so what it is asked for is a task of
+        its own; and so it is on a host that is served with a delay, for which
+        it has to wait. But with cookies the way through it may be what
+        matters, and a form, or a request that is to be repeated, is not a page.
+        """
+        plain = request.method == "GET" and task.id == request.identity()[1]
+        if self.settings.cookies or not plain:
+            return None
+
+        def stays(url: str) -> bool:
+            location = urls.locate(url)
+            if location.host != task.host:
+                return False
+            # Another spelling of its own URL cannot be another task.
+            return not self.frontier.delay(task.host) or task_id(location) == task.id
+
+        return stays
+
+    async def _moved(self, lease: Lease, request: Request, response: Response) -> Done:
+        """Hand on a page that is to be fetched by the owner of its host, or later."""
+        home = onward(request, response)
+        try:
+            self.scope.admit_url(home.url)
+            if self.settings.max_depth is not None and lease.task.depth >= self.settings.max_depth:
+                # Or hosts that lead to one another would never end.
+                raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
+        except FetchError as refusal:
+            return await self._failed(lease, request, _failed(refusal), refusal)
+        self._answered(lease, response, page=False)
+        task = home.task(now=self.ledger.now(), depth=lease.task.depth + 1, parent=lease.task.id)
+        alias = self._settle(lease, Succeeded(response=_info(response)))
+        return Done(tasks=(task,), aliases=(alias,))
 
     async def _redirected(self, lease: Lease, request: Request, response: Response) -> Done:
         """Record the page once, under the URL where it really is.
@@ -208,6 +309,7 @@ class Fetcher:
             return await self._failed(lease, request, replace(produced, response=info), error)
         if response.invalid_links:
             produced.dropped[Reason.URL_INVALID] += response.invalid_links
+        self._answered(lease, response, page=True)
         outcome = Succeeded(response=info, items=tuple(produced.items))
         return _done(produced, self._settle(lease, outcome))
 
@@ -215,6 +317,7 @@ class Fetcher:
         self, lease: Lease, request: Request, failed: Failed, error: FetchError
     ) -> Done:
         """Settle a failure; where it is final, the spider is told and may still yield."""
+        self._note(lease, failed)
         settlement = self._settle(lease, failed)
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
@@ -234,6 +337,23 @@ class Fetcher:
             return Done(settlements=(settlement,))
         change = replace(settlement.change, items=tuple(produced.items))
         return _done(produced, replace(settlement, change=change))
+
+    def _answered(self, lease: Lease, response: Response, *, page: bool) -> None:
+        self.frontier.answered(
+            lease.task.host,
+            latency=response.elapsed.total_seconds(),
+            page=page,
+            now=time.monotonic(),
+        )
+
+    def _note(self, lease: Lease, failed: Failed) -> None:
+        """Tell of a page that failed: of the host it says little, but not nothing."""
+        host, now = lease.task.host, time.monotonic()
+        if failed.status is not None and failed.status < 500:
+            elapsed = failed.response.elapsed if failed.response else 0.0
+            self.frontier.answered(host, latency=elapsed, page=False, now=now)
+        elif failed.reason in FAILURE_REASONS:
+            self.frontier.page_failed(host, now=now)
 
     async def _run(
         self, callback: Callable[..., Any], *arguments: object, task: Task
@@ -261,6 +381,11 @@ class Fetcher:
 
 def _done(produced: Produced, settlement: Settlement) -> Done:
     return Done(tasks=tuple(produced.tasks), settlements=(settlement,), dropped=produced.dropped)
+
+
+def _asks_to_wait(response: Response) -> bool:
+    """Say whether an answer is about the host's load, and not about the page."""
+    return response.status == 429 or (response.status == 503 and "retry-after" in response.headers)
 
 
 def _failed(error: FetchError) -> Failed:

@@ -1,7 +1,8 @@
 """The leases one process holds, from the claim to the commit, and their renewal."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 
 import anyio
@@ -11,7 +12,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.patience import Patience
 from crawlcw.printable import printable
 from crawlcw.task import Lease
-from crawlcw.workers import is_dead
+from crawlcw.workers import is_dead, is_gone
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ class HeldLeases:
         self._scopes: dict[bytes, anyio.CancelScope] = {}
         self._settling: set[bytes] = set()
         self._strays: list[Lease] = []
+        self._of_host: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -33,7 +35,14 @@ class HeldLeases:
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Take charge of leases just claimed."""
-        self._held.update((lease.task.id, lease) for lease in leases)
+        for lease in leases:
+            if lease.task.id not in self._held:
+                self._of_host[lease.task.host] += 1
+            self._held[lease.task.id] = lease
+
+    def of_host(self, host: str) -> int:
+        """Return how many tasks of *host* are held."""
+        return self._of_host.get(host, 0)
 
     def all(self) -> list[Lease]:
         """Return the leases held."""
@@ -58,7 +67,7 @@ class HeldLeases:
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
         for lease in leases:
-            self._held.pop(lease.task.id, None)
+            self._forget(lease.task.id)
             self._settling.discard(lease.task.id)
 
     def stray(self, lease: Lease) -> None:
@@ -73,9 +82,18 @@ class HeldLeases:
     def lose(self, task_ids: Iterable[bytes]) -> None:
         """Forget leases that another worker holds now, and stop what runs under them."""
         for task_id in task_ids:
-            self._held.pop(task_id, None)
+            self._forget(task_id)
             if scope := self._scopes.get(task_id):
                 scope.cancel()
+
+    def _forget(self, task_id: bytes) -> None:
+        lease = self._held.pop(task_id, None)
+        if lease is None:
+            return
+        host = lease.task.host
+        self._of_host[host] -= 1
+        if not self._of_host[host]:
+            del self._of_host[host]
 
 
 class Renewer:
@@ -88,12 +106,15 @@ class Renewer:
         *,
         lease: timedelta,
         patience: Patience,
+        renew_hosts: Callable[[], Awaitable[None]],
         on_lost: Callable[[set[bytes]], None],
     ) -> None:
+        """*renew_hosts* does for hosts what this does for tasks."""
         self._ledger = ledger
         self._held = held
         self._lease = lease
         self._patience = patience
+        self._renew_hosts = renew_hosts
         self._on_lost = on_lost
 
     async def run(self) -> None:
@@ -101,6 +122,7 @@ class Renewer:
         while True:
             await anyio.sleep(self._lease.total_seconds() / 3)
             await self._patience.insist(self._renew)
+            await self._patience.insist(self._renew_hosts)
             await self._release_strays()
             try:
                 await bury_the_dead(self._ledger)
@@ -126,10 +148,14 @@ class Renewer:
 
 
 async def bury_the_dead(ledger: Ledger) -> int:
-    """End the leases of workers of this machine that are no more; return how many leases."""
+    """End the leases of workers that are no more; return how many leases of tasks.
+
+    Of other machines' workers nobody knows that but by a very long silence;
+    their leases have run out before.
+    """
     ended = 0
     for worker in await ledger.workers():
-        if is_dead(worker):
+        if is_dead(worker) or is_gone(worker, now=ledger.now()):
             ended += await ledger.leave(worker.name)
             logger.info(
                 "took back the leases of %s, which is dead",

@@ -1,7 +1,8 @@
 """robots.txt by RFC 9309: which URLs a site lets us fetch, and how fast.
 
 4xx allows everything; 5xx, 429 and network errors mean that nobody knows, so
-the host is not fetched from until it is known. Parsed by protego.
+the host is not fetched from until it is known. Parsed by protego. A host's
+owner fetches it, once a day, and the ledger keeps it for all other processes.
 """
 
 import asyncio
@@ -9,15 +10,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from protego import Protego
 
 from crawlcw.attempt import attempt
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason
+from crawlcw.hosts import RobotsRecord
 from crawlcw.printable import printable
 from crawlcw.request import Request
+from crawlcw.retry import retry_after
 from crawlcw.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -26,7 +29,7 @@ LARGEST = 512 * 1024
 MAX_REDIRECTS = 5
 LONGEST_CRAWL_DELAY = 60.0
 _KEPT = 10_000
-_VALID = timedelta(hours=24).total_seconds()
+VALID = timedelta(hours=24)
 _UNKNOWN_FOR = timedelta(seconds=30).total_seconds()
 
 
@@ -38,6 +41,7 @@ class Rules:
     agent: str = ""
     crawl_delay: float = 0.0  #: seconds, at most 60
     sitemaps: tuple[str, ...] = field(default=())
+    body: str = ""  #: as it was served; empty where everything is allowed
 
     def allows(self, url: str) -> bool:
         """Say whether *url* may be fetched."""
@@ -51,13 +55,20 @@ class Robots:
     """The rules of every origin, each fetched once by a process, and kept for a day."""
 
     def __init__(
-        self, downloader: Downloader, settings: Settings, *, clock: Callable[[], float]
+        self,
+        downloader: Downloader,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
     ) -> None:
+        """Let rules be valid by *clock*, in seconds; *now* is the time of day."""
         self._downloader = downloader
         self._obeyed = settings.obey_robots
         self._agent = product_token(settings.user_agent)
         self._settings = replace(settings, max_redirects=min(settings.max_redirects, MAX_REDIRECTS))
         self._clock = clock
+        self._now = now
         self._known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = OrderedDict()
 
     async def rules(self, url: str) -> Rules:
@@ -67,7 +78,7 @@ class Robots:
         """
         if not self._obeyed:
             return ALLOW_ALL
-        origin = "/".join(url.split("/", 3)[:3]).partition("?")[0]
+        origin = origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
         current = answer is not None and self._clock() < expires
         if answer is not None and answer.done() and current:
@@ -76,9 +87,25 @@ class Robots:
             # A task of its own: a caller that is cancelled must not take the
             # others' answer with it.
             answer = asyncio.ensure_future(self._fetch(origin))
-            self._remember(origin, answer)
+            self._remember(origin, answer, VALID.total_seconds())
             answer.add_done_callback(lambda done: self._answered(origin, done))
         return await asyncio.shield(answer)
+
+    def known(self, url: str) -> Rules | None:
+        """Return the rules for *url*'s origin where that takes no request, else None."""
+        if not self._obeyed:
+            return ALLOW_ALL
+        expires, answer = self._known.get(origin_of(url), (0.0, None))
+        if answer is None or not answer.done() or self._clock() >= expires or answer.exception():
+            return None
+        return answer.result()
+
+    def remember(self, record: RobotsRecord, *, valid: float) -> None:
+        """Take over a robots.txt that another process has fetched, for *valid* seconds."""
+        answer: asyncio.Future[Rules] = asyncio.get_running_loop().create_future()
+        body = record.body.encode("utf-8", "replace")
+        answer.set_result(parse(body, agent=self._agent) if body else ALLOW_ALL)
+        self._remember(record.origin, answer, valid)
 
     async def admit(self, url: str) -> None:
         """Raise `FetchError` (`refused-robots`) where robots.txt disallows *url*."""
@@ -91,14 +118,20 @@ class Robots:
             answer.cancel()
         await asyncio.gather(*(a for _, a in self._known.values()), return_exceptions=True)
 
-    def _remember(self, origin: str, answer: asyncio.Future[Rules]) -> None:
-        self._known[origin] = (self._clock() + _VALID, answer)
+    def _remember(self, origin: str, answer: asyncio.Future[Rules], valid: float) -> None:
+        self._known[origin] = (self._clock() + valid, answer)
         self._known.move_to_end(origin)
         while len(self._known) > _KEPT and next(iter(self._known.values()))[1].done():
             self._known.popitem(last=False)
 
     def _answered(self, origin: str, answer: asyncio.Future[Rules]) -> None:
-        if not answer.cancelled() and answer.exception() is not None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is None:
+            return
+        if isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE:
+            # Its host rests now; whoever comes after that is to ask again.
+            self._known.pop(origin, None)
+        else:
             self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)
 
     async def _fetch(self, origin: str) -> Rules:
@@ -118,7 +151,10 @@ class Robots:
             ) from error
         if response.status == 429 or response.status >= 500:
             raise FetchError(
-                Reason.ROBOTS_UNAVAILABLE, f"HTTP {response.status}", status=response.status
+                Reason.ROBOTS_UNAVAILABLE,
+                f"HTTP {response.status}",
+                status=response.status,
+                retry_after=retry_after(response.headers.get("retry-after"), now=self._now()),
             )
         if not 200 <= response.status < 300:
             return ALLOW_ALL
@@ -128,14 +164,21 @@ class Robots:
 def parse(body: bytes, *, agent: str) -> Rules:
     """Return the rules that a robots.txt has for *agent*; garbage has none."""
     text = body[:LARGEST].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    # Each byte that is no UTF-8 has become three, and the ledger keeps the text.
+    text = text.encode()[:LARGEST].decode("utf-8", "ignore")
     parsed = Protego.parse(text)
     delay = parsed.crawl_delay(agent) or 0.0
     # `nan` compares false with everything.
     delay = min(delay, LONGEST_CRAWL_DELAY) if delay > 0 else 0.0
     sitemaps = tuple(parsed.sitemaps)
     if "disallow" not in text.lower():
-        return Rules(crawl_delay=delay, sitemaps=sitemaps)
-    return Rules(parsed, agent, delay, sitemaps)
+        return Rules(crawl_delay=delay, sitemaps=sitemaps, body=text)
+    return Rules(parsed, agent, delay, sitemaps, text)
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL that is normalised."""
+    return "/".join(url.split("/", 3)[:3]).partition("?")[0]
 
 
 def product_token(user_agent: str) -> str:

@@ -21,6 +21,7 @@ class Stats:
     items: int = 0  #: recorded
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
     failures: Counter[str] = field(default_factory=Counter)  #: failed attempts by reason
+    host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
     links_dropped: Counter[str] = field(default_factory=Counter)  #: by reason
@@ -56,6 +57,7 @@ class Report:
     released: int  #: tasks given back at the end
     counts: Counts  #: of the whole ledger
     failures: Mapping[str, int]  #: failed attempts of this process, by reason
+    host_failures: Mapping[str, int]  #: answers, or none, that cost no page an attempt
     links_dropped: Mapping[str, int]  #: links not followed, by reason
     leases_lost: int = 0
 

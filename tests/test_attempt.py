@@ -12,6 +12,7 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.settings import Settings
+from crawlcw.urls import MAX_LENGTH
 
 START = "http://a.example/start"
 SECRETS = {
@@ -108,7 +109,7 @@ async def test_other_answers_of_the_300s_are_not(status: int) -> None:
         ("http://user:password@b.example/", Reason.REFUSED_CREDENTIALS),
         ("//user@b.example/", Reason.REFUSED_CREDENTIALS),
         ("ht\ttp://user@b.example/", Reason.REFUSED_CREDENTIALS),
-        ("http://b.example/" + "x" * 3000, Reason.URL_TOO_LONG),
+        ("http://b.example/" + "x" * MAX_LENGTH, Reason.URL_TOO_LONG),
         ("/start", Reason.REDIRECT_LOOP),
         ("#part", Reason.REDIRECT_LOOP),
     ],

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from crawlcw.callbacks import TOO_MANY_LINKS, Produced, Scope, run
-from crawlcw.errors import ParseRefusedError, Reason
+from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.request import Request
 from crawlcw.settings import Settings
 from crawlcw.task import Task
@@ -274,6 +274,60 @@ async def test_links_that_are_none_to_fetch_are_counted_by_reason():
 
     assert [task.url for task in produced.tasks] == ["http://a.example/good"]
     assert produced.dropped == {"refused-scheme": 1, "url-invalid": 2, "url-too-long": 1}
+
+
+TRAPS = {
+    "http://a.example/" + "x" * 2000: "url-too-long",
+    "http://a.example/" + "/".join(map(str, range(21))): "trap-path-segments",
+    "http://a.example/a/b/a/b/a/b/a/b": "trap-repeated-segment",
+    "http://a.example/?" + "&".join(f"facet{n}=on" for n in range(40)): "trap-query-parameters",
+}
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+async def test_links_that_look_like_traps_are_counted_by_reason(dont_filter: bool):
+    links = [Request(url, dont_filter=dont_filter) for url in TRAPS]
+
+    produced = await of_things(*links, links[2], Request("http://a.example/good"))
+
+    assert [task.url for task in produced.tasks] == ["http://a.example/good"]
+    assert produced.dropped == dict.fromkeys(TRAPS.values(), 1) | {"trap-repeated-segment": 2}
+
+
+async def test_a_trap_is_where_the_settings_say_it_is():
+    free = scope(
+        max_url_length=None,
+        max_path_segments=None,
+        max_segment_repeats=None,
+        max_query_parameters=None,
+    )
+    strict = scope(max_path_segments=1)
+
+    assert len((await of_things(*map(Request, TRAPS), within=free)).tasks) == len(TRAPS)
+    produced = await of_things(Request("http://a.example/a/"), within=strict)
+    assert produced.dropped == {"trap-path-segments": 1}
+
+
+async def test_a_start_url_that_looks_like_a_trap_is_none_when_pages_link_to_it():
+    known = {make_task(url).id for url in TRAPS}
+
+    produced = await of_things(*map(Request, TRAPS), known=known)
+
+    assert (produced.tasks, produced.dropped) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"), [*TRAPS.items(), ("http://b.example/", "refused-scope")]
+)
+def test_a_redirect_into_a_trap_or_out_of_scope_is_refused(url: str, reason: str):
+    with pytest.raises(FetchError) as caught:
+        scope().admit_url(url)
+
+    assert caught.value.reason == reason
+
+
+def test_any_other_redirect_is_admitted():
+    scope().admit_url("HTTP://www.A.example:80/a/b/a/b/a/b?q=1#part")
 
 
 async def test_a_link_counts_once_however_it_is_written():

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,12 @@ class Journal(SqliteLedger):
         return await super().commit(settlements)
 
 
+class KilledError(Exception):
+    """The process comes to its end."""
+
+
 class Writing:
-    """A committer on a ledger, with all that is around it."""
+    """A committer on a ledger, with all that is around it; and who follows what it writes."""
 
     def __init__(self, ledger: Journal) -> None:
         self.ledger = ledger
@@ -53,7 +57,9 @@ class Writing:
         self.held = HeldLeases()
         self.known = KnownTasks()
         self.stats = Stats()
-        self.told: list[bool] = []
+        self.told: list[tuple[bool, set[str]]] = []
+        self.announced: set[str] = set()
+        self.is_killed = False  #: before anything is announced
         self._committer = Committer(
             ledger,
             self.done,
@@ -61,11 +67,18 @@ class Writing:
             known=self.known,
             stats=self.stats,
             patience=Patience(timedelta(seconds=1)),
-            on_written=self.written,
+            following=self,
         )
 
-    def written(self, *, more: bool) -> None:
-        self.told.append(more)
+    async def announce(self, tasks: Iterable[Task]) -> None:
+        if self.is_killed:
+            raise KilledError
+        told = list(tasks)
+        self.ledger.entries.append(("announce", len(told)))
+        self.announced.update(task.url for task in told)
+
+    def written(self, *, more: bool, again: Iterable[str]) -> None:
+        self.told.append((more, set(again)))
 
     async def leases(self, number: int) -> list[Lease]:
         await self.ledger.add(make_tasks(number))
@@ -74,11 +87,14 @@ class Writing:
         self.ledger.entries.clear()
         return leases
 
+    async def run(self) -> None:
+        await self._committer.run()
+
     async def write(self, *done: Done) -> None:
         """Write all of these, as one group if they fit."""
         for each in done:
             self.done.put_nowait(each)
-        running = asyncio.create_task(self._committer.run())
+        running = asyncio.create_task(self.run())
         await self.done.join()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -137,7 +153,7 @@ async def test_links_are_added_first_and_each_once(writing: Writing):
 
     await writing.write(done(writing, one, *links), done(writing, other, *links[1:]))
 
-    assert writing.ledger.entries == [("add", 3), ("commit", 2)]
+    assert writing.ledger.entries == [("add", 3), ("announce", 3), ("commit", 2)]
     assert writing.stats.links_added == 3
     assert all(link.id in writing.known for link in links)
 
@@ -150,16 +166,19 @@ async def test_links_that_are_known_cost_nothing(writing: Writing):
     await writing.write(done(writing, lease, link))
 
     assert writing.ledger.entries == [("commit", 1)]
-    assert writing.told == [False]
+    assert writing.told == [(False, set())]
 
 
-async def test_links_that_the_ledger_has_already_are_no_news(writing: Writing):
+async def test_links_that_the_ledger_has_already_are_announced_and_no_news(writing: Writing):
+    """Whoever added them may have been killed before anybody was told."""
     (lease,) = await writing.leases(1)
 
     await writing.write(done(writing, lease, lease.task))
 
+    assert writing.ledger.entries == [("add", 1), ("announce", 1), ("commit", 1)]
+    assert writing.announced == {lease.task.url}
     assert writing.stats.links_added == 0
-    assert writing.told == [False]
+    assert writing.told == [(False, set())]
 
 
 async def test_new_links_are_news(writing: Writing):
@@ -167,17 +186,50 @@ async def test_new_links_are_news(writing: Writing):
 
     await writing.write(done(writing, lease, make_task("http://a.example/1")))
 
-    assert writing.told == [True]
+    assert writing.announced == {"http://a.example/1"}
+    assert writing.told == [(True, set())]
 
 
-async def test_a_task_to_be_tried_again_is_news(writing: Writing):
+async def test_of_links_that_were_not_announced_the_page_is_not_committed(writing: Writing):
+    (lease,) = await writing.leases(1)
+    link = make_task("http://a.example/1")
+    writing.is_killed = True
+    writing.done.put_nowait(done(writing, lease, link, items=[{"n": 1}]))
+
+    with pytest.RaisesGroup(KilledError):
+        await writing.run()
+
+    assert writing.ledger.entries == [("add", 1)]
+    assert (await writing.ledger.counts()).by_status == {Status.PROCESSING: 1, Status.TODO: 1}
+    assert lease.task.id in writing.held
+    assert link.id not in writing.known
+
+    heir = Writing(writing.ledger)
+    await heir.write(done(heir, lease, link, items=[{"n": 1}]))
+
+    assert heir.announced == {link.url}
+    assert (await writing.ledger.counts())[Status.FINISHED] == 1
+
+
+async def test_a_task_to_be_tried_again_is_news_for_its_host(writing: Writing):
+    one, other = await writing.leases(2)
+
+    await writing.write(
+        Done(settlements=(failure(writing.ledger, one, Reason.CONNECT),)), done(writing, other)
+    )
+
+    assert writing.told == [(True, {"example.com"})]
+    assert writing.stats.failures == {"connect": 1}
+    assert writing.stats.pages == 1
+
+
+async def test_a_task_that_is_given_up_is_no_news(writing: Writing):
     (lease,) = await writing.leases(1)
 
-    await writing.write(Done(settlements=(failure(writing.ledger, lease, Reason.CONNECT),)))
+    await writing.write(Done(settlements=(failure(writing.ledger, lease, Reason.PROTOCOL),)))
 
-    assert writing.told == [True]
-    assert writing.stats.failures == {"connect": 1}
-    assert writing.stats.pages == 0
+    assert writing.told == [(False, set())]
+    assert (await writing.ledger.counts())[Status.IGNORED] == 1
 
 
 async def test_a_result_that_comes_too_late_is_dropped_and_counted(writing: Writing):

@@ -2,27 +2,32 @@
 
 import asyncio
 import selectors
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from crawlcw import coordinator
+from crawlcw import coordinator, openings, tenures
 from crawlcw.coordinator import Coordinator
+from crawlcw.errors import FetchError, Reason
+from crawlcw.frontier import Frontier
 from crawlcw.leases import HeldLeases
-from crawlcw.ledger.protocol import Claimed, Committed
+from crawlcw.ledger.protocol import Added, Claimed
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.limits import Limits, limit_of
 from crawlcw.patience import Patience
+from crawlcw.presence import Presence
+from crawlcw.request import Request
+from crawlcw.response import Response
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.stats import Stats
-from crawlcw.task import Lease, Task
+from crawlcw.task import Task
 from crawlcw.testing import Replay, ReplayDownloader
-from crawlcw.transitions import Settlement
 from tests.ledgers import START, make_task, make_tasks, success
 
 T = TypeVar("T")
@@ -67,42 +72,66 @@ class Counted(SqliteLedger):
         ledger = await cls.open(
             path, "books", clock=lambda: START + timedelta(seconds=loop.time() - began)
         )
+        ledger.began = began
         ledger.asked: list[tuple[str, float]] = []
         ledger.claimed: set[bytes] = set()
         ledger.most = 0
+        for connection in (ledger._writer, ledger._reader):
+            connection.run = _noticed(connection.run)
         return ledger
 
-    async def _ask(self, what: str, operation: Callable[[], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        self.asked.append((what, loop.time()))
-        busy = loop.selector if isinstance(loop, QuickLoop) else QuickSelector()
-        busy.busy += 1
-        try:
-            return await operation()
-        finally:
-            busy.busy -= 1
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in ASKED:
+            asked = super().__getattribute__("asked")
+            asked.append((name, asyncio.get_running_loop().time()))
+        return found
 
-    async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
-        operation = super().page
-        return await self._ask("page", lambda: operation(limit=limit, hosts=hosts))
-
-    async def horizon(self) -> datetime | None:
-        return await self._ask("horizon", super().horizon)
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        """Add as whoever adds does: the hosts are woken."""
+        added = await super().add(tasks)
+        await self.wake_hosts({task.host: task.due for task in tasks if task.due})
+        return added
 
     async def claim(self, tasks: Sequence[Task], **options: Any) -> Claimed:
-        operation = super().claim
-        claimed = await self._ask("claim", lambda: operation(tasks, **options))
+        claimed = await super().claim(tasks, **options)
         self.claimed |= {lease.task.id for lease in claimed.leases}
         self.most = max(self.most, len(self.claimed))
         return claimed
 
-    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
-        operation = super().commit
-        return await self._ask("commit", lambda: operation(settlements))
 
-    async def release(self, leases: Sequence[Lease]) -> int:
-        operation = super().release
-        return await self._ask("release", lambda: operation(leases))
+#: What a coordinator asks its ledger while it looks for work.
+ASKED = {"page", "claim", "horizon", "lease_hosts", "next_ready", "due_hosts", "get_hosts"}
+
+
+def _noticed(run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """Let a quick loop know that a thread is at work."""
+
+    async def noticed(*args: Any) -> T:
+        loop = asyncio.get_running_loop()
+        busy = loop.selector if isinstance(loop, QuickLoop) else QuickSelector()
+        busy.busy += 1
+        try:
+            return await run(*args)
+        finally:
+            busy.busy -= 1
+
+    return noticed
+
+
+class Refusing(ReplayDownloader):
+    """Notes when it was asked for what it has only a failure for."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        super().__init__(answers)
+        self.failures: list[tuple[str, float]] = []
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        try:
+            return await super().fetch(request, url=url)
+        except FetchError:
+            self.failures.append((url, asyncio.get_running_loop().time()))
+            raise
 
 
 class Around:
@@ -115,14 +144,29 @@ class Around:
         self.stats = Stats()
         self.starts: list[tuple[float, str]] = []
         loop = asyncio.get_running_loop()
-        web = ReplayDownloader({"http://example.com/robots.txt": robots} if robots else {})
+        web = Refusing({"http://example.com/robots.txt": robots} if robots else {})
+        self.failures = web.failures
+        self.frontier = Frontier(
+            held=self.held,
+            limit_of=lambda host: limit_of(host, Limits({}), self.settings),
+            may_share=self.settings.per_host_concurrency == 0,
+            policy=self.settings.host_policy,
+            lease=self.settings.lease,
+            max_pages=None,
+            unlimited=(),
+            full=set(),
+            failures=self.stats.host_failures,
+            ledger_now=ledger.now,
+        )
         self.coordinator = Coordinator(
             ledger,
             settings=self.settings,
-            robots=Robots(web, self.settings, clock=loop.time),
+            frontier=self.frontier,
+            robots=Robots(web, self.settings, clock=loop.time, now=ledger.now),
             held=self.held,
             stats=self.stats,
             patience=Patience(timedelta(minutes=1)),
+            presence=Presence(ledger, "a", self.stats, lease=self.settings.lease),
             worker="a",
         )
 
@@ -141,7 +185,15 @@ class Around:
             await self.ledger.commit([settlement])
             self.stats.record(settlement)
             self.held.end([lease])
-            self.coordinator.written(more=False)
+            self.frontier.answered(
+                lease.task.host, latency=seconds, page=True, now=asyncio.get_running_loop().time()
+            )
+            self.coordinator.written(more=False, again=())
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lease.total_seconds() / 3)
+            await self.coordinator.tenures.renew()
 
     async def stopped_after(self, seconds: float, *, work: float = 0.0) -> None:
         """Let it run for a while."""
@@ -153,7 +205,9 @@ class Around:
     async def until_it_ends(self, *, seconds: float = 0.0) -> str:
         workers = asyncio.create_task(self.work(seconds=seconds, number=self.settings.concurrency))
         self.coordinator.seeded()
+        renewing = asyncio.create_task(self._renew())
         reason = await self.coordinator.run()
+        renewing.cancel()
         workers.cancel()
         with pytest.raises(asyncio.CancelledError):
             await workers
@@ -167,7 +221,8 @@ def quickly(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        monkeypatch.setattr(coordinator, "time", _LoopTime(loop))
+        for module in (coordinator, openings, tenures):
+            monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await Counted.opened(path / "ledger.db")
         try:
             await main(ledger)
@@ -186,7 +241,7 @@ class _LoopTime:
 def test_an_empty_ledger_is_drained_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
         assert await Around(ledger).until_it_ends() == "drained"
-        assert [what for what, _ in ledger.asked] == ["page", "horizon"]
+        assert [what for what, _ in ledger.asked] == ["lease_hosts", "horizon"]
 
     quickly(main, tmp_path, monkeypatch)
 
@@ -275,12 +330,11 @@ def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pyt
     async def main(ledger: Counted) -> None:
         await ledger.add([make_task(due=START + timedelta(seconds=100))])
         around = Around(ledger)
-        began = asyncio.get_running_loop().time()
 
         assert await around.until_it_ends() == "drained"
 
         ((time, _),) = around.starts
-        assert 99.9 <= time - began <= 102
+        assert 99.99 <= time - ledger.began <= 102
 
     quickly(main, tmp_path, monkeypatch)
 
@@ -414,5 +468,101 @@ def test_lost_leases_are_not_handed_out(tmp_path: Path, monkeypatch: pytest.Monk
         assert around.coordinator.queue.empty()
         around.coordinator.stop()
         await running
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_hosts_whose_wake_up_was_lost_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Somebody was killed between adding tasks and waking their hosts."""
+
+    async def main(ledger: Counted) -> None:
+        for host in range(60):
+            tasks = [make_task(f"http://h{host:02}.example/{n}") for n in range(2)]
+            await SqliteLedger.add(ledger, tasks)
+        around = Around(ledger)
+        began = asyncio.get_running_loop().time()
+
+        assert await around.until_it_ends() == "drained"
+
+        assert len(around.starts) == 120
+        # 25 hosts a look, and looks are 8 s apart at the most.
+        assert asyncio.get_running_loop().time() - began < 30
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_giant_host_does_not_hold_up_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
+        for host in range(30):
+            await ledger.add([make_task(f"http://small{host}.example/{n}") for n in range(5)])
+        around = Around(ledger, concurrency=20)
+
+        await around.stopped_after(15, work=0.1)
+
+        small = [time for time, url in around.starts if "small" in url]
+        assert len(small) == 150
+        assert max(small) - around.starts[0][0] < 5
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_hosts_that_cannot_be_held_all_at_once_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        for host in range(40):
+            tasks = [make_task(f"http://h{host}.example/{n}") for n in range(100)]
+            await ledger.add(tasks)
+        around = Around(ledger, concurrency=2, delay="100ms")
+
+        await around.stopped_after(40, work=0.01)
+
+        served = {url.split("/")[2] for _, url in around.starts}
+        assert len(served) == 40, "8 hosts are held at once, each for 20 pages"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_host_that_fails_rests_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task(f"http://quick.example/{n}") for n in range(50)])
+        await ledger.add(make_tasks(20))
+        failing = FetchError(Reason.CONNECT, "refused")
+        around = Around(ledger, robots=failing)
+
+        assert await around.until_it_ends() == "drained"
+
+        assert len(around.starts) == 50
+        assert await ledger.reasons() == {"host-unreachable": 20}
+        asked = [time for what, time in around.failures]
+        rests = [later - earlier for earlier, later in pairwise(asked)]
+        assert len(asked) == 5
+        for rest, least in zip(rests, (10, 20, 40, 80), strict=True):
+            assert least <= rest < 1.1 * least + 9, rests
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_while_the_last_pages_are_under_way_it_sleeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(100))
+        around = Around(ledger, concurrency=10, per_host_concurrency=0, max_pages=5)
+        rounds = 0
+        waiting = around.frontier.lanes.next_turn
+
+        def next_turn() -> float | None:
+            nonlocal rounds
+            rounds += 1
+            return waiting()
+
+        monkeypatch.setattr(around.frontier.lanes, "next_turn", next_turn)
+
+        assert await around.until_it_ends(seconds=5) == "max-pages"
+
+        assert len(around.starts) == 5
+        assert rounds < 200, "290,000 where each turn that comes wakes it"
 
     quickly(main, tmp_path, monkeypatch)

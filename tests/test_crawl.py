@@ -119,7 +119,8 @@ async def ledger(path: Path) -> AsyncIterator[SqliteLedger]:
 
 
 def crawl_of(spider: Spider, web: ReplayDownloader, ledger: SqliteLedger, **settings: Any) -> Crawl:
-    return Crawl(spider, ledger, web, Settings(**{"concurrency": 8, "backoff_base": 0} | settings))
+    quick = {"concurrency": 8, "backoff_base": 0, "host_backoff_base": 0.001}
+    return Crawl(spider, ledger, web, Settings(**quick | settings))
 
 
 async def crawled(
@@ -260,7 +261,9 @@ async def test_a_missing_page_is_given_up_at_once(ledger: SqliteLedger):
     assert report.counts.by_status == {Status.FINISHED: 2, Status.IGNORED: 1}
 
 
-@pytest.mark.parametrize("failure", [down(503), down(429), FetchError(Reason.CONNECT, "refused")])
+@pytest.mark.parametrize(
+    "failure", [down(503), down(500), FetchError(Reason.TIMEOUT_READ, "nothing")]
+)
 async def test_a_page_that_fails_first_is_tried_again(ledger: SqliteLedger, failure: Any):
     web = Web({HOME: [failure, failure, "there"]})
     spider = Books()
@@ -300,22 +303,95 @@ async def test_failures_are_brought_back_and_then_succeed(ledger: SqliteLedger):
     assert report.counts.by_status == {Status.FINISHED: 1}
 
 
+HOST_FAILURES = [
+    down(429),
+    down(429, **{"Retry-After": "0"}),
+    down(503, **{"Retry-After": "nonsense"}),
+    FetchError(Reason.CONNECT, "refused"),
+    FetchError(Reason.DNS_TEMPORARY, "try again"),
+    FetchError(Reason.TIMEOUT_CONNECT, "10 s"),
+    FetchError(Reason.TLS, "self-signed"),
+]
+
+
+@pytest.mark.parametrize("failure", HOST_FAILURES)
+async def test_a_failure_of_the_host_costs_no_page_an_attempt(ledger: SqliteLedger, failure: Any):
+    web = Web({HOME: [failure] * 4 + ["there"]})
+
+    report = await crawled(Books(), web, ledger, max_retry=1, auto_throttle=False)
+
+    home = await record(ledger, HOME)
+    assert (home.task.status, home.task.retry, home.errors) == (Status.FINISHED, 0, ())
+    assert web.pages == [HOME] * 5
+    (host,) = [host async for host in ledger.hosts()]
+    assert (host.failures, host.failed, host.finished) == (0, 4, 1)
+    assert report.failures == {}
+
+
+@pytest.mark.parametrize("failure", HOST_FAILURES)
+async def test_a_host_that_fails_and_fails_is_given_up_with_all_its_tasks(
+    ledger: SqliteLedger, failure: Any
+):
+    up = {"http://b.example/": links("/1"), "http://b.example/1": ""}
+    web = Web(up | dict.fromkeys(numbered(21), failure))
+    spider = Books(start_urls=[*numbered(21), *up])
+
+    report = await crawled(spider, web, ledger, host_max_failures=3, auto_throttle=False)
+
+    assert report.counts.by_status == {Status.IGNORED: 21, Status.FINISHED: 2}
+    assert await ledger.reasons() == {"host-unreachable": 21}
+    home = await record(ledger, "http://a.example/1")
+    assert (home.task.retry, home.task.lost, home.task.reason) == (0, 0, Reason.HOST_UNREACHABLE)
+    assert set(web.pages) > set(up)
+    again = Web(dict.fromkeys(numbered(21), ""))
+    assert await ledger.retry_failed(Selection(reason=Reason.HOST_UNREACHABLE)) == 21
+    report = await crawled(spider, again, ledger)
+    assert report.counts.by_status == {Status.FINISHED: 23}
+
+
+async def test_a_name_that_does_not_exist_is_given_up_sooner(ledger: SqliteLedger):
+    web = Web({HOME: FetchError(Reason.DNS_NXDOMAIN, "no such host")})
+
+    await crawled(Books(), web, ledger)
+
+    assert web.pages == [HOME] * 2
+    assert await ledger.reasons() == {"dns-nxdomain": 1}
+
+
+async def test_links_to_a_host_that_was_given_up_are_ignored_without_asking(ledger: SqliteLedger):
+    dead = "http://b.example/"
+    refused = FetchError(Reason.CONNECT, "refused")
+    web = Web({HOME: links(dead), f"{HOME}later": links(f"{dead}more"), dead: refused})
+    settings = {"host_max_failures": 1}
+    await crawled(Books(start_urls=[HOME, dead]), web, ledger, **settings)
+    asked = web.pages.count(dead)
+
+    await crawled(Books(start_urls=[f"{HOME}later", dead]), web, ledger, **settings)
+
+    assert web.pages.count(dead) == asked
+    assert f"{dead}more" not in web.pages
+    assert await ledger.reasons() == {"host-unreachable": 2}
+
+
 async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedger):
-    web = Web({HOME: links("/busy", "/1"), f"{HOME}busy": down(**{"Retry-After": "1000"})})
+    web = Web({HOME: links("/busy", "/1"), f"{HOME}busy": down(503, **{"Retry-After": "1000"})})
     spider = Books()
-    crawl = crawl_of(spider, web, ledger)
+    crawl = crawl_of(spider, web, ledger, concurrency=1)
 
     async def stop_after_the_answer() -> None:
-        while crawl.stats.failures.total() == 0:
+        while crawl.stats.host_failures.total() == 0:
             await asyncio.sleep(0)
         crawl.stop()
 
     report, _ = await asyncio.gather(crawl.run(), stop_after_the_answer())
 
     busy = await record(ledger, f"{HOME}busy")
-    assert (busy.task.status, report.finish_reason) == (Status.FAILED, "stopped")
-    assert busy.task.due is not None
-    assert busy.task.due - busy.task.update_time >= timedelta(seconds=1000)
+    assert (busy.task.status, busy.task.retry, report.finish_reason) == (Status.TODO, 0, "stopped")
+    (host,) = [host async for host in ledger.hosts()]
+    assert host.not_before is not None
+    assert host.ready_at is not None
+    assert host.not_before - ledger.now() >= timedelta(seconds=900)
+    assert host.ready_at >= host.not_before
 
 
 async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: SqliteLedger):
@@ -500,6 +576,82 @@ async def test_a_redirect_to_what_robots_txt_disallows_is_not_followed(ledger: S
     assert web.pages == [HOME]
 
 
+B = "http://b.example/"
+SECRET = {"Authorization": "Basic c2VjcmV0", "Accept-Language": "de"}
+
+
+class Careful(Books):
+    """Sends a secret to its first host; both hosts are its own."""
+
+    allowed_hosts = ("a.example", "b.example")
+
+    async def start(self) -> AsyncIterator[Request]:
+        yield Request(HOME, headers=SECRET, context={"n": 7})
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url, "n": response.context["n"]}
+
+
+async def test_what_a_redirect_to_another_host_leads_to_is_a_task_of_that_host(
+    ledger: SqliteLedger,
+):
+    web = Web({HOME: to(f"{B}old"), f"{B}old": to("/new"), f"{B}new": "the page"})
+
+    report = await crawled(Careful(), web, ledger)
+
+    alias, target = await record(ledger, HOME), await record(ledger, f"{B}new")
+    assert (alias.task.status, alias.items) == (Status.FINISHED, ())
+    assert alias.response is not None
+    assert alias.response.status == 302
+    assert (target.task.depth, target.task.status) == (1, Status.FINISHED)
+    assert await items(ledger) == [{"url": f"{B}new", "n": 7}]
+    assert (report.pages, report.drained) == (1, True)
+    sent = {request.url: dict(request.headers) for request in web.sent}
+    assert sent == {HOME: SECRET, f"{B}old": {"Accept-Language": "de"}}
+
+
+async def test_a_redirect_on_a_host_with_a_delay_waits_for_its_turn(ledger: SqliteLedger):
+    web = Web({HOME: to("/new"), f"{HOME}new": "the page"})
+
+    await crawled(Careful(), web, ledger, delay="10ms")
+
+    assert await items(ledger) == [{"url": f"{HOME}new", "n": 7}]
+    assert (await record(ledger, f"{HOME}new")).task.depth == 1
+    assert [dict(request.headers) for request in web.sent] == [SECRET] * 2
+
+
+async def test_hosts_that_lead_to_one_another_for_ever_end_at_the_greatest_depth(
+    ledger: SqliteLedger,
+):
+    web = Web({f"http://{n}.b.example/": to(f"http://{n + 1}.b.example/") for n in range(99)})
+
+    report = await crawled(Careful(start_urls=[]), web, ledger, max_depth=5)
+    assert report.counts.total == 1
+    spider = Books(start_urls=["http://0.b.example/"])
+    spider.allowed_hosts = ("b.example",)
+    await crawled(spider, web, ledger, max_depth=5)
+
+    assert len(web.pages) == 7
+    assert await ledger.reasons() == {"http-status": 1, "refused-depth": 1}
+
+
+async def test_a_redirect_out_of_scope_to_another_host_is_refused(ledger: SqliteLedger):
+    web = Web({HOME: links("/away"), f"{HOME}away": to("http://c.example/")})
+
+    await crawled(Books(), web, ledger)
+
+    away = await record(ledger, f"{HOME}away")
+    assert (away.task.status, away.task.reason) == (Status.IGNORED, Reason.REFUSED_SCOPE)
+
+
+async def test_with_cookies_a_redirect_leads_through_another_host_and_back(ledger: SqliteLedger):
+    web = Web({HOME: [to(B), "the page"], B: to(HOME)})
+
+    await crawled(Careful(), web, ledger, cookies=True)
+
+    assert await items(ledger) == [{"url": HOME, "n": 7}]
+
+
 async def test_a_redirect_loop_is_given_up(ledger: SqliteLedger):
     await crawled(Books(), Web({HOME: to("/1"), f"{HOME}1": to("/")}), ledger)
 
@@ -542,10 +694,10 @@ async def test_robots_txt_is_asked_for_first_and_once(ledger: SqliteLedger):
 async def test_while_robots_txt_is_not_to_be_had_no_page_is_requested(ledger: SqliteLedger):
     web = Web(site(1) | {ROBOTS: down()})
 
-    await crawled(Books(), web, ledger, max_retry=1)
+    await crawled(Books(), web, ledger, host_max_failures=3)
 
-    assert web.requested == [ROBOTS]
-    assert (await record(ledger, HOME)).task.reason is Reason.ROBOTS_UNAVAILABLE
+    assert web.requested == [ROBOTS] * 3
+    assert (await record(ledger, HOME)).task.reason is Reason.HOST_UNREACHABLE
 
 
 async def test_robots_txt_can_be_left_alone(ledger: SqliteLedger):
@@ -573,6 +725,28 @@ async def test_every_host_is_followed_where_the_spider_says_so(ledger: SqliteLed
     web = Web({HOME: links("http://b.example/"), "http://b.example/": ""})
 
     assert (await crawled(Anywhere(), web, ledger)).pages == 2
+
+
+async def test_of_a_host_that_is_not_its_own_a_crawl_takes_so_many_pages_and_no_more(
+    ledger: SqliteLedger,
+):
+    trap = {f"{B}{n}": links(*(f"/{n + m}" for m in range(1, 5))) for n in range(1, 90)}
+    web = Web(site(12) | {HOME: links(f"{B}1", "/1"), f"{HOME}1": ""} | trap)
+    spider = Books()
+    spider.allowed_hosts = "*"
+
+    report = await crawled(spider, web, ledger, max_pages_per_host=10, concurrency=1)
+
+    asked = Counter(url.split("/")[2] for url in web.pages)
+    assert asked["b.example"] == 10
+    assert (await ledger.reasons())["max-pages-per-host"] > 0
+    assert report.drained
+    more = await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
+    assert more.counts[Status.FINISHED] == report.counts[Status.FINISHED]
+    await ledger.retry_failed(Selection(reason=Reason.HOST_FULL))
+    await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
+    asked = Counter(url.split("/")[2] for url in web.pages)
+    assert asked["b.example"] == 20
 
 
 async def test_links_are_followed_no_deeper_than_allowed(ledger: SqliteLedger):

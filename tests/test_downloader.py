@@ -6,7 +6,7 @@ import socket
 import tracemalloc
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import aiohttp
@@ -94,6 +94,27 @@ async def test_a_whole_page_arrives(
     assert response.truncated is None
     assert response.url == server.url(path)
     assert timedelta(0) < response.elapsed < timedelta(seconds=1)
+
+
+async def test_what_elapses_before_a_request_is_sent_does_not_count(
+    server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delay of a host is kept from when it is asked, see `Frontier.sent`."""
+    look_up = connector_module._look_up
+
+    def slow(*arguments: Any) -> Any:
+        sleep(0.3)
+        return look_up(*arguments)
+
+    monkeypatch.setattr(connector_module, "_look_up", slow)
+    async with AiohttpDownloader(
+        SETTINGS, start_origins=[f"localhost:{server.port}"]
+    ) as downloader:
+        began = perf_counter()
+        response = await get(downloader, server.url("/ok", host="localhost"))
+        took = perf_counter() - began
+
+    assert took - response.elapsed.total_seconds() >= 0.3
 
 
 @pytest.mark.parametrize(

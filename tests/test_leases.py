@@ -4,12 +4,15 @@ import asyncio
 import dataclasses
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
@@ -17,7 +20,16 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.patience import Patience
 from crawlcw.task import Lease, Status
 from crawlcw.workers import this_worker
-from tests.ledgers import LEASE, FakeClock, claimed, claimed_one, make_task, make_tasks, success
+from tests.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    claimed,
+    claimed_one,
+    make_task,
+    make_tasks,
+    success,
+)
 
 SHORT = timedelta(milliseconds=30)
 
@@ -26,6 +38,7 @@ class RenewingLedger(SqliteLedger):
     """Tells when it has renewed, and may be away first."""
 
     away = 0
+    renewals = 0
 
     def watch(self) -> None:
         self.renewed = asyncio.Event()
@@ -35,6 +48,7 @@ class RenewingLedger(SqliteLedger):
             self.away -= 1
             raise LedgerUnavailableError("away")
         lost = await super().renew(leases, lease=lease)
+        self.renewals += 1
         self.renewed.set()
         return lost
 
@@ -57,7 +71,16 @@ def held() -> HeldLeases:
     return HeldLeases()
 
 
-async def renewed_once(ledger: RenewingLedger, held: HeldLeases) -> set[bytes]:
+async def no_hosts() -> None:
+    """Renew the leases of no host."""
+
+
+async def renewed_once(
+    ledger: RenewingLedger,
+    held: HeldLeases,
+    *,
+    renew_hosts: Callable[[], Awaitable[None]] = no_hosts,
+) -> set[bytes]:
     """Let the renewer do its work once; return what it reported as lost."""
     reported: set[bytes] = set()
     renewer = Renewer(
@@ -65,6 +88,7 @@ async def renewed_once(ledger: RenewingLedger, held: HeldLeases) -> set[bytes]:
         held,
         lease=SHORT,
         patience=Patience(timedelta(minutes=1)),
+        renew_hosts=renew_hosts,
         on_lost=reported.update,
     )
     async with anyio.create_task_group() as running:
@@ -156,6 +180,34 @@ async def test_the_renewer_waits_for_a_ledger_that_is_away(
     assert await ledger.horizon() == clock.time + SHORT
 
 
+async def test_hosts_are_renewed_after_tasks_and_waited_for_as_well(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    calls: list[int] = []
+
+    async def renew_hosts() -> None:
+        calls.append(ledger.renewals)
+        if len(calls) == 1:
+            raise LedgerUnavailableError("away")
+
+    await renewed_once(ledger, held, renew_hosts=renew_hosts)
+
+    assert calls[:2] == [1, 1]
+
+
+async def test_strays_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
+    await ledger.add(make_tasks(2))
+    stray, kept = await claimed(ledger)
+    held.add([stray, kept])
+    held.stray(stray)
+
+    assert await renewed_once(ledger, held) == set()
+
+    assert held.all() == [kept]
+    assert [task.id for task in await ledger.page(limit=10)] == [stray.task.id]
+    assert held.take_strays() == []
+
+
 async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
     held, scope = HeldLeases(), anyio.CancelScope()
     task = make_task()
@@ -168,6 +220,65 @@ async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
 
     assert not scope.cancel_called
     assert len(held) == 0
+
+
+# --- how many of a host
+
+
+def lease_of(url: str, *, fence: int = 1) -> Lease:
+    return Lease(task=make_task(url), token=f"a:{fence}", fence=fence, expires=START)
+
+
+def test_a_task_that_is_claimed_anew_is_one_of_its_host():
+    held = HeldLeases()
+
+    held.add([lease_of("http://a.example/1")])
+    held.add([lease_of("http://a.example/1", fence=2)])
+
+    assert held.of_host("a.example") == 1
+    assert [lease.fence for lease in held.all()] == [2]
+    held.end(held.all())
+    assert held.of_host("a.example") == 0
+
+
+def test_what_is_not_held_ends_for_nobody():
+    held = HeldLeases()
+    one, other = lease_of("http://a.example/1"), lease_of("http://a.example/2")
+    held.add([one])
+
+    held.end([other, one, one])
+    held.lose([one.task.id, other.task.id])
+
+    assert held.of_host("a.example") == 0
+
+
+LEASES = [lease_of(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
+some_leases = st.lists(st.sampled_from(LEASES), max_size=4)
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(["add", "end", "lose"]), some_leases), max_size=40))
+def test_the_leases_of_each_host_are_counted_whatever_comes(steps: list[tuple[str, list[Lease]]]):
+    held = HeldLeases()
+    expected: set[bytes] = set()
+    for what, leases in steps:
+        ids = {lease.task.id for lease in leases}
+        if what == "add":
+            held.add(leases)
+            expected |= ids
+        elif what == "end":
+            held.end(leases)
+            expected -= ids
+        else:
+            held.lose([lease.task.id for lease in leases])
+            expected -= ids
+
+        counts = Counter(lease.task.host for lease in LEASES if lease.task.id in expected)
+        assert len(held) == len(expected)
+        for host in ("a.example", "b.example"):
+            assert held.of_host(host) == counts[host]
+
+
+# --- the dead
 
 
 async def _join_and_claim(ledger: SqliteLedger, *, pid: int, birth: str, machine: str) -> str:
@@ -212,6 +323,21 @@ async def test_the_living_and_those_elsewhere_keep_theirs(ledger: RenewingLedger
 
     assert len(await ledger.workers()) == 2
     assert (await ledger.counts())[Status.PROCESSING] == 2
+
+
+async def test_who_has_been_silent_for_a_day_is_counted_out_wherever_it_ran(
+    ledger: RenewingLedger, clock: FakeClock, dead_pid: int
+):
+    await ledger.add([make_task()])
+    await _join_and_claim(ledger, pid=dead_pid, birth="1", machine="another machine")
+    clock.advance(seconds=24 * 3600)
+    assert await bury_the_dead(ledger) == 0
+    clock.advance(seconds=1)
+
+    await bury_the_dead(ledger)
+
+    assert await ledger.workers() == []
+    assert len(await claimed(ledger)) == 1
 
 
 async def test_the_renewer_takes_back_what_dead_neighbours_held(

@@ -1,21 +1,27 @@
 """robots.txt: asked once, obeyed, and never guessed at while nobody knows it."""
 
 import asyncio
+from datetime import timedelta
+from email.utils import format_datetime
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from crawlcw import robots as module
 from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import FetchError, Reason
+from crawlcw.hosts import RobotsRecord
 from crawlcw.request import Request
 from crawlcw.response import Response
-from crawlcw.robots import ALLOW_ALL, LARGEST, Robots, parse, product_token
+from crawlcw.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse, product_token
 from crawlcw.settings import Settings
+from tests.ledgers import START
 
 ROBOTS = "http://a.example/robots.txt"
 PAGE = "http://a.example/page"
 PRIVATE = "http://a.example/private/page"
+ORIGIN = "http://a.example"
 NO_PRIVATE = Replay(body="User-agent: *\nDisallow: /private/\n")
 
 
@@ -52,13 +58,22 @@ def robots_of(
     answers: dict[str, Any] | ReplayDownloader, time: FakeTime | None = None, **settings: Any
 ) -> tuple[Robots, ReplayDownloader]:
     web = answers if isinstance(answers, ReplayDownloader) else ReplayDownloader(answers)
-    return Robots(web, Settings(**settings), clock=time or FakeTime()), web
+    clock = time or FakeTime()
+    return Robots(web, Settings(**settings), clock=clock, now=lambda: START), web
+
+
+async def error_of(robots: Robots, url: str) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        await robots.admit(url)
+    return caught.value
 
 
 async def refused(robots: Robots, url: str) -> Reason:
-    with pytest.raises(FetchError) as caught:
-        await robots.admit(url)
-    return caught.value.reason
+    return (await error_of(robots, url)).reason
+
+
+def record(body: str, *, origin: str = ORIGIN) -> RobotsRecord:
+    return RobotsRecord(origin=origin, body=body, expires=START)
 
 
 async def test_what_is_disallowed_is_refused_and_the_rest_is_not():
@@ -134,32 +149,87 @@ async def test_no_robots_txt_allows_all(status: int):
         FetchError(Reason.DNS_NXDOMAIN),
     ],
 )
-async def test_while_nobody_knows_the_rules_nothing_is_fetched_and_later_it_is_asked_again(
-    answer: Any, time: FakeTime
-):
-    robots, web = robots_of({ROBOTS: [answer, NO_PRIVATE]}, time)
+async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
+    robots, web = robots_of({ROBOTS: [answer, NO_PRIVATE]})
 
     assert await refused(robots, PAGE) is Reason.ROBOTS_UNAVAILABLE
-    time.seconds = 29
-    assert await refused(robots, PAGE) is Reason.ROBOTS_UNAVAILABLE
+    assert robots.known(PAGE) is None
+
+    # Its host rests after that, so whoever comes next is to ask again.
+    await robots.admit(PAGE)
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    assert web.requested == [ROBOTS, ROBOTS]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FetchError(Reason.REFUSED_ADDRESS, "127.0.0.1"),
+        FetchError(Reason.REFUSED_PORT, "22"),
+        RuntimeError("a mistake of ours"),
+    ],
+)
+async def test_any_other_error_is_remembered_for_half_a_minute(error: Exception, time: FakeTime):
+    robots, web = robots_of({ROBOTS: [error, NO_PRIVATE]}, time)
+
+    for seconds in (0, 29):
+        time.seconds = seconds
+        with pytest.raises(type(error)) as caught:
+            await robots.admit(PAGE)
+        assert caught.value is error
+        assert robots.known(PAGE) is None
     assert web.requested == [ROBOTS], "not for every page"
 
     time.seconds = 31
     await robots.admit(PAGE)
-
-    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
     assert web.requested == [ROBOTS, ROBOTS]
+
+
+async def test_many_callers_at_once_share_an_error():
+    web = Held({ROBOTS: [Replay(status=503), NO_PRIVATE]})
+    robots, _ = robots_of(web)
+    callers = [asyncio.create_task(refused(robots, PAGE)) for _ in range(50)]
+    await web.asked.wait()
+
+    web.go.set()
+
+    assert set(await asyncio.gather(*callers)) == {Reason.ROBOTS_UNAVAILABLE}
+    assert web.requested == [ROBOTS]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "120"}, 120),
+        ({"Retry-After": "86400"}, 3600),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": format_datetime(START + timedelta(seconds=90), usegmt=True)}, 90),
+    ],
+)
+async def test_it_says_when_the_host_wants_to_be_asked_again(
+    status: int, header: dict[str, str], seconds: float | None
+):
+    robots, _ = robots_of({ROBOTS: Replay(status=status, headers=header)})
+
+    error = await error_of(robots, PAGE)
+
+    assert (error.status, error.retry_after) == (status, seconds)
 
 
 async def test_an_unavailable_robots_txt_says_why():
     robots, _ = robots_of({ROBOTS: FetchError(Reason.CONNECT, "refused\x1b")})
 
-    with pytest.raises(FetchError, match=r"robots-unavailable: connect refused\\x1b"):
-        await robots.admit(PAGE)
+    error = await error_of(robots, PAGE)
+
+    assert str(error) == r"robots-unavailable: connect refused\x1b"
+    assert isinstance(error.__cause__, FetchError)
+    assert error.__cause__.reason is Reason.CONNECT
 
 
-async def test_an_error_told_to_thousands_does_not_grow(time: FakeTime):
-    robots, _ = robots_of({ROBOTS: Replay(status=503)}, time)
+async def test_an_error_told_to_thousands_does_not_grow():
+    robots, _ = robots_of({ROBOTS: FetchError(Reason.REFUSED_ADDRESS)})
     lengths = []
     for _ in range(50):
         with pytest.raises(FetchError) as caught:
@@ -181,12 +251,108 @@ async def test_the_rules_are_kept_for_a_day(time: FakeTime):
     assert web.requested == [ROBOTS, ROBOTS]
 
 
+async def test_rules_are_known_once_they_were_asked_for(time: FakeTime):
+    web = Held({ROBOTS: NO_PRIVATE})
+    robots, _ = robots_of(web, time)
+    assert robots.known(PAGE) is None
+    asking = asyncio.create_task(robots.rules(PAGE))
+    await web.asked.wait()
+    assert robots.known(PAGE) is None, "not yet"
+
+    web.go.set()
+    rules = await asking
+
+    assert robots.known(PRIVATE) is rules
+    assert robots.known("https://a.example/page") is None
+    time.seconds = 24 * 3600 + 1
+    assert robots.known(PAGE) is None
+
+
+async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime):
+    robots, web = robots_of({ROBOTS: Replay(status=404)}, time)
+
+    robots.remember(record("User-agent: *\nDisallow: /private/\nCrawl-delay: 3\n"), valid=60)
+
+    rules = robots.known(PAGE)
+    assert rules is not None
+    assert rules.crawl_delay == 3
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    assert robots.known("http://b.example/") is None, "nobody else's"
+    time.seconds = 59
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    assert web.requested == []
+
+    time.seconds = 60
+    await robots.admit(PRIVATE)
+    assert web.requested == [ROBOTS]
+
+
+async def test_what_another_process_has_fetched_takes_the_place_of_an_error():
+    robots, web = robots_of({ROBOTS: FetchError(Reason.REFUSED_ADDRESS)})
+    assert await refused(robots, PAGE) is Reason.REFUSED_ADDRESS
+
+    robots.remember(record(""), valid=60)
+
+    await robots.admit(PRIVATE)
+    assert web.requested == [ROBOTS]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"User-agent: *\nDisallow: /private/\nCrawl-delay: 2\nSitemap: http://a.example/s.xml\n",
+        b"Sitemap: http://a.example/s.xml\n",
+        b"\xef\xbb\xbfUser-agent: *\r\nDisallow: /private/\r\n",
+        b"User-agent: *\nDisallow: /\xff\x00\xc3/\nDisallow: /private/\n",
+        b"",
+    ],
+)
+async def test_the_body_that_others_are_given_has_the_same_rules(body: bytes):
+    robots, _ = robots_of({ROBOTS: Replay(body=body)})
+    other, _ = robots_of({})
+
+    rules = await robots.rules(PAGE)
+    other.remember(record(rules.body), valid=60)
+    theirs = await other.rules(PAGE)
+
+    assert theirs.allows(PRIVATE) == rules.allows(PRIVATE) == (b"Disallow" not in body)
+    assert theirs.crawl_delay == rules.crawl_delay
+    assert theirs.sitemaps == rules.sitemaps
+    assert theirs.body == rules.body
+
+
+@pytest.mark.parametrize("byte", [b"#", b"\xff", b"\xc3"])
+def test_the_body_that_is_kept_has_512_kib_at_most(byte: bytes):
+    body = b"User-agent: *\nDisallow: /private/\n" + byte * (2 * LARGEST)
+
+    rules = parse(body, agent="crawlcw")
+
+    assert len(rules.body.encode()) <= LARGEST
+    assert not rules.allows(PRIVATE)
+
+
+async def test_those_asked_for_longest_ago_are_forgotten_above_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, "_KEPT", 2)
+    robots, web = robots_of({})
+    for host in "abc":
+        await robots.admit(f"http://{host}.example/")
+
+    assert robots.known(PAGE) is None
+    assert robots.known("http://b.example/") is ALLOW_ALL
+    robots.remember(record("", origin="http://d.example"), valid=60)
+    assert robots.known("http://b.example/") is None
+    assert len(web.requested) == 3
+
+
 async def test_robots_txt_is_not_asked_for_where_it_is_not_obeyed():
     robots, web = robots_of({ROBOTS: NO_PRIVATE}, obey_robots=False)
 
     await robots.admit(PRIVATE)
 
     assert await robots.rules(PRIVATE) is ALLOW_ALL
+    assert robots.known(PRIVATE) is ALLOW_ALL
     assert web.requested == []
 
 
@@ -258,6 +424,19 @@ async def test_closing_ends_what_is_under_way():
 )
 def test_the_product_token_is_the_first_word_without_its_version(user_agent: str, token: str):
     assert product_token(user_agent) == token
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("http://a.example/b/c?d", "http://a.example"),
+        ("https://a.example:8443/", "https://a.example:8443"),
+        ("http://a.example?b=/c", "http://a.example"),
+        ("http://[::1]:8080/a", "http://[::1]:8080"),
+    ],
+)
+def test_an_origin_is_scheme_host_and_port(url: str, origin: str):
+    assert origin_of(url) == origin
 
 
 @pytest.mark.parametrize(

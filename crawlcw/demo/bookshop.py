@@ -160,7 +160,7 @@ class Bookshop:
             return web.Response(text=_sitemap(self.url, self._pages), content_type="text/xml")
         if self._refusals[path] > 0:
             self._refusals[path] -= 1
-            return web.Response(status=503, headers={"Retry-After": "1"}, text="One moment.\n")
+            return web.Response(status=503, text="One moment.\n")
         if path.startswith("/basket/"):
             return web.Response(text="Who asked for a basket?\n")
         if (page := self._pages.get(path)) is None:

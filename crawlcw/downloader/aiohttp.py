@@ -22,7 +22,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from crawlcw import urls
 from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError
-from crawlcw.downloader.connector import NameResolver, RestingConnector
+from crawlcw.downloader.connector import NameResolver, RestingConnector, sending
 from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, codings_of
 from crawlcw.errors import FetchError, Reason
 from crawlcw.printable import printable
@@ -96,10 +96,9 @@ class AiohttpDownloader:
         target = urls.parse(url)
         self._guard.admit(target)
         session = self._session or self._opened()
-        started = monotonic()
         while True:
             try:
-                return await self._exchange(session, request, url, target=target, started=started)
+                return await self._exchange(session, request, url, target=target)
             except FetchError:
                 raise
             except Exception as error:
@@ -118,7 +117,6 @@ class AiohttpDownloader:
         url: str,
         *,
         target: yarl.URL,
-        started: float,
     ) -> Response:
         answer = await session.request(
             request.method,
@@ -145,7 +143,7 @@ class AiohttpDownloader:
             status=answer.status,
             headers=headers,
             body=body,
-            elapsed=timedelta(seconds=monotonic() - started),
+            elapsed=timedelta(seconds=monotonic() - sending.get().at),
             truncated=truncated,
         )
 

@@ -11,11 +11,12 @@ import socket
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from aiohttp import TCPConnector
+from aiohttp import ClientRequest, ClientTimeout, TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
@@ -25,6 +26,7 @@ from crawlcw.downloader.addresses import AddressGuard
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.tracing import Trace
 
 #: Late answers came within 50 ms of the first where they were measured.
 REST = 0.25
@@ -36,6 +38,23 @@ _IDLE_IN_TOTAL = 1_000
 _RESOLVER_THREADS = 32
 #: Of one request. Two are usual (103 Early Hints); some servers send them for ever.
 _MAX_INTERIM = 100
+
+
+class Sending:
+    """The sending of one request."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin with it: it is written at once, though uvloop sends when it has come round."""
+        #: When it was sent, by the monotonic clock, and never earlier than it was.
+        self.at = monotonic()
+        loop.call_soon(self._sent)
+
+    def _sent(self) -> None:
+        self.at = monotonic()
+
+
+#: That of the request under way in this context.
+sending: ContextVar[Sending] = ContextVar("sending")
 
 
 class RestingConnector(TCPConnector):
@@ -67,6 +86,17 @@ class RestingConnector(TCPConnector):
         """Close all idle connections, which gives their descriptors back."""
         while self._idle:
             self._close_longest_idle()
+
+    async def connect(
+        self,
+        req: ClientRequest,
+        traces: list["Trace"],
+        timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
+    ) -> Connection:
+        """Return a connection for a request, which is sent at once."""
+        connection = await super().connect(req, traces, timeout)
+        sending.set(Sending(self._loop))
+        return connection
 
     # aiohttp has no public hook for these two, nor for `_factory`; tests/
     # test_downloader.py fails if it stops calling them.
