@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import os
 import pty
@@ -19,10 +20,13 @@ from crawlcw.cli import exporting
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.progress import Progress, Rate
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, SettingsError
-from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.protocol import Counts, Tally, Worker
+from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.stats import Stats
 from crawlcw.task import Status
+from crawlcw.workers import this_worker
 from tests import slow_site
+from tests.ledgers import START, FakeClock, make_task
 from tests.mongod import with_database
 
 ROOT = Path(__file__).parent.parent
@@ -117,7 +121,7 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
     took = time.monotonic() - began
 
     assert run.returncode == 0
-    for word in ("demo", "run", "stats", "export", "retry-failed", "list", "settings"):
+    for word in ("demo", "run", "stats", "hosts", "export", "retry-failed", "list", "settings"):
         assert re.search(rf"^  {word} ", run.stdout, re.MULTILINE)
     for code in (0, 2, 69, 70, 78, 130, 141):
         assert re.search(rf"^ +{code}  ", run.stdout, re.MULTILINE)
@@ -165,6 +169,7 @@ def test_stats_for_a_program(demo):
     assert shown["total"] == sum(shown["counts"].values())
     assert (shown["items"], shown["next_due"]) == (240, None)
     assert shown["reasons"] == {"http-status": 3, "refused-robots": 1}
+    assert shown["workers"] == []
 
 
 def test_stats_for_a_person(demo):
@@ -172,6 +177,43 @@ def test_stats_for_a_person(demo):
 
     assert re.search(r"^ items +240 *$", shown, re.MULTILINE)
     assert re.search(r"refused-robots \(unwanted, no failure\) +1", shown)
+
+
+async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Path):
+    ledger = await SqliteLedger.open(tmp_path / "seen.db", "pages", clock=FakeClock())
+    await ledger.add([make_task()])
+    this = this_worker(now=START)
+    gone = dataclasses.replace(this, name="gone", birth="1")
+    elsewhere = Worker(name="b", machine="other", pid=7, birth="1", started=START, host="far\x1b")
+    for worker in (gone, elsewhere, dataclasses.replace(this, name="a", host="near")):
+        await ledger.join(worker)
+    await ledger.beat("a", Tally(pages=1200, dropped={"refused-scope": 5, "$where\x1b": 1000}))
+    await ledger.beat("gone", Tally(pages=1, dropped={"refused-scope": 2, "refused-depth": 7}))
+    await ledger.close()
+
+    person = crawlcw("stats", "pages", "--ledger", "sqlite:///seen.db").stdout
+    program = crawlcw("stats", "pages", "--ledger", "sqlite:///seen.db", "--json").stdout
+
+    assert re.search(r"^ workers at work +2 *$", person, re.MULTILINE)
+    table = person[person.index("links not followed by reason") :].splitlines()
+    assert [line.split() for line in table[2:5]] == [
+        ["$where\\x1b", "1,000"],
+        ["refused-depth", "7"],
+        ["refused-scope", "7"],
+    ]
+    shown = json.loads(program)
+    began = "2026-01-01T00:00:00Z"
+    assert list(shown["links_dropped"].items()) == [
+        ("$where\x1b", 1000),
+        ("refused-depth", 7),
+        ("refused-scope", 7),
+    ]
+    seen = {"started": began, "heartbeat": began}
+    assert shown["workers"] == [
+        {"host": "near", "pid": os.getpid(), "pages": 1200} | seen,
+        {"host": "far\x1b", "pid": 7, "pages": 0} | seen,
+    ]
+    assert "\x1b" not in person + program
 
 
 def test_retry_failed_counts_what_it_would_bring_back(demo):
@@ -277,6 +319,9 @@ MISTAKES = [
     (["walk"], 2, "No such command 'walk'"),
     (["stats", "pages"], 2, "there is no ledger at .crawlcw/ledger.db: run a spider first"),
     (["stats", "pages", "--ledger", "sqlite:///empty.db"], 2, "nothing is recorded for a spider"),
+    (["hosts", "pages"], 2, "there is no ledger at .crawlcw/ledger.db: run a spider first"),
+    (["hosts", "pages", "--ledger", "sqlite:///empty.db"], 2, "nothing is recorded for a spider"),
+    (["hosts", "pages", "--limit", "-1"], 2, "Invalid value for '--limit'"),
     (["export", "pages"], 2, "Missing option '-o'"),
     (["export", "pages", "-o", "spiders"], 2, "cannot write spiders"),
     (["retry-failed", "pages", "--reason", "tiemout"], 2, "there is no reason 'tiemout'"),

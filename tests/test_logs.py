@@ -128,7 +128,13 @@ def test_records_that_differ_in_reason_are_not_equal(handler, stderr):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"level": logging.DEBUG}, {"name": "books"}, {"event": "progress"}]
+    "fields",
+    [
+        {"level": logging.DEBUG},
+        {"name": "books"},
+        {"event": "progress"},
+        {"event": "worker_started"},
+    ],
 )
 def test_what_was_asked_for_is_never_counted(handler, stderr, fields):
     for _ in range(100):

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import progress, signals
+from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
@@ -42,20 +44,26 @@ async def crawl(
     *afterwards* is called with the ledger, still open, unless the crawl was
     stopped at once.
     """
-    console = Console(stderr=True, markup=False, highlight=False)
-    live = console.is_terminal and output.style == "text" and not output.quiet
     async with open_crawl(spider, ledger=ledger_url, settings=settings) as running:
         with signals.stopping(running):
-            async with progress.shown(running, console, live=live):
+            async with watched(running, output):
                 report = await running.run()
         at_once = report.finish_reason == "stopped-at-once"
         if afterwards is not None and not at_once:
             await afterwards(running.ledger)
-    _sum_up(report, output)
-    return signals.INTERRUPTED if at_once else 0
+    sum_up(report, output)
+    return INTERRUPTED if at_once else OK
 
 
-def _sum_up(report: Report, output: Output) -> None:
+def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
+    """Show how *crawl* is doing within the block, as *output* says."""
+    console = Console(stderr=True, markup=False, highlight=False)
+    live = console.is_terminal and output.style == "text" and not output.quiet
+    return progress.shown(crawl, console, live=live)
+
+
+def sum_up(report: Report, output: Output) -> None:
+    """Say how a crawl ended, as *output* says."""
     if output.style == "json":
         logger.info("%s", report.finish_reason, extra=progress.summary_fields(report))
     elif not output.quiet:
@@ -70,7 +78,7 @@ def _sum_up(report: Report, output: Output) -> None:
 def _last_word(report: Report) -> str:
     if report.drained:
         return "Drained: nothing is left to do."
-    why = {"max-pages": "Stopped at max_pages", "stopped": "Stopped"}
+    why = {"max-pages": "Stopped at max_pages", "stopped": "Stopped", "failed": "Failed"}
     released = f"{report.released:,} tasks were released"
     return (
         f"{why.get(report.finish_reason, 'Stopped at once')}: {released}. "

@@ -32,6 +32,8 @@ _COUNT_EVERY = 60.0
 _KEYS_KEPT = 500
 #: Libraries that log each packet, the commands sent to a database included.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
+#: Events of which each is worth a line, and which come seldom enough.
+_ALWAYS_SHOWN = frozenset({"progress", "worker_started", "worker_crashed", "worker_down"})
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -218,7 +220,7 @@ class TerseHandler(logging.Handler):
 
 def _counted(record: logging.LogRecord) -> bool:
     ours = record.name.partition(".")[0] == "crawlcw"
-    return ours and record.levelno > logging.DEBUG and _key(record)[0] != "progress"
+    return ours and record.levelno > logging.DEBUG and _key(record)[0] not in _ALWAYS_SHOWN
 
 
 def _key(record: logging.LogRecord) -> tuple[str, str]:

@@ -15,7 +15,15 @@ from typing import NoReturn
 import click
 
 import crawlcw
-from crawlcw.cli.signals import INTERRUPTED
+from crawlcw.cli.exit_codes import (
+    BROKEN_PIPE,
+    CONFIGURATION,
+    INTERNAL,
+    INTERRUPTED,
+    OK,
+    UNAVAILABLE,
+    USAGE,
+)
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,
@@ -26,16 +34,8 @@ from crawlcw.printable import printable
 
 logger = logging.getLogger(__name__)
 
-# As in sysexits.h, and 128 + the number of the signal.
-OK = 0
-USAGE = 2
-UNAVAILABLE = 69
-INTERNAL = 70
-CONFIGURATION = 78
-BROKEN_PIPE = 141
-
 #: In the order in which one needs them.
-_COMMANDS = ("demo", "run", "stats", "export", "retry-failed", "list", "settings")
+_COMMANDS = ("demo", "run", "stats", "hosts", "export", "retry-failed", "list", "settings")
 _LONGEST_LINE = 1000
 
 _EPILOG = """\

@@ -9,10 +9,10 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -20,12 +20,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from crawlcw.cli.beside import beside
 from crawlcw.cli.tables import two_columns
-from crawlcw.crawl import Crawl
 from crawlcw.durations import spoken
 from crawlcw.errors import LedgerError
-from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.printable import printable
+from crawlcw.spider import Spider
 from crawlcw.stats import Report
 from crawlcw.task import Status
 
@@ -38,6 +39,38 @@ _COUNT_COST = 20
 _RATE_OVER = 60.0
 _TOP = 8
 _SHOWN = (Status.TODO, Status.PROCESSING, Status.FAILED, Status.FINISHED, Status.IGNORED)
+
+
+class Counters(Protocol):
+    """What has been counted since the crawl was started."""
+
+    @property
+    def pages(self) -> int:
+        """Pages finished."""
+
+    @property
+    def items(self) -> int:
+        """Items recorded."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+
+
+class Watched(Protocol):
+    """A crawl that runs, in this process or in others."""
+
+    @property
+    def spider(self) -> Spider:
+        """Whose crawl it is."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where it is recorded."""
+
+    @property
+    def stats(self) -> Counters:
+        """How far it has come by itself, whoever else works on the ledger."""
 
 
 class Rate:
@@ -62,9 +95,9 @@ class Rate:
 
 
 class Progress:
-    """What is known of a running crawl: the ledger's counts, and this process's pace."""
+    """What is known of a running crawl: the ledger's counts, and its own pace."""
 
-    def __init__(self, crawl: Crawl, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, crawl: Watched, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._crawl = crawl
         self._clock = clock
         self.counts = Counts()
@@ -89,7 +122,7 @@ class Progress:
 
     @property
     def pages_per_minute(self) -> float:
-        """Pages that this process finished in a minute."""
+        """Pages that the crawl finished in a minute."""
         return self._pages.per_minute
 
     @property
@@ -132,29 +165,16 @@ class Progress:
 
 
 @asynccontextmanager
-async def shown(crawl: Crawl, console: Console, *, live: bool) -> AsyncIterator[None]:
+async def shown(crawl: Watched, console: Console, *, live: bool) -> AsyncIterator[None]:
     """Show the progress of *crawl* within the block, on *console* or in the log."""
     progress = Progress(crawl)
     if not live:
-        async with _beside(_log(progress)):
+        async with beside(_log(progress)):
             yield
         return
     with Live(console=console, auto_refresh=False, transient=True) as display:
-        async with _beside(_count(progress), _draw(progress, display)):
+        async with beside(_count(progress), _draw(progress, display)):
             yield
-
-
-@asynccontextmanager
-async def _beside(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run *loops* as long as the block; an error in one of them ends that one and nothing else."""
-    # No task group: a terminal that goes away must not cancel the crawl.
-    tasks = [asyncio.create_task(loop) for loop in loops]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _count(progress: Progress) -> None:
@@ -192,6 +212,8 @@ def summary(report: Report) -> Group:
     ]
     if report.failures:
         tables.append(two_columns("failed attempts by reason", _numbers(report.failures)))
+    if report.host_failures:
+        tables.append(two_columns("failures of hosts by reason", _numbers(report.host_failures)))
     if report.links_dropped:
         tables.append(two_columns("links not followed by reason", _numbers(report.links_dropped)))
     return Group(*tables)
@@ -208,6 +230,7 @@ def summary_fields(report: Report) -> dict[str, object]:
         "released": report.released,
         "counts": {_word(status): report.counts[status] for status in _SHOWN},
         "failures": dict(report.failures),
+        "host_failures": dict(report.host_failures),
         "links_dropped": dict(report.links_dropped),
         "leases_lost": report.leases_lost,
     }

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,7 +16,15 @@ from crawlcw.settings import layered, project_settings
 @click.argument("spider")
 @ledger_option.ledger_option
 @click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in this process."
+    "--processes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Worker processes on this crawl; with 1, this process does it.",
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in each process."
 )
 @click.option(
     "-s",
@@ -32,7 +41,10 @@ from crawlcw.settings import layered, project_settings
     help="An argument for the spider's constructor. May be repeated.",
 )
 @click.option(
-    "--max-pages", type=click.IntRange(min=1), metavar="N", help="Stop after this many pages."
+    "--max-pages",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after this many pages, of all processes together: each gets its share.",
 )
 @click.option(
     "-o",
@@ -49,10 +61,13 @@ from crawlcw.settings import layered, project_settings
 @logs.level_option
 @logs.format_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
+@click.option("--worker-channel", "channel", type=int, hidden=True)
+@click.option("--worker-max-pages", "share", type=int, hidden=True)
 def command(
     *,
     spider: str,
     ledger_url: str,
+    processes: int,
     concurrency: int | None,
     assignments: tuple[str, ...],
     arguments: tuple[str, ...],
@@ -62,6 +77,8 @@ def command(
     log_level: str | None,
     log_format: str,
     quiet: bool,
+    channel: int | None,
+    share: int | None,
 ) -> int:
     """Crawl SPIDER, or go on with a crawl that was ended.
 
@@ -71,19 +88,28 @@ def command(
     Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
     CRAWLCW_* variables and -s, the last wins. SIGINT or SIGTERM ends softly:
     what is under way is finished, the rest released; the second ends at once.
-    """
-    from crawlcw.cli import crawling  # rich, which `--help` need not load
 
+    With --processes a worker that crashes is started again, after 1 s, 2 s, 4 s
+    and 8 s, and stays down after five crashes in a row of less than a minute
+    each. The exit code is the worst of the workers': 0, 130, 2, 69, 78, 70.
+    """
+    # rich and the crawl, which `--help` need not load.
+    from crawlcw.cli import crawling, supervisor, worker
+
+    if channel is not None:
+        worker.prepare(channel)
     wanted = crawling.Output(style=log_format, quiet=quiet)
     logs.set_up(log_level or wanted.level, style=log_format)
     made = loading.make(loading.find(spider), arguments)
-    shorthands = _assigned(concurrency=concurrency, max_pages=max_pages, claim=claim)
+    shorthands = _assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)
     settings = layered(
         made.settings,
         project=project_settings(Path.cwd()),
         environment=os.environ,
         assignments=[*assignments, *shorthands],
     )
+    if channel is not None:
+        return loop.run(worker.crawl(made, ledger_url, settings=settings, channel=channel))
     if output is not None:
         exporting.check_writable(output)
 
@@ -91,8 +117,9 @@ def command(
         if output is not None:
             await exporting.to_file(ledger, output)
 
+    crawl = crawling.crawl if processes == 1 else partial(supervisor.crawl, processes=processes)
     return loop.run(
-        crawling.crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
     )
 
 

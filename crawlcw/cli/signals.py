@@ -4,24 +4,39 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from crawlcw.crawl import Crawl
+from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.durations import spoken
+from crawlcw.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: The exit code of a crawl that was told twice: 128 + SIGINT.
-INTERRUPTED = 130
+
+class Stoppable(Protocol):
+    """A crawl by this process, or by the workers it supervises."""
+
+    settings: Settings
+
+    def stop(self) -> None:
+        """End soon: finish within the grace what is under way, and release the rest."""
+
+    def stop_now(self) -> None:
+        """End at once: release everything."""
 
 
 @contextmanager
-def stopping(crawl: Crawl) -> Iterator[None]:
-    """Let signals end *crawl* within the block: the first softly, the second at once."""
+def stopping(crawl: Stoppable, *, kill: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Let signals end *crawl* within the block: the first softly, the second at once.
+
+    At the third the process exits, whatever it is doing; *kill* is called
+    before.
+    """
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
-    stop = _Stop(crawl)
+    stop = _Stop(crawl, kill)
     for each in signals:
         loop.add_signal_handler(each, stop, each)
     try:
@@ -34,8 +49,9 @@ def stopping(crawl: Crawl) -> Iterator[None]:
 class _Stop:
     """Counts the signals; each does more than the one before."""
 
-    def __init__(self, crawl: Crawl) -> None:
+    def __init__(self, crawl: Stoppable, kill: Callable[[], None]) -> None:
         self._crawl = crawl
+        self._kill = kill
         self._received = 0
 
     def __call__(self, received: signal.Signals) -> None:
@@ -56,5 +72,6 @@ class _Stop:
             )
             self._crawl.stop_now()
         else:
+            self._kill()
             # Leases that could not be given back run out by themselves.
             os._exit(INTERRUPTED)

@@ -1,6 +1,7 @@
 """`crawlcw stats`: what a ledger holds, in numbers."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,9 +10,10 @@ import click
 from crawlcw.cli import ledger_option, loading, logs, loop
 from crawlcw.durations import spoken
 from crawlcw.errors import POLICY_REASONS
-from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.protocol import Counts, Worker
 from crawlcw.printable import printable
 from crawlcw.task import Status
+from crawlcw.workers import is_dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,8 @@ class _Numbers:
     counts: Counts
     items: int
     reasons: dict[str, int]
+    links_dropped: dict[str, int]
+    workers: list[Worker]
     next_due: datetime | None
     now: datetime
 
@@ -30,7 +34,7 @@ class _Numbers:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
-    """Show how many tasks of SPIDER stand where, and why.
+    """Show where the tasks of SPIDER stand, and who works on them.
 
     SPIDER is a spider's name, or anything that `crawlcw run` takes. A spider of
     which nothing is recorded is an error (exit code 2).
@@ -50,13 +54,23 @@ async def _numbers(name: str, ledger_url: str) -> _Numbers:
             counts=await ledger.counts(),
             items=await ledger.item_count(),
             reasons=await ledger.reasons(),
+            links_dropped=_largest_first((await ledger.tally()).dropped),
+            workers=_at_work(await ledger.workers()),
             next_due=await ledger.horizon(),
             now=ledger.now(),
         )
 
 
+def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(numbers.items(), key=lambda each: (-each[1], each[0])))
+
+
+def _at_work(workers: list[Worker]) -> list[Worker]:
+    # One that was killed is on the list until another one starts.
+    return sorted((w for w in workers if not is_dead(w)), key=lambda w: (w.started, w.name))
+
+
 def _json(numbers: _Numbers) -> str:
-    due = numbers.next_due
     return json.dumps(
         {
             "spider": numbers.spider,
@@ -64,9 +78,24 @@ def _json(numbers: _Numbers) -> str:
             "total": numbers.counts.total,
             "items": numbers.items,
             "reasons": numbers.reasons,
-            "next_due": due and due.isoformat().replace("+00:00", "Z"),
+            "links_dropped": numbers.links_dropped,
+            "workers": [
+                {
+                    "host": worker.host,
+                    "pid": worker.pid,
+                    "started": _moment(worker.started),
+                    "heartbeat": _moment(worker.heartbeat),
+                    "pages": worker.tally.pages,
+                }
+                for worker in numbers.workers
+            ],
+            "next_due": _moment(numbers.next_due),
         }
     )
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
 
 
 def _print(numbers: _Numbers) -> None:
@@ -76,12 +105,15 @@ def _print(numbers: _Numbers) -> None:
 
     rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
     rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
-    rows["next due"] = _when(numbers)
+    rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     console = Console(markup=False, highlight=False)
     console.print(two_columns(numbers.spider, rows))
     if numbers.reasons:
         reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
         console.print(two_columns("failed and ignored by reason", reasons))
+    if numbers.links_dropped:
+        dropped = {printable(name): f"{n:,}" for name, n in numbers.links_dropped.items()}
+        console.print(two_columns("links not followed by reason", dropped))
 
 
 def _reason(name: str) -> str:

@@ -1,0 +1,101 @@
+"""What a supervisor and a worker have to say to each other, on a socket of their own.
+
+The worker says what it has counted, the supervisor when to stop, each in lines.
+It is no signal, which a worker that is just starting would die of, and not the
+worker's stdout, which is the spider's. Whose lines come to their end is gone.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+#: What is longer is given on in pieces: nobody waits for the end of a line for ever.
+_LONGEST_LINE = 1 << 20
+
+
+class Order(StrEnum):
+    """What a supervisor tells a worker. To say the same again changes nothing."""
+
+    STOP = "stop"
+    STOP_NOW = "stop-now"
+
+
+class _Counted(Protocol):
+    """A crawl's counters, or its report."""
+
+    @property
+    def pages(self) -> int: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def failures(self) -> Mapping[str, int]: ...
+    @property
+    def host_failures(self) -> Mapping[str, int]: ...
+    @property
+    def links_dropped(self) -> Mapping[str, int]: ...
+    @property
+    def leases_lost(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What one worker has counted since it started; each account takes the place of the last."""
+
+    pages: int = 0
+    items: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    host_failures: Mapping[str, int] = field(default_factory=dict)
+    links_dropped: Mapping[str, int] = field(default_factory=dict)
+    leases_lost: int = 0
+    released: int = 0
+    finish_reason: str = ""  #: why the crawl has ended; empty while it has not
+
+    @classmethod
+    def of(cls, counted: _Counted, *, released: int = 0, finish_reason: str = "") -> "Account":
+        """Return the account of a crawl that runs, or has ended."""
+        return cls(
+            pages=counted.pages,
+            items=counted.items,
+            failures=dict(counted.failures),
+            host_failures=dict(counted.host_failures),
+            links_dropped=dict(counted.links_dropped),
+            leases_lost=counted.leases_lost,
+            released=released,
+            finish_reason=finish_reason,
+        )
+
+    def line(self) -> bytes:
+        """Return the account as it is sent."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> "Account":
+        """Return the account that was sent; raises `ValueError` for a part of one."""
+        return cls(**json.loads(line))
+
+
+class Lines(asyncio.Protocol):
+    """Gives each line that arrives to *take*, without its end, and what is left at the end."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self.ended = asyncio.Event()
+        self._take = take
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Give on what is whole by now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._take(line)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Give on the rest, and note the end."""
+        if self._rest:
+            self._take(self._rest)
+        self.ended.set()

@@ -1,0 +1,20 @@
+"""What a command's process ends with: as in sysexits.h, and 128 + the number of the signal."""
+
+from collections.abc import Iterable
+
+OK = 0
+USAGE = 2
+UNAVAILABLE = 69
+INTERNAL = 70
+CONFIGURATION = 78
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+#: Those a worker can end with. What the user asked for is better than what the
+#: user can mend, and that is better than a crash.
+_FROM_GOOD_TO_BAD = (OK, INTERRUPTED, USAGE, UNAVAILABLE, CONFIGURATION, INTERNAL)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Return the worst of what several workers ended with."""
+    return max(codes, key=_FROM_GOOD_TO_BAD.index, default=OK)

@@ -1,0 +1,73 @@
+"""What several workers have done, summed up as if one had done it."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from crawlcw.cli.channel import Account
+from crawlcw.ledger.protocol import Counts
+from crawlcw.stats import Report
+
+
+class Totals:
+    """The sums over the accounts of all workers, those that are gone included."""
+
+    def __init__(self, accounts: Callable[[], Iterable[Account]]) -> None:
+        self._accounts = accounts
+        self._began = time.monotonic()
+
+    @property
+    def pages(self) -> int:
+        """Pages finished."""
+        return sum(account.pages for account in self._accounts())
+
+    @property
+    def items(self) -> int:
+        """Items recorded."""
+        return sum(account.items for account in self._accounts())
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def report(self, spider: str, *, finish_reason: str, counts: Counts) -> Report:
+        """Return the report of all of them together; *counts* are the ledger's."""
+        accounts = list(self._accounts())
+        return Report(
+            spider=spider,
+            finish_reason=finish_reason,
+            elapsed=self.elapsed,
+            pages=self.pages,
+            items=self.items,
+            released=sum(account.released for account in accounts),
+            counts=counts,
+            failures=_sums(account.failures for account in accounts),
+            host_failures=_sums(account.host_failures for account in accounts),
+            links_dropped=_sums(account.links_dropped for account in accounts),
+            leases_lost=sum(account.leases_lost for account in accounts),
+        )
+
+
+def _sums(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counted:
+        total.update(each)
+    return dict(total.most_common())
+
+
+def finish_reason(reasons: Iterable[str], *, is_empty: bool) -> str:
+    """Return why a crawl ended whose workers ended for *reasons*; empty for one that failed.
+
+    *is_empty* says that the ledger has nothing left to do. `failed`: there is
+    something left, and nobody who stopped for a reason of its own.
+    """
+    found = set(reasons)
+    for told in ("stopped-at-once", "stopped"):
+        if told in found:
+            return told
+    # One that has drained the ledger has added all its seeds; what is left then
+    # is what somebody else gave back, or added, later.
+    if found == {"drained"} or ("drained" in found and is_empty):
+        return "drained"
+    return "max-pages" if "max-pages" in found else "failed"

@@ -1,0 +1,111 @@
+"""A crawl as one of several workers does it: it shows nothing, and obeys its supervisor."""
+
+import asyncio
+import io
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+from crawlcw.assembly import open_crawl
+from crawlcw.cli import signals
+from crawlcw.cli.beside import beside
+from crawlcw.cli.channel import Account, Lines, Order
+from crawlcw.cli.exit_codes import INTERRUPTED, OK
+from crawlcw.crawl import Crawl
+from crawlcw.settings import Settings
+from crawlcw.spider import Spider
+
+_ACCOUNT_EVERY = 0.5
+
+
+def prepare(channel: int) -> None:
+    """Make this process a worker, before any code of the spider runs in it."""
+    # A process that the spider starts must not keep the channel open.
+    os.set_inheritable(channel, False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # The supervisor gives on whole lines, of UTF-8.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel: int) -> int:
+    """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code."""
+    async with open_crawl(spider, ledger=ledger_url, settings=settings) as running:
+        # A signal may come from elsewhere: an orderly shutdown of the machine
+        # sends one to each process.
+        with signals.stopping(running):
+            supervisor = await _Supervisor.connected(channel, obey=_obedience(running))
+            try:
+                async with beside(_tell(running, supervisor), _outlive(running, supervisor)):
+                    report = await running.run()
+                supervisor.tell(
+                    Account.of(report, released=report.released, finish_reason=report.finish_reason)
+                )
+            finally:
+                await supervisor.close()
+    return INTERRUPTED if report.finish_reason == "stopped-at-once" else OK
+
+
+class _Supervisor:
+    """The supervisor, as its worker sees it."""
+
+    def __init__(self, transport: asyncio.Transport, lines: Lines) -> None:
+        self._transport = transport
+        self._lines = lines
+
+    @classmethod
+    async def connected(cls, channel: int, *, obey: Callable[[bytes], None]) -> "_Supervisor":
+        loop = asyncio.get_running_loop()
+        transport, lines = await loop.create_unix_connection(
+            lambda: Lines(obey), sock=socket.socket(fileno=channel)
+        )
+        return cls(transport, lines)
+
+    def tell(self, account: Account) -> None:
+        """Send *account*, unless nobody is there."""
+        if not self._transport.is_closing():
+            self._transport.write(account.line())
+
+    def listens(self) -> bool:
+        """Say whether it has taken all that it was told."""
+        return not self._transport.get_write_buffer_size()
+
+    async def gone(self) -> None:
+        """Wait until the supervisor has ended."""
+        await self._lines.ended.wait()
+
+    async def close(self) -> None:
+        """End the connection when everything is sent."""
+        self._transport.close()
+        await self._lines.ended.wait()
+
+
+def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
+    orders = {Order.STOP.encode(): crawl.stop, Order.STOP_NOW.encode(): crawl.stop_now}
+
+    def obey(line: bytes) -> None:
+        # Of a supervisor that was killed, half an order may arrive.
+        if order := orders.get(line):
+            order()
+
+    return obey
+
+
+async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
+    while True:
+        if supervisor.listens():
+            supervisor.tell(Account.of(crawl.stats))
+        await asyncio.sleep(_ACCOUNT_EVERY)
+
+
+async def _outlive(crawl: Crawl, supervisor: _Supervisor) -> None:
+    """Stop softly when the supervisor was killed."""
+    await supervisor.gone()
+    # Nobody reads what is printed any more, and a page that is still under way
+    # must not fail for that.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    crawl.stop()

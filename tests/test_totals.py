@@ -1,0 +1,107 @@
+import pytest
+
+from crawlcw.cli.channel import Account, Lines
+from crawlcw.cli.supervisor import shares
+from crawlcw.cli.totals import Totals, finish_reason
+from crawlcw.ledger.protocol import Counts
+from crawlcw.stats import Stats
+from crawlcw.task import Status
+
+
+def test_an_account_arrives_as_it_was_sent():
+    stats = Stats(pages=3, items=4, leases_lost=1)
+    stats.failures["timeout-read"] += 2
+    stats.links_dropped["refused-scope"] += 5
+    account = Account.of(stats, released=6, finish_reason="stopped")
+
+    assert Account.read(account.line().rstrip()) == account
+    assert (account.failures, account.links_dropped) == ({"timeout-read": 2}, {"refused-scope": 5})
+
+
+def test_half_an_account_is_none():
+    with pytest.raises(ValueError):
+        Account.read(Account(pages=3).line()[:-5])
+
+
+def test_lines_are_given_on_when_they_are_whole_and_the_rest_at_the_end():
+    taken = []
+    lines = Lines(taken.append)
+
+    lines.data_received(b"one\ntw")
+    lines.data_received(b"o\n\nthr")
+    before = taken[:]
+    lines.connection_lost(None)
+
+    assert before == [b"one", b"two", b""]
+    assert taken[3:] == [b"thr"]
+    assert lines.ended.is_set()
+
+
+def test_a_line_without_end_is_given_on_in_pieces():
+    taken = []
+    lines = Lines(taken.append)
+
+    for _ in range(40):
+        lines.data_received(b"x" * (1 << 16))
+
+    assert sum(map(len, taken)) > 1 << 20
+
+
+def test_the_report_sums_up_what_all_workers_did():
+    accounts = [
+        Account(
+            pages=1,
+            items=2,
+            failures={"dns": 1},
+            host_failures={"tls": 1},
+            links_dropped={"trap": 3},
+        ),
+        Account(pages=10, items=20, failures={"tls": 2, "dns": 4}, released=5, leases_lost=7),
+    ]
+    counts = Counts(by_status={Status.TODO: 5})
+
+    report = Totals(lambda: accounts).report("pages", finish_reason="stopped", counts=counts)
+
+    assert (report.spider, report.finish_reason, report.counts) == ("pages", "stopped", counts)
+    assert (report.pages, report.items, report.released, report.leases_lost) == (11, 22, 5, 7)
+    assert list(report.failures.items()) == [("dns", 5), ("tls", 2)]
+    assert report.host_failures == {"tls": 1}
+    assert report.links_dropped == {"trap": 3}
+
+
+@pytest.mark.parametrize(
+    ("reasons", "is_empty", "reason"),
+    [
+        (["drained", "drained"], True, "drained"),
+        # Somebody else has added to it meanwhile.
+        (["drained", "drained"], False, "drained"),
+        (["drained", "max-pages"], True, "drained"),
+        (["drained", "max-pages"], False, "max-pages"),
+        # Nobody knows whether all seeds were added.
+        (["max-pages", "max-pages"], True, "max-pages"),
+        (["drained", ""], True, "drained"),
+        (["drained", ""], False, "failed"),
+        (["max-pages", ""], False, "max-pages"),
+        (["", ""], True, "failed"),
+        (["drained", "stopped"], True, "stopped"),
+        (["stopped", "", "max-pages"], False, "stopped"),
+        (["stopped", "stopped-at-once"], False, "stopped-at-once"),
+    ],
+)
+def test_why_the_crawl_ended_follows_from_why_its_workers_did(reasons, is_empty, reason):
+    assert finish_reason(reasons, is_empty=is_empty) == reason
+
+
+@pytest.mark.parametrize(
+    ("max_pages", "processes", "each"),
+    [
+        (None, 3, [None, None, None]),
+        (9, 3, [3, 3, 3]),
+        (11, 3, [3, 4, 4]),
+        (3, 3, [1, 1, 1]),
+        (2, 5, [1, 1]),
+        (1, 5, [1]),
+    ],
+)
+def test_the_shares_of_the_workers_add_up_to_the_limit(max_pages, processes, each):
+    assert shares(max_pages, processes) == each
