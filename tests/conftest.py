@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,22 @@ def database_name(mongodb_uri: str) -> Iterator[str]:
     name = f"crawlcw_test_{os.getpid()}_{next(_numbers)}"
     yield name
     ledgers.drop_database(mongodb_uri, name)
+
+
+@pytest.fixture(params=["mongodb", "sqlite"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A ledger of this test's own, on each of the stores that processes share in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    uri = request.getfixturevalue("mongodb_uri")
+    return mongod.with_database(uri, request.getfixturevalue("database_name"))
+
+
+@pytest.fixture
+def processes() -> Iterator[ExitStack]:
+    """Where a test's processes and servers end, whatever happens to the test."""
+    with ExitStack() as ended:
+        yield ended
 
 
 @pytest.fixture(params=BACKENDS)

@@ -1,8 +1,8 @@
 """Whole crawls in processes of their own, to be killed, stopped and frozen.
 
-    python -m tests.crawl_process LEDGER START_URL [-s NAME=VALUE ...] [--on-cue]
+    python -m tests.crawl_process LEDGER SPIDER START_URL... [-s NAME=VALUE ...] [--on-cue]
 
-Crawls the site as `crawlcw run` does, signals included, and prints its report
+Crawls a site, or many hosts, as `crawlcw run` does, signals included, and prints its report
 as one line of JSON. With `--on-cue` it says that it is ready and begins when it
 is sent a line, so that several begin together.
 
@@ -17,7 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,18 +25,20 @@ from typing import Any
 
 import pymongo
 
-from crawlcw import Settings
+from crawlcw import Settings, Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli.loop import run
 from crawlcw.cli.signals import stopping
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.settings import layered
-from crawlcw.stats import Report
+from crawlcw.stats import Report, Stats
 from crawlcw.task import Status
 from tests.docs import REPOSITORY, DocsSpider, path_of
+from tests.many_hosts import HostsSpider
 
 LEDGER_UNAVAILABLE = 69
 STOPPED_AT_ONCE = 130
+_SPIDERS: dict[str, type[Spider]] = {kind.name: kind for kind in (DocsSpider, HostsSpider)}
 _ENOUGH = 90.0
 
 
@@ -44,6 +46,7 @@ _ENOUGH = 90.0
 class Row:
     """A task as its store has it, read by the store's own client."""
 
+    host: str
     path: str
     status: int
     lock: str | None
@@ -58,6 +61,7 @@ class Store:
     """A ledger that processes crawl into, looked at from outside."""
 
     url: str
+    spider: str = DocsSpider.name
 
     def rows(self) -> list[Row]:
         """Return every task; none where no crawl has begun yet."""
@@ -65,18 +69,25 @@ class Store:
 
     def _of_mongodb(self) -> list[Row]:
         with pymongo.MongoClient(self.url) as client:
-            found = list(client.get_default_database()["docs"].find())
+            found = list(client.get_default_database()[self.spider].find())
         return [_row(each, len(each.get("items") or ())) for each in found]
 
     def _of_sqlite(self) -> list[Row]:
         with _reading(self.url) as database:
-            counts = dict(
-                database.execute('SELECT task_id, count(*) FROM "docs.items" GROUP BY task_id')
-            )
-            return [
-                _row(each, counts.get(each["id"], 0))
-                for each in database.execute('SELECT * FROM "docs"')
-            ]
+            items = f'SELECT task_id, count(*) FROM "{self.spider}.items" GROUP BY task_id'
+            counts = dict(database.execute(items))
+            tasks = database.execute(f'SELECT * FROM "{self.spider}"')
+            return [_row(each, counts.get(each["id"], 0)) for each in tasks]
+
+    def owners(self) -> dict[str, str]:
+        """Return the hosts that are leased, and the token of each lease."""
+        if self.url.startswith("mongodb"):
+            with pymongo.MongoClient(self.url) as client:
+                hosts = client.get_default_database()[f"{self.spider}.hosts"]
+                return {each["_id"]: each["owner"] for each in hosts.find({"owner": {"$ne": None}})}
+        with _reading(self.url) as database:
+            owned = f'SELECT id, owner FROM "{self.spider}.hosts" WHERE owner IS NOT NULL'
+            return {each["id"]: each["owner"] for each in database.execute(owned)}
 
     def held_by(self, pid: int | None = None) -> list[Row]:
         """Return the tasks that are leased, of all workers or those of one process."""
@@ -115,6 +126,7 @@ def _reading(url: str) -> Iterator[sqlite3.Connection]:
 def _row(found: Any, items: int) -> Row:
     known = dict(found)
     return Row(
+        host=known["host"],
         path=path_of(known["url"]),
         status=known["status"],
         lock=known["lock"],
@@ -128,9 +140,11 @@ def _row(found: Any, items: int) -> Row:
 class Process:
     """A crawl in a process."""
 
-    def __init__(self, ledger: str, start: str, log: Path, *, on_cue: bool, **settings: Any):
-        assignments = [f"-s{name}={value}" for name, value in settings.items()]
-        command = [sys.executable, "-m", "tests.crawl_process", ledger, start, *assignments]
+    def __init__(
+        self, store: Store, start_urls: Sequence[str], log: Path, *, on_cue: bool, **settings: Any
+    ):
+        command = [sys.executable, "-m", "tests.crawl_process", store.url, store.spider]
+        command += [*start_urls, *(f"-s{name}={value}" for name, value in settings.items())]
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -198,7 +212,7 @@ def wait_until(condition: Callable[[], object], *, within: float = _ENOUGH) -> N
         time.sleep(0.005)
 
 
-def _printed(report: Report) -> str:
+def _printed(report: Report, stats: Stats) -> str:
     return json.dumps(
         {
             "pid": os.getpid(),
@@ -207,36 +221,39 @@ def _printed(report: Report) -> str:
             "items": report.items,
             "released": report.released,
             "leases_lost": report.leases_lost,
+            "claims": stats.claims,
+            "claims_missed": stats.claims_missed,
             "elapsed": report.elapsed,
             "processing": report.counts[Status.PROCESSING],
         }
     )
 
 
-async def _crawl(ledger: str, start: str, settings: Settings) -> Report:
-    spider = DocsSpider(start_urls=[start])
+async def _crawl(spider: Spider, ledger: str, settings: Settings) -> tuple[Report, Stats]:
     async with open_crawl(spider, ledger=ledger, settings=settings) as crawl:
         with stopping(crawl):
-            return await crawl.run()
+            return await crawl.run(), crawl.stats
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ledger")
-    parser.add_argument("start")
+    parser.add_argument("spider", choices=_SPIDERS)
+    parser.add_argument("start", nargs="+")
     parser.add_argument("-s", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--on-cue", action="store_true")
     arguments = parser.parse_args()
-    settings = layered(Settings(per_host_concurrency=0), assignments=arguments.s)
+    spider = _SPIDERS[arguments.spider](start_urls=arguments.start)
+    settings = layered(spider.settings, assignments=arguments.s)
     if arguments.on_cue:
         print("ready", flush=True)
         sys.stdin.readline()
     try:
-        report = run(_crawl(arguments.ledger, arguments.start, settings))
+        report, stats = run(_crawl(spider, arguments.ledger, settings))
     except LedgerUnavailableError as error:
         print(f"LedgerUnavailableError: {error}", file=sys.stderr)
         sys.exit(LEDGER_UNAVAILABLE)
-    print(_printed(report))
+    print(_printed(report, stats))
     sys.exit(STOPPED_AT_ONCE if report.finish_reason == "stopped-at-once" else 0)
 
 

@@ -21,7 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
-from crawlcw import Spider
+from crawlcw import Settings, Spider
 
 REPOSITORY = Path(__file__).parent.parent
 #: Where Debian's packages put their pages, by a short name, and the package.
@@ -47,6 +47,8 @@ class DocsSpider(Spider):
     """One item for each HTML page; every link is followed, whatever it leads to."""
 
     name = "docs"
+    # Every page is to be found, however long the way round failures and crashes is.
+    settings = Settings(per_host_concurrency=0, max_depth=None)
 
     def parse(self, response):
         if "html" not in response.headers.get("content-type", ""):

@@ -19,7 +19,6 @@ from crawlcw.task import Status
 from tests import docs
 from tests.crawl_process import STOPPED_AT_ONCE, Process, Row, Store, wait_until
 from tests.docs import Site
-from tests.mongod import with_database
 
 #: Enough for a crawl that waits for nobody, on a busy machine.
 WELL_BELOW_A_LEASE = 25.0
@@ -27,19 +26,9 @@ WELL_BELOW_A_LEASE = 25.0
 Start = Callable[..., Process]
 
 
-@pytest.fixture(params=["mongodb", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "sqlite":
-        return Store(f"sqlite:///{tmp_path}/ledger.db")
-    uri = request.getfixturevalue("mongodb_uri")
-    return Store(with_database(uri, request.getfixturevalue("database_name")))
-
-
 @pytest.fixture
-def processes() -> Any:
-    """Where a test's processes and servers end, whatever happens to the test."""
-    with ExitStack() as ended:
-        yield ended
+def store(ledger_url: str) -> Store:
+    return Store(ledger_url)
 
 
 @pytest.fixture
@@ -59,7 +48,7 @@ def start(processes: ExitStack, store: Store, tmp_path: Path) -> Start:
         # Who waits for a lease to run out, or for the next look at the neighbours a
         # third of a lease later, is found out: no crawl here takes as long.
         chosen = {"concurrency": 40, "lease": "10m"} | settings
-        return processes.enter_context(Process(store.url, site.start, log, on_cue=on_cue, **chosen))
+        return processes.enter_context(Process(store, [site.start], log, on_cue=on_cue, **chosen))
 
     return start
 
