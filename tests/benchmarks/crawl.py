@@ -97,7 +97,7 @@ async def whole(start: str, options: dict[str, str]) -> int:
             yield from response.follow_all("a[href]")
 
     ledger = options.pop("ledger")
-    settings = Settings(concurrency=CONCURRENCY, per_host_concurrency=0, **options)
+    settings = Settings(concurrency=CONCURRENCY, per_host_concurrency=0, max_depth=None, **options)
     report = await run_spider(Docs(), ledger=ledger, settings=settings)
     assert report.drained
     return report.items
