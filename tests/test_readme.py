@@ -9,8 +9,10 @@ import pytest
 
 from crawlcw import run_spider
 from crawlcw.errors import Reason
+from crawlcw.limits import Limit, Limits
 from crawlcw.retry import RETRY_STATUSES
 from crawlcw.settings import described
+from crawlcw.spider import check
 from crawlcw.testing import ReplayDownloader
 from crawlcw.transitions import diagram
 
@@ -46,7 +48,12 @@ async def test_the_spider_of_the_readme_crawls(tmp_path):
     pages = {
         start: '<article class="product_pod"><h3><a href="a.html">A</a></h3></article>'
         '<li class="next"><a href="page-2.html">next</a></li>',
-        f"{start}page-2.html": '<article class="product_pod"><h3><a href="b.html">B</a></h3>',
+        # As on the real site, every page of the catalogue is one link deeper.
+        **{
+            f"{start}page-{n}.html": f'<li class="next"><a href="page-{n + 1}.html">next</a></li>'
+            for n in range(2, 50)
+        },
+        f"{start}page-50.html": '<article class="product_pod"><h3><a href="b.html">B</a></h3>',
         f"{start}a.html": '<h1>A</h1><p class="price_color">1.00</p>',
         f"{start}b.html": '<h1>B</h1><p class="price_color">2.00</p>',
     }
@@ -55,7 +62,21 @@ async def test_the_spider_of_the_readme_crawls(tmp_path):
         names["Books"](), ledger=f"sqlite:///{tmp_path}/x.db", downloader=ReplayDownloader(pages)
     )
 
-    assert (report.pages, report.items, report.drained) == (4, 2, True)
+    assert (report.pages, report.items, report.drained) == (52, 2, True)
+
+
+def test_the_limits_of_the_readme_are_those_it_says():
+    names: dict = {}
+    exec(block("python", "limits = {"), names)
+    spider = names["Prices"]()
+
+    check(spider)
+    limits = Limits(spider.limits)
+    assert limits.of("shop.example.com") == Limit(concurrency=1, delay="2s")
+    assert limits.of("shop.example.com:8443") == Limit(concurrency=1, delay="2s")
+    assert limits.of("shop.example.com:8080") == Limit(concurrency=4)
+    assert limits.of("www.example.org") == Limit(delay="500ms")
+    assert limits.of("example.org") == Limit(concurrency=2)
 
 
 @pytest.mark.parametrize("text", [README, ARCHITECTURE], ids=["README", "ARCHITECTURE"])
