@@ -317,8 +317,8 @@ class Coordinator:
         return True
 
     def _helping(self, host: HeldHost, share: int) -> int:
-        """Return how many tasks to claim for a host: its *share* of the room, or one turn."""
-        turn = 1 if host.delay else host.limit.concurrency or _TURN
+        """Return how many tasks to claim for a host: its *share* of the room, or two turns."""
+        turn = 1 if host.delay else 2 * host.limit.concurrency or _TURN
         return min(self._lanes.room(host.name), max(share, turn))
 
     async def _feed_some(

@@ -23,7 +23,7 @@ from crawlcw.task import Lease
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
 #: A new host is asked for one page at a time, and for one more after so many pages.
-_PAGES_A_STEP = 8
+_PAGES_A_STEP = 10
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
 

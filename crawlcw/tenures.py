@@ -64,6 +64,7 @@ class Tenures:
         self._on_change = on_change
         self._capacity = _HOSTS_A_FETCHER * concurrency
         self._lease_at = 0.0
+        self._shared_until = 0.0  #: until then others are to take what was left to them
         self._others_at = 0.0
         self._share_at = 0.0
         self._idle_since: float | None = None
@@ -85,8 +86,12 @@ class Tenures:
         if len(self._frontier.owned()) >= self._capacity:
             times.append(max(self._others_at, time.monotonic() + _LEASE_PAUSE))
         else:
-            times.append(self._lease_at if hungry else self._lease_at + _OTHERS_PAUSE)
+            times.append(self._next_lease(often=hungry))
         return min(times)
+
+    def _next_lease(self, *, often: bool) -> float:
+        soonest = self._lease_at if often else self._lease_at + _OTHERS_PAUSE
+        return max(soonest, self._shared_until)
 
     async def lease(self, *, hungry: bool) -> bool:
         """Lease hosts that are ready, often if there are few or fetchers are *hungry*; say if any.
@@ -97,7 +102,7 @@ class Tenures:
         now = time.monotonic()
         room = self._capacity - len(self._frontier.owned())
         often = room >= self._capacity // 2 or hungry
-        if room <= 0 or now < self._lease_at + (0.0 if often else _OTHERS_PAUSE):
+        if room <= 0 or now < self._next_lease(often=often):
             return False
         self._lease_at = now + _LEASE_PAUSE
         leases = await self._patience.insist(
@@ -232,7 +237,7 @@ class Tenures:
         """Leave some hosts to workers that have none, for they may have come later."""
         now = time.monotonic()
         owned = self._frontier.owned()
-        if len(owned) < 2 or now < self._share_at:
+        if len(owned) < 2 or now < max(self._share_at, self._shared_until):
             return
         self._share_at = now + _SHARE_PAUSE
         workers, hungry = await self._patience.insist(self._presence.neighbours)
@@ -240,7 +245,7 @@ class Tenures:
             owned.sort(key=lambda host: self._held.of_host(host.name))
             self._hand_on(owned[:share])
             # Or they would be taken back before anybody else has seen them.
-            self._lease_at = now + 2 * _OTHERS_PAUSE
+            self._shared_until = now + 2 * _OTHERS_PAUSE
 
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:

@@ -15,8 +15,9 @@ from crawlcw import coordinator, openings, tenures
 from crawlcw.coordinator import Coordinator
 from crawlcw.errors import FetchError, Reason
 from crawlcw.frontier import Frontier
+from crawlcw.hosts import HostLease
 from crawlcw.leases import HeldLeases
-from crawlcw.ledger.protocol import Added, Claimed
+from crawlcw.ledger.protocol import Added, Claimed, Tally
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.limits import Limits, limit_of
 from crawlcw.patience import Patience
@@ -28,6 +29,7 @@ from crawlcw.settings import Settings
 from crawlcw.stats import Stats
 from crawlcw.task import Task
 from crawlcw.testing import Replay, ReplayDownloader
+from crawlcw.workers import this_worker
 from tests.ledgers import START, make_task, make_tasks, success
 
 T = TypeVar("T")
@@ -564,5 +566,36 @@ def test_while_the_last_pages_are_under_way_it_sleeps(
 
         assert len(around.starts) == 5
         assert rounds < 200, "290,000 where each turn that comes wakes it"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Though every page that is added wakes whoever holds them, and has idle fetchers."""
+
+    async def main(ledger: Counted) -> None:
+        for host in range(40):
+            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(200)])
+        around = Around(ledger, concurrency=100, delay="100ms")
+        for name in ("a", "b"):
+            worker = replace(this_worker(now=ledger.now()), name=name)
+            await ledger.join(worker)
+        running = asyncio.create_task(around.stopped_after(10, work=0.01))
+        await asyncio.sleep(2)
+        assert len(around.frontier.owned()) == 40
+
+        await ledger.beat("b", Tally(), hungry=True)
+        taken: list[HostLease] = []
+        for tenth in range(40):
+            await asyncio.sleep(0.1)
+            around.coordinator.wake()
+            if tenth % 12:
+                continue  # who has found nothing does not look again at once
+            taken += await ledger.lease_hosts(worker="b", limit=99, lease=timedelta(minutes=1))
+            await ledger.beat("b", Tally(), hungry=not taken)
+
+        assert len(taken) == 20
+        await running
+        assert len(around.frontier.owned()) == 20
 
     quickly(main, tmp_path, monkeypatch)

@@ -299,7 +299,7 @@ def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
 
 
 @pytest.mark.parametrize(
-    ("finished", "allowed"), [(0, 1), (7, 1), (8, 2), (15, 2), (16, 3), (23, 3), (24, 4), (900, 4)]
+    ("finished", "allowed"), [(0, 1), (9, 1), (10, 2), (19, 2), (20, 3), (29, 3), (30, 4), (900, 4)]
 )
 def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished: int, allowed: int):
     process = Process(concurrency=4)
@@ -314,7 +314,7 @@ def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished:
 def test_each_page_counts_at_once():
     process = Process(concurrency=4)
     process.serve()
-    process.claim(16)
+    process.claim(20)
     at_once = []
 
     while leases := process.take_all():
@@ -322,8 +322,8 @@ def test_each_page_counts_at_once():
         for lease in leases:
             process.work(lease)
 
-    # The eighth page is the end of the first step, the sixteenth of the second.
-    assert at_once == [1] * 8 + [2] * 4
+    # The tenth page is the end of the first step, the twentieth of the second.
+    assert at_once == [1] * 10 + [2] * 5
 
 
 def test_where_there_is_no_limit_there_is_no_first_step():
@@ -685,7 +685,7 @@ def test_a_host_of_which_a_lost_task_is_still_asked_for_is_not_idle():
 
 def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
     process = Process()
-    host = process.serve(finished=8)
+    host = process.serve(finished=10)
     process.serve("other.example")
     process.claim(host="other.example")
     leases = process.claim(5)
@@ -799,7 +799,7 @@ def test_a_renewal_counts_from_when_it_was_asked_for():
 
 def test_a_host_that_is_lost_is_asked_for_nothing_more():
     process = Process()
-    host = process.serve(finished=8)
+    host = process.serve(finished=10)
     process.claim(3)
     assert len(process.take_all()) == 2
 

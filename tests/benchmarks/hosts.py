@@ -128,7 +128,7 @@ def _nginx(folder: Path) -> Iterator[list[str]]:
         name = f"{n}.html" if n else "index.html"
         (root / name).write_text(f"<title>Page {n}</title>{links}{text}")
     port = 18_000 + os.getpid() % 1000
-    hosts = [f"{address}:{port}" for address in addresses(HOSTS, network=20)]
+    hosts = [f"{address}:{port}" for address in addresses(HOSTS)]
     listen = "".join(f"listen {host};" for host in hosts)
     (folder / "nginx.conf").write_text(
         f"daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1;"
