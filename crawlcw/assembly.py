@@ -10,6 +10,7 @@ from crawlcw import urls
 from crawlcw.crawl import Crawl
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import LedgerConfigurationError, UsageError
+from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check
@@ -29,25 +30,56 @@ async def open_ledger(
     `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()
-    scheme, _, rest = url.partition("://")
-    if scheme in ("mongodb", "mongodb+srv"):
+    path = _path(url)
+    if path is None:
         from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
 
         return await MongoLedger.open(
             url, spider, driver=settings.mongo_driver, claims=settings.claim
         )
-    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        from crawlcw.ledger.sqlite import SqliteLedger
+    from crawlcw.ledger.sqlite import SqliteLedger
 
-        path = Path(rest[1:])
-        if not create and not await anyio.Path(path).exists():
-            raise UsageError(
-                f"there is no ledger at {path}: run a spider first, or name one with --ledger"
-            )
-        return await SqliteLedger.open(path, spider)
+    if not create:
+        await _check_there(path)
+    return await SqliteLedger.open(path, spider)
+
+
+async def look_at_ledger(
+    url: str, spider: str, *, settings: Settings | None = None
+) -> ExaminedLedger:
+    """Return the ledger of the spider named *spider* at *url* as it is: nothing is made.
+
+    The arguments and errors are those of `open_ledger` without *create*.
+    """
+    settings = settings or Settings()
+    path = _path(url)
+    if path is None:
+        from crawlcw.ledger.mongo import MongoLedger
+
+        return await MongoLedger.look(url, spider, driver=settings.mongo_driver)
+    from crawlcw.ledger.sqlite import SqliteLedger
+
+    await _check_there(path)
+    return await SqliteLedger.look(path, spider)
+
+
+def _path(url: str) -> Path | None:
+    """Return the file of an embedded ledger, or None for one on MongoDB."""
+    scheme, _, rest = url.partition("://")
+    if scheme in ("mongodb", "mongodb+srv"):
+        return None
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return Path(rest[1:])
     raise LedgerConfigurationError(
         f"{_without_password(url)!r} is no ledger: write sqlite:///path or mongodb://host/database"
     )
+
+
+async def _check_there(path: Path) -> None:
+    if not await anyio.Path(path).exists():
+        raise UsageError(
+            f"there is no ledger at {path}: run a spider first, or name one with --ledger"
+        )
 
 
 @asynccontextmanager

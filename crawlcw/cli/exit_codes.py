@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 OK = 0
+VIOLATIONS = 1  #: of `doctor` alone
 USAGE = 2
 UNAVAILABLE = 69
 INTERNAL = 70

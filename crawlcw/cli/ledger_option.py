@@ -48,13 +48,18 @@ async def opened(url: str, spider: str) -> AsyncIterator[Ledger]:
     ledger = await open_ledger(url, spider, settings=settings, create=False)
     try:
         if not (await ledger.counts()).total:
-            raise UsageError(
-                f"nothing is recorded for a spider named {spider!r} in this ledger: "
-                f"`crawlcw run {spider}` begins a crawl, --ledger names another ledger"
-            )
+            raise UsageError(nothing_of(spider))
         yield ledger
     finally:
         await ledger.close()
+
+
+def nothing_of(spider: str) -> str:
+    """Return what to say where a ledger has no task of a spider."""
+    return (
+        f"nothing is recorded for a spider named {spider!r} in this ledger: "
+        f"`crawlcw run {spider}` begins a crawl, --ledger names another ledger"
+    )
 
 
 def _checked(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:

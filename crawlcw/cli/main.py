@@ -35,13 +35,24 @@ from crawlcw.printable import printable
 logger = logging.getLogger(__name__)
 
 #: In the order in which one needs them.
-_COMMANDS = ("demo", "run", "stats", "hosts", "export", "retry-failed", "list", "settings")
+_COMMANDS = (
+    "demo",
+    "run",
+    "stats",
+    "hosts",
+    "export",
+    "retry-failed",
+    "doctor",
+    "list",
+    "settings",
+)
 _LONGEST_LINE = 1000
 
 _EPILOG = """\
 \b
 Exit codes:
     0  drained; also stopped by --max-pages or by one signal, all else released
+    1  doctor found a violation, and it is not mended
     2  usage: no such spider, a bad setting, nothing recorded, a file that cannot be written
    69  the ledger cannot be reached
    70  an error of crawlcw itself

@@ -56,7 +56,9 @@ from crawlcw.errors import (
     Reason,
 )
 from crawlcw.hosts import Host, HostLease
+from crawlcw.invariants import Kind, Violation
 from crawlcw.ledger import documents
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.protocol import (
     Added,
     Claimed,
@@ -100,20 +102,22 @@ _BY_HOST = "host_priority_due"
 _BY_PRIORITY = "priority_due"
 _BY_STATUS = "status_update_time"
 _HAS_DUE = {"due": {"$exists": True}}
-_INDEXES: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
+#: Name -> keys, and what a document must be to be in it.
+_Indexes = Mapping[str, tuple[list[tuple[str, int]], dict[str, Any]]]
+_INDEXES: _Indexes = {
     _BY_HOST: ([("host", 1), ("priority", -1), ("due", 1)], _HAS_DUE),
     _BY_PRIORITY: ([("priority", -1), ("due", 1)], _HAS_DUE),
     _BY_STATUS: ([("status", 1), ("update_time", -1)], {}),
 }
 _BY_READY = "ready_at"
 _BY_OWNER = "owner"
-_HOST_INDEXES: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
+_HOST_INDEXES: _Indexes = {
     _BY_READY: ([("ready_at", 1)], {"ready_at": {"$exists": True}}),
     # Only of the hosts that are held: `leave` must not read all the others.
     _BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
 }
 _BY_LEFT = "left"
-_WORKER_INDEXES: dict[str, tuple[list[tuple[str, int]], dict[str, Any]]] = {
+_WORKER_INDEXES: _Indexes = {
     _BY_LEFT: ([("left", 1), ("_id", 1)], {}),
 }
 #: Earlier than any time in a ledger: as a bound it lets an index alone answer.
@@ -181,16 +185,38 @@ class MongoLedger:
         `LedgerUnavailableError` where no server answers within 5 s, and
         `LedgerConfigurationError` where one answers that will not do.
         """
-        try:
-            with _mapped():
-                client = _client(url, driver)
-                database = client.get_default_database(default="crawlcw")
-        except ValueError as error:
-            raise LedgerConfigurationError(f"the ledger's URL will not do: {error}") from None
+        client, database = _connected(url, driver)
         ledger = cls(database, spider, claims=claims, clock=clock, client=client)
         try:
             await ledger._check_server()
             await ledger.prepare()
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    async def look(
+        cls,
+        url: str,
+        spider: str,
+        *,
+        driver: str = "motor",
+        clock: Callable[[], datetime] | None = None,
+    ) -> Self:
+        """Connect to *url* to examine what is there; nothing is made.
+
+        The arguments and errors are those of `open`, but that missing or wrong
+        indexes are no error: `health` tells of them.
+        """
+        client, database = _connected(url, driver)
+        ledger = cls(database, spider, clock=clock, client=client)
+        try:
+            await ledger._check_server()
+            with _mapped():
+                marker = await ledger._database["crawlcw.schema"].find_one({"_id": spider})
+            if marker is not None:
+                _check_version(marker, spider)
         except BaseException:
             await ledger.close()
             raise
@@ -207,14 +233,17 @@ class MongoLedger:
             except OperationFailure as error:
                 if error.code != 48:  # NamespaceExists: another process was faster
                     raise
-            for collection, indexes in (
-                (self._tasks, _INDEXES),
-                (self._hosts, _HOST_INDEXES),
-                (self._workers, _WORKER_INDEXES),
-            ):
+            for collection, indexes in self._indexes():
                 for name, (keys, partial) in indexes.items():
                     await self._create_index(collection, name, keys, partial)
                 await self._check_indexes(collection, indexes)
+
+    def _indexes(self) -> list[tuple[Any, _Indexes]]:
+        return [
+            (self._tasks, _INDEXES),
+            (self._hosts, _HOST_INDEXES),
+            (self._workers, _WORKER_INDEXES),
+        ]
 
     async def _create_index(
         self, collection: Any, name: str, keys: list[tuple[str, int]], partial: dict[str, Any]
@@ -227,16 +256,10 @@ class MongoLedger:
                 raise
             raise _wrong_index(collection.name, name) from None
 
-    async def _check_indexes(
-        self,
-        collection: Any,
-        indexes: Mapping[str, tuple[list[tuple[str, int]], dict[str, Any]]],
-    ) -> None:
+    async def _check_indexes(self, collection: Any, indexes: _Indexes) -> None:
         found = await collection.index_information()
-        for name, (keys, partial) in indexes.items():
-            index = found.get(name, {})
-            there = [(field, int(direction)) for field, direction in index.get("key", [])]
-            if there != keys or dict(index.get("partialFilterExpression", {})) != partial:
+        for name, design in indexes.items():
+            if not _is_as_designed(found.get(name, {}), design):
                 raise _wrong_index(collection.name, name)
 
     async def _check_schema(self) -> None:
@@ -246,12 +269,7 @@ class MongoLedger:
             upsert=True,
             return_document=True,
         )
-        if marker["version"] != SCHEMA_VERSION:
-            raise LedgerConfigurationError(
-                f"the ledger of {self._spider} has schema version {marker['version']!r}, and this "
-                f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
-                "another database"
-            )
+        _check_version(marker, self._spider)
 
     async def _check_server(self) -> None:
         # A retry inside the driver would double what it takes to say that nobody is there.
@@ -644,7 +662,7 @@ class MongoLedger:
         self,
         collection: Any,
         chosen: documents.Document,
-        fields: Mapping[str, int] | None,
+        fields: Mapping[str, Any] | None,
         read: Callable[[Mapping[str, Any]], Awaitable[Sequence[_T]]],
     ) -> AsyncGenerator[_T, None]:
         """Stream by `_id` what *read* makes of each document, and go on where the cursor breaks."""
@@ -1071,6 +1089,111 @@ class MongoLedger:
             left = {"_id": {"$in": old}, "left": {"$ne": None}}
             await self._workers.delete_many(left, hint="_id_")
 
+    async def health(self) -> Health:
+        """Ask the server what it is, and for one write that changes nothing."""
+        violations: list[Violation] = []
+        with _mapped():
+            info = await self._client.server_info()
+            await self._set_clock()
+            offset = self._clock.now() - datetime.now(UTC)
+            hello = await self._database.command("hello")
+            marker = await self._database["crawlcw.schema"].find_one({"_id": self._spider})
+            if marker is None:
+                detail = "the schema's version is missing"
+                violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))
+            for collection, indexes in self._indexes():
+                found = await collection.index_information()
+                violations += _index_violations(collection.name, found, indexes)
+            recorded = await self._tasks.find_one({}, {"_id": 1}) is not None
+        topology, doubts = _topology(hello)
+        refusal = await self._durable_refusal()
+        if refusal is not None:
+            doubts.append(Violation(kind=Kind.NOT_DURABLE, detail=refusal))
+        return Health(
+            recorded=recorded,
+            facts={
+                "store": f"MongoDB {info['version']}",
+                "topology": topology,
+                "w: majority, j: true": "confirmed" if refusal is None else "not confirmed",
+                "schema version": str(SCHEMA_VERSION),
+            },
+            violations=(*violations, *doubts),
+            clock_offset=offset,
+        )
+
+    async def _durable_refusal(self) -> str | None:
+        """Return why the server does not confirm a write as the ledger wants it, if it does not."""
+        try:
+            # It matches nothing, and is confirmed when all writes before it are.
+            with pymongo.timeout(_FIRST_ANSWER):
+                await self._durable.update_one({"_id": None}, {"$set": {"status": 0}}, hint="_id_")
+        except (ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError) as error:
+            return _sentence(error)
+        except OperationFailure as error:
+            if error.code in _ACCESS_CODES:
+                raise
+            return _sentence(error)
+        return None
+
+    async def examine(
+        self, *, only: Collection[bytes] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Stream the tasks, their results left with the server."""
+        chosen = _of_ids(only)
+        stream = self._stream(self._tasks, chosen, _EXAMINED, self._with_items_lost)
+        async with aclosing(stream):
+            async for found in stream:
+                yield found
+
+    async def _with_items_lost(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Add which of the task's large items are not where they were set aside."""
+        aside = found.get("items_aside")
+        if not aside:
+            return [found]
+        places = [
+            {"task": found["_id"], "fence": found.get("settled"), "n": number} for number in aside
+        ]
+        cursor = self._items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
+        there = {each["_id"]["n"] for each in await _all(cursor, len(places))}
+        return [{**found, "items_lost": [number for number in aside if number not in there]}]
+
+    async def examine_hosts(
+        self, *, only: Collection[str] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Stream the hosts without their robots.txt."""
+        chosen = _of_ids(only)
+        stream = self._stream(self._hosts, chosen, {"robots": 0}, _as_it_is)
+        async with aclosing(stream):
+            async for found in stream:
+                yield found
+
+    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Update a task whose state is as it was found."""
+        return await self._mend(self._durable, TASK_STATE, found, change)
+
+    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Update a host whose state is as it was found."""
+        return await self._mend(self._hosts, HOST_STATE, found, change)
+
+    async def _mend(
+        self,
+        collection: Any,
+        state: Sequence[str],
+        found: Mapping[str, Any],
+        change: Mapping[str, Any],
+    ) -> bool:
+        guard: dict[str, Any] = {"_id": {"$eq": found["_id"]}}
+        for name in state:
+            # Null equals what is absent, but for an index.
+            guard[name] = {"$eq": found[name]} if name in found else {"$exists": False}
+        # A lock that is away is null, all else is absent.
+        null = {name: change[name] for name in ("lock", "lock_time") if name in change}
+        update = _setting({k: v for k, v in change.items() if k not in null}, always=null)
+        with _mapped():
+            result = await collection.update_one(guard, update, hint="_id_")
+        matched: int = result.matched_count
+        return matched == 1
+
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
         if self._client is not None:
@@ -1087,7 +1210,36 @@ class MongoLedger:
 _RESULTS = ("errors", "response", "items")
 _CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
 _MUTABLE = ("status", "due", "lock", "fence", "settled", "retry", "lost", "reason")
+#: What `examine` reads: of the results how many there are, and which are elsewhere.
+_EXAMINED: Mapping[str, Any] = {
+    **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
+    **dict.fromkeys(("depth", "priority", "update_time", "create_time"), 1),
+    "items": {"$cond": [{"$isArray": "$items"}, {"$size": "$items"}, "$$REMOVE"]},
+    "items_aside": {
+        "$cond": [
+            {"$isArray": "$items"},
+            {
+                "$filter": {
+                    "input": {"$range": [0, {"$size": "$items"}]},
+                    "as": "n",
+                    "cond": {"$eq": [{"$arrayElemAt": ["$items", "$$n"]}, None]},
+                }
+            },
+            "$$REMOVE",
+        ]
+    },
+}
 _ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
+
+
+def _connected(url: str, driver: str) -> tuple[Any, Any]:
+    """Return a client, and the database that *url* names."""
+    try:
+        with _mapped():
+            client = _client(url, driver)
+            return client, client.get_default_database(default="crawlcw")
+    except ValueError as error:
+        raise LedgerConfigurationError(f"the ledger's URL will not do: {error}") from None
 
 
 def _client(url: str, driver: str) -> Any:
@@ -1113,6 +1265,22 @@ def _client(url: str, driver: str) -> Any:
     given = url.partition("?")[2].lower()
     options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in given}
     return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
+
+
+def _check_version(marker: Mapping[str, Any], spider: str) -> None:
+    if marker["version"] != SCHEMA_VERSION:
+        raise LedgerConfigurationError(
+            f"the ledger of {spider} has schema version {marker['version']!r}, and this "
+            f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
+            "another database"
+        )
+
+
+def _is_as_designed(
+    index: Mapping[str, Any], design: tuple[list[tuple[str, int]], dict[str, Any]]
+) -> bool:
+    there = [(field, int(direction)) for field, direction in index.get("key", [])]
+    return (there, dict(index.get("partialFilterExpression", {}))) == design
 
 
 def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
@@ -1204,6 +1372,38 @@ async def _all(cursor: Any, most: int) -> list[dict[str, Any]]:
 
 async def _host_read(found: Mapping[str, Any]) -> list[Host]:
     return [documents.host(found)]
+
+
+def _of_ids(only: Collection[Any] | None) -> dict[str, Any]:
+    # Under `$and`, for where a stream breaks it goes on with an `_id` of its own.
+    return {} if only is None else {"$and": [{"_id": {"$in": list(only)}}]}
+
+
+async def _as_it_is(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [found]
+
+
+def _index_violations(
+    collection: str, found: Mapping[str, Any], indexes: _Indexes
+) -> Iterator[Violation]:
+    for name, design in indexes.items():
+        if name not in found:
+            detail = f"index {name} of {collection} is missing"
+            yield Violation(kind=Kind.STORE_INCOMPLETE, detail=detail)
+        elif not _is_as_designed(found[name], design):
+            detail = f"db[{collection!r}].dropIndex({name!r}) drops what is no index of crawlcw"
+            yield Violation(kind=Kind.STORE_DIFFERENT, detail=detail)
+
+
+def _topology(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
+    """Return what answered *hello*, and what that means for the ledger."""
+    if hello.get("msg") == "isdbgrid":
+        return "sharded cluster", [Violation(kind=Kind.SHARDED, detail="mongos answers")]
+    if "setName" not in hello:
+        return "standalone", [Violation(kind=Kind.STANDALONE, detail="one mongod, no replica set")]
+    members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
+    number = "1 member" if members == 1 else f"{members} members"
+    return f"replica set {hello['setName']} of {number}", []
 
 
 def _setting(fields: documents.Document, *, always: documents.Document) -> dict[str, Any]:

@@ -17,11 +17,12 @@ import base64
 import heapq
 import json
 import math
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -34,7 +35,9 @@ from crawlcw import transitions
 from crawlcw.clock import LedgerClock
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError, Reason
 from crawlcw.hosts import Host, HostLease
+from crawlcw.invariants import Kind, Violation
 from crawlcw.ledger import documents
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.protocol import (
     Added,
     Claimed,
@@ -65,6 +68,10 @@ _LARGEST_VALUE = 1 << 28
 #: `items` reads this much at a time: rows, and characters of JSON.
 _ITEM_ROWS = 500
 _ITEM_CHARACTERS = 1 << 20
+#: How much of a damaged file is told.
+_DAMAGES = 10
+#: The last millisecond of 9999.
+_LATEST = 253_402_300_799_999
 #: One transaction gives up this many tasks, or wakes this many hosts: others wait meanwhile.
 _BATCH = 5_000
 
@@ -110,6 +117,7 @@ class SqliteLedger:
 
     def __init__(self, path: Path, spider: str, *, clock: Callable[[], datetime]) -> None:
         self._path = path
+        self._spider = spider
         self._sql = _Statements(spider)
         self._clock = clock
         self._writer = _Connection(path)
@@ -127,12 +135,34 @@ class SqliteLedger:
         """
         ledger = cls(Path(path), spider, clock=clock or _machine_clock(LedgerClock()))
         try:
-            await ledger._writer.run(_create, ledger._sql, spider, ledger._path)
+            await ledger.prepare()
             await ledger._reader.run(_restrict_to_reading)
         except BaseException:
             await ledger.close()
             raise
         return ledger
+
+    @classmethod
+    async def look(
+        cls, path: str | Path, spider: str, *, clock: Callable[[], datetime] | None = None
+    ) -> Self:
+        """Return the ledger of *spider* in the file at *path* as it is, to be examined.
+
+        Nothing is made or switched. Raises `LedgerConfigurationError` for a
+        file that is no ledger, or one of another version.
+        """
+        ledger = cls(Path(path), spider, clock=clock or _machine_clock(LedgerClock()))
+        try:
+            await ledger._reader.run(_restrict_to_reading)
+            await ledger._reader.run(_check_marker, spider, ledger._path)
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    async def prepare(self) -> None:
+        """Make the tables and indexes that are missing, and check what is there."""
+        await self._writer.run(_create, self._sql, self._spider, self._path)
 
     def now(self) -> datetime:
         """Return this machine's time, which all processes on the file share."""
@@ -606,6 +636,95 @@ class SqliteLedger:
             db.execute(self._sql.end_host_leases, tokens)
             return db.execute(self._sql.end_leases, tokens).rowcount
 
+    async def health(self) -> Health:
+        """See `ExaminedLedger.health`."""
+        return await self._reader.run(self._health)
+
+    def _health(self, db: sqlite3.Connection) -> Health:
+        mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
+        violations = list(_store_violations(db, self._sql, self._spider))
+        if mode != "wal":
+            violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
+        violations += [
+            Violation(kind=Kind.STORE_READ_ONLY, detail=str(place))
+            for place in (self._path, self._path.parent)
+            if not os.access(place, os.W_OK)
+        ]
+        violations += [
+            Violation(kind=Kind.STORE_DAMAGED, detail=str(row[0]))
+            for row in db.execute(f"PRAGMA quick_check({_DAMAGES})")
+            # A status that does not exist is told of with its task.
+            if row[0] != "ok" and not row[0].startswith("CHECK constraint")
+        ]
+        there = db.execute(self._sql.has_table, (self._spider,)).fetchone()
+        return Health(
+            recorded=there is not None and db.execute(self._sql.any_task).fetchone() is not None,
+            facts={
+                "store": f"SQLite {sqlite3.sqlite_version}, {self._path}",
+                "journal mode": mode,
+                "schema version": str(SCHEMA_VERSION),
+            },
+            violations=tuple(violations),
+        )
+
+    async def examine(
+        self, *, only: Collection[bytes] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """See `ExaminedLedger.examine`."""
+        if only is not None:
+            for identity in only:
+                for statement in (self._sql.examine_one, self._sql.items_of_no_such_task):
+                    for row in await self._reader.run(_examined, statement, (identity,)):
+                        yield _raw(row)
+            return
+        # By the row's number: ids that are no bytes have a place in its order too.
+        last = -_INT64
+        while rows := await self._reader.run(_examined, self._sql.examine, (last,)):
+            for row in rows:
+                yield _raw(row)
+            last = rows[-1]["row"]
+        behind = b""
+        while rows := await self._reader.run(_examined, self._sql.items_of_no_task, (behind,)):
+            for row in rows:
+                yield _raw(row)
+            behind = rows[-1]["id"]
+
+    async def examine_hosts(
+        self, *, only: Collection[str] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """See `ExaminedLedger.examine_hosts`."""
+        if only is not None:
+            for name in only:
+                for row in await self._reader.run(_examined, self._sql.examine_host, (name,)):
+                    yield _raw(row)
+            return
+        last = -_INT64
+        while rows := await self._reader.run(_examined, self._sql.examine_hosts, (last,)):
+            for row in rows:
+                yield _raw(row)
+            last = rows[-1]["row"]
+
+    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """See `ExaminedLedger.mend`."""
+        return await self._mend(self._sql.mend, TASK_STATE, found, change)
+
+    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """See `ExaminedLedger.mend_host`."""
+        return await self._mend(self._sql.mend_host, HOST_STATE, found, change)
+
+    async def _mend(
+        self,
+        statement: str,
+        state: Sequence[str],
+        found: Mapping[str, Any],
+        change: Mapping[str, Any],
+    ) -> bool:
+        before = {name: _as_found(found.get(name)) for name in state}
+        after = before | {name: _as_found(value) for name, value in change.items()}
+        values = {f"was_{name}": value for name, value in before.items()} | after
+        changed = await self._writer.run(_update, statement, {**values, "id": found["_id"]})
+        return changed == 1
+
     async def close(self) -> None:
         """See `Ledger.close`."""
         await self._reader.close()
@@ -808,6 +927,32 @@ class _Statements:
             f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
             'WHERE "left" IS NOT NULL ORDER BY "left" DESC, id DESC LIMIT -1 OFFSET :kept)'
         )
+        self.has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        self.any_task = f"SELECT 1 FROM {tasks} LIMIT 1"
+        unchanging = "id, url, host, method, body, callback, depth, priority"
+        examined = f"{unchanging}, update_time, create_time, {', '.join(TASK_STATE)}"
+        examine = (
+            f"SELECT {tasks}.rowid AS row, {examined}, nullif((SELECT count(*) FROM {items} "
+            f"WHERE task_id = {tasks}.id), 0) AS items FROM {tasks}"
+        )
+        self.examine = f"{examine} WHERE {tasks}.rowid > ? ORDER BY {tasks}.rowid"
+        self.examine_one = f"{examine} WHERE id = ?"
+        self.items_of_no_such_task, self.items_of_no_task = (
+            f"SELECT task_id AS id, count(*) AS items FROM {items} WHERE task_id {bound} "
+            f"AND task_id NOT IN (SELECT id FROM {tasks}) GROUP BY task_id ORDER BY task_id"
+            for bound in ("= ?", "> ?")
+        )
+        of_host = ", ".join(name for name in _HOST_COLUMNS if name != "robots")
+        self.examine_hosts = (
+            f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE rowid > ? ORDER BY rowid"
+        )
+        self.examine_host = f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE id = ?"
+        self.mend, self.mend_host = (
+            f"UPDATE {table} SET {', '.join(f'{name} = :{name}' for name in state)} WHERE id = :id "
+            + "".join(f"AND {name} IS :was_{name} " for name in state)
+            for table, state in ((tasks, TASK_STATE), (hosts, HOST_STATE))
+        )
+
         # ';' follows ':', so these are the tokens that begin with `name:`.
         self.end_leases = (
             f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} "
@@ -965,12 +1110,7 @@ def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
 def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -> None:
     """Make the tables of *spider*, or find out that the file is not one of ours."""
     # Before anything is changed, for the mode is written into the file.
-    names = {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
-    if names and _MARKER not in names:
-        raise LedgerConfigurationError(
-            f"The ledger {path} is an SQLite database of another program: "
-            "name a file that crawlcw has for itself."
-        )
+    _check_marker(db, spider, path)
     _enter_wal_mode(db)
     with _transaction(db, durable=True):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
@@ -981,22 +1121,91 @@ def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -
         db.execute(
             f"INSERT OR IGNORE INTO {_quoted(_MARKER)} VALUES (?, ?)", (spider, SCHEMA_VERSION)
         )
-        marker = db.execute(
-            f"SELECT spider, version FROM {_quoted(_MARKER)} WHERE spider = ?", (spider,)
-        ).fetchone()
-        if marker["version"] != SCHEMA_VERSION:
-            raise LedgerConfigurationError(
-                f"The ledger {path} has schema version {marker['version']} for {spider}, and this "
-                f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
-                "another file."
-            )
-        if marker["spider"] != spider:
-            raise LedgerConfigurationError(
-                f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
-                f"from {spider}: rename the spider, or use another file."
-            )
+        _check_marker(db, spider, path)
         for statement in sql.create:
             db.execute(statement)
+
+
+def _check_marker(db: sqlite3.Connection, spider: str, path: Path) -> None:
+    """Raise where the file is another program's, or the spider's tables are of another version."""
+    names = _names(db)
+    if names and _MARKER not in names:
+        raise LedgerConfigurationError(
+            f"The ledger {path} is an SQLite database of another program: "
+            "name a file that crawlcw has for itself."
+        )
+    marker = _marker(db, spider) if names else None
+    if marker is None:
+        return
+    if marker["version"] != SCHEMA_VERSION:
+        raise LedgerConfigurationError(
+            f"The ledger {path} has schema version {marker['version']} for {spider}, and this "
+            f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
+            "another file."
+        )
+    if marker["spider"] != spider:
+        raise LedgerConfigurationError(
+            f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
+            f"from {spider}: rename the spider, or use another file."
+        )
+
+
+def _names(db: sqlite3.Connection) -> set[str]:
+    return {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
+
+
+def _marker(db: sqlite3.Connection, spider: str) -> sqlite3.Row | None:
+    marker: sqlite3.Row | None = db.execute(
+        f"SELECT spider, version FROM {_quoted(_MARKER)} WHERE spider = ?", (spider,)
+    ).fetchone()
+    return marker
+
+
+def _store_violations(db: sqlite3.Connection, sql: _Statements, spider: str) -> Iterator[Violation]:
+    """Yield which tables and indexes are not as `_create` makes them."""
+    if _MARKER not in _names(db) or _marker(db, spider) is None:
+        yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the schema's version is missing")
+    there = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
+    for statement in sql.create:
+        # SQLite keeps the text of a statement, without this.
+        made = statement.replace("IF NOT EXISTS ", "")
+        name = made.split('"')[1]
+        if name not in there:
+            yield Violation(kind=Kind.STORE_INCOMPLETE, detail=f"{name} is missing")
+        elif there[name].split() != made.split():
+            yield Violation(kind=Kind.STORE_DIFFERENT, detail=f"{name} is {there[name]}")
+
+
+def _examined(db: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[sqlite3.Row]:
+    """Return the next rows of a walk through a table, few enough for the memory."""
+    rows: list[sqlite3.Row] = []
+    size = 0
+    for row in db.execute(statement, values):
+        rows.append(row)
+        size += len(row["body"] or b"") if "body" in row.keys() else 0  # noqa: SIM118  # a Row's
+        if len(rows) >= _ITEM_ROWS or size >= _ITEM_CHARACTERS:
+            break
+    return rows
+
+
+def _raw(row: sqlite3.Row) -> dict[str, Any]:
+    """Return a row as a document without what is null; values of wrong types as they are."""
+    found = {name: row[name] for name in row.keys() if row[name] is not None}  # noqa: SIM118
+    found.pop("row", None)
+    for name in _TIMES & found.keys():
+        if isinstance(found[name], int) and abs(found[name]) < _LATEST:
+            found[name] = _moment(found[name])
+    if isinstance(found.get("counts"), str):
+        # Else it is shown as the text it is.
+        with suppress(ValueError):
+            found["counts"] = json.loads(found["counts"])
+    if "id" in found:
+        found["_id"] = found.pop("id")
+    return found
+
+
+def _as_found(value: Any) -> Any:
+    return _milliseconds(value) if isinstance(value, datetime) else value
 
 
 def _enter_wal_mode(db: sqlite3.Connection) -> None:

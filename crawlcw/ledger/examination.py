@@ -1,0 +1,61 @@
+"""What a ledger lets be seen and mended of itself, for `doctor`.
+
+A crawl needs none of this. What is read here is raw: documents as they are, for
+those that hold what no document should hold cannot be read as tasks or hosts.
+"""
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+
+from crawlcw.invariants import Violation
+from crawlcw.ledger.protocol import Ledger
+
+#: The fields of a task that a mend may change, and those it repeats as a condition.
+TASK_STATE = ("status", "due", "lock", "lock_time", "fence", "settled", "retry", "lost", "reason")
+#: Likewise of a host.
+HOST_STATE = ("ready_at", "owner", "epoch", "released")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the store is, without its contents."""
+
+    recorded: bool  #: whether there is any task
+    facts: Mapping[str, str] = field(default_factory=dict)  #: what it is, for people
+    violations: tuple[Violation, ...] = ()
+    clock_offset: timedelta | None = None
+    """How far the store's clock is ahead of this machine's; None: it is this machine's."""
+
+
+class ExaminedLedger(Ledger, Protocol):
+    """A ledger that was opened to be looked at: nothing of it was made or checked."""
+
+    async def prepare(self) -> None:
+        """Make what is missing of the tables and indexes, as the opening of a crawl does."""
+
+    async def health(self) -> Health:
+        """Look at the store; writes nothing."""
+
+    def examine(self, *, only: Collection[bytes] | None = None) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield every task, or *only* those of the ids, as `invariants.of_task` takes it.
+
+        In flat memory, without what grows with the results. Each task is of one
+        moment; what is added meanwhile may or may not be among them. What is no
+        task may have an `_id` of any type.
+        """
+
+    def examine_hosts(
+        self, *, only: Collection[str] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield every host, or *only* those of the names, without its robots.txt."""
+
+    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Set fields of a task that still is as it was *found*; say whether it was.
+
+        *change* has fields of `TASK_STATE`, None for those to be taken away.
+        """
+
+    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Set fields of a host that still is as it was *found*; say whether it was."""
