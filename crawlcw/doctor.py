@@ -162,7 +162,8 @@ class _Examination:
         self._tasks: dict[str, tuple[Any, str | None]] = {}
         self._hosts: dict[str, tuple[Any, str | None]] = {}
         self._asleep: list[str] = []
-        self._let_go: set[str] = set()
+        #: Workers that are not at work and hold leases.
+        self._absent: set[str] = set()
 
     async def run(self) -> None:
         await self._read_workers()
@@ -223,6 +224,10 @@ class _Examination:
             await self._report_task(found, tasks[repr(found["_id"])][1])
         async for found in self._ledger.examine_hosts(only=[name for name, _ in hosts.values()]):
             await self._report_host(found, hosts[repr(found["_id"])][1])
+        absent, self._absent = self._absent, set()
+        for name in absent:
+            # Only now, for it ends all that the worker holds.
+            await self._ledger.leave(name)
 
     async def _report_task(self, found: Found, token: str | None) -> None:
         violations = list(self._of_task(found))
@@ -234,7 +239,7 @@ class _Examination:
         for violation in violations:
             self._written.add(violation, where, mended=mended and violation.mend is not None)
         if token is not None and self._orphan(found, found.get("lock")) == token:
-            await self._report_orphan(found, where)
+            self._report_orphan(found, where)
 
     async def _report_host(self, found: Found, token: str | None) -> None:
         violations = list(self._of_host(found))
@@ -244,14 +249,13 @@ class _Examination:
         for violation in violations:
             self._written.add(violation, where, mended=mended and violation.mend is not None)
         if token is not None and self._orphan(found, found.get("owner")) == token:
-            await self._report_orphan(found, where)
+            self._report_orphan(found, where)
 
-    async def _report_orphan(self, found: Found, where: Mapping[str, str]) -> None:
+    def _report_orphan(self, found: Found, where: Mapping[str, str]) -> None:
         ends = found.get("due") or found.get("ready_at")
         worker = str(invariants.holder(found, now=self._ledger.now()))
-        if self._repair and worker not in self._let_go:
-            self._let_go.add(worker)
-            await self._ledger.leave(worker)
+        if self._repair:
+            self._absent.add(worker)
         violation = Violation(kind=Kind.LEASE_ORPHANED, detail=f"held by {worker} until {ends}")
         self._written.add(violation, where, mended=self._repair)
 

@@ -92,8 +92,9 @@ class Violation:
 _LOOK = "look at it in the database: crawlcw writes no such document"
 ADVICE: Mapping[Kind, Advice] = {
     Kind.MALFORMED: Advice(
-        meaning="a task lacks a field, or has one of another type (lost wake-ups are not looked for)",
-        todo=f"{_LOOK}; --repair takes away a `due` that is no time",
+        meaning="a task lacks a field, or has one of another type",
+        todo=f"{_LOOK}; --repair takes away a `due` that is no time. "
+        "Until it is mended, lost wake-ups are not looked for",
     ),
     Kind.STATUS_UNKNOWN: Advice(meaning="a task has a status that does not exist", todo=_LOOK),
     Kind.LEASE_INCOMPLETE: Advice(

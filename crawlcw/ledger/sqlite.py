@@ -641,8 +641,9 @@ class SqliteLedger:
         return await self._reader.run(self._health)
 
     def _health(self, db: sqlite3.Connection) -> Health:
-        mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
         violations = list(_store_violations(db, self._sql, self._spider))
+        # After a read: until then a connection has the mode that was before.
+        mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
         if mode != "wal":
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
         violations += [

@@ -1,0 +1,713 @@
+"""The doctor on both stores: what is written past the ledger is found, and what is safe is mended.
+
+Without mongomock: what is corrupted here, the server itself shows.
+"""
+
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+from bson import Binary
+
+from crawlcw import doctor
+from crawlcw.doctor import Report
+from crawlcw.errors import LedgerConfigurationError, Reason
+from crawlcw.invariants import Kind
+from crawlcw.ledger import mongo
+from crawlcw.ledger.examination import ExaminedLedger
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.task import Status
+from crawlcw.workers import this_worker
+from tests.ledgers import LEASE, START, FakeClock, failure, make_task, make_tasks, success
+from tests.mongod import with_database
+
+HOST = "example.com"
+
+
+@dataclass
+class Patient:
+    """A ledger with a task of each status, and a way to write past it."""
+
+    clock: FakeClock
+    ledger: Ledger
+    look: Callable[[], Awaitable[ExaminedLedger]]
+    worker: str = ""
+
+    async def fill(self) -> None:
+        worker = this_worker(now=START)
+        self.worker = worker.name
+        await self.ledger.join(worker)
+        await self.ledger.add(make_tasks(5))
+        await self.ledger.wake_hosts({HOST: START})
+        await self.ledger.lease_hosts(worker=worker.name, limit=1, lease=LEASE)
+        page = await self.ledger.page(limit=5)
+        page = [task for task in page if task.url != url(TODO)]
+        claimed = await self.ledger.claim(page, worker=worker.name, lease=LEASE, max_lost=3)
+        leases = {lease.task.url: lease for lease in claimed.leases}
+        await self.ledger.commit(
+            [
+                failure(self.ledger, leases[url(FAILED)]),
+                success(self.ledger, leases[url(FINISHED)], {"n": 1}, {"n": 2}),
+                failure(self.ledger, leases[url(IGNORED)], Reason.REFUSED_SCOPE),
+            ]
+        )
+
+    def write(self, number: int, **fields: Any) -> None:
+        """Set fields of task *number* past the ledger; `...` is absent."""
+        self.write_to("books", make_task(url(number)).id, fields)
+
+    def write_host(self, **fields: Any) -> None:
+        self.write_to("books.hosts", HOST, fields)
+
+    def write_to(self, part: str, identity: Any, fields: Mapping[str, Any]) -> None:
+        raise NotImplementedError
+
+    async def examined(self, **options: Any) -> Report:
+        looked = await self.look()
+        try:
+            report = await doctor.examine(looked, second_look=timedelta(0), **options)
+        finally:
+            await looked.close()
+        assert report is not None
+        return report
+
+    async def found(self, **options: Any) -> dict[Kind, tuple[int, int]]:
+        """Return how many of each kind were found, and how many of them were mended.
+
+        What a store is in the tests, a standalone server say, is left out.
+        """
+        report = await self.examined(**options)
+        return {kind: (f.count, f.mended) for kind, f in report.findings.items()}
+
+
+class OnSqlite(Patient):
+    path: Path
+
+    def execute(self, statement: str, values: Any = ()) -> None:
+        with sqlite3.connect(self.path) as db:
+            db.execute("PRAGMA ignore_check_constraints = ON")
+            db.execute(statement, values)
+        db.close()
+
+    def write_to(self, part: str, identity: Any, fields: Mapping[str, Any]) -> None:
+        for name, value in fields.items():
+            if hasattr(value, "timestamp"):
+                value = int(value.timestamp() * 1000)
+            value = None if value is ... else value
+            self.execute(f'UPDATE "{part}" SET {name} = ? WHERE id = ?', (value, identity))
+
+
+class OnMongodb(Patient):
+    database: Any
+
+    def write_to(self, part: str, identity: Any, fields: Mapping[str, Any]) -> None:
+        absent = {name: "" for name, value in fields.items() if value is ...}
+        present = {name: value for name, value in fields.items() if value is not ...}
+        update = {"$set": present} if present else {}
+        update |= {"$unset": absent} if absent else {}
+        collection = self.database.get_collection(part)
+        self.database.command(
+            "update",
+            collection.name,
+            updates=[{"q": {"_id": identity}, "u": update}],
+            bypassDocumentValidation=True,
+        )
+
+
+TODO, FAILED, FINISHED, IGNORED, PROCESSING = range(5)
+
+
+def url(number: int) -> str:
+    return f"http://{HOST}/{number}"
+
+
+@pytest.fixture(params=["sqlite", "motor", "pymongo"])
+async def patient(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Patient]:
+    clock = FakeClock()
+    opened: Patient
+    if request.param == "sqlite":
+        path = tmp_path / "ledger.db"
+        ledger: Ledger = await SqliteLedger.open(path, "books", clock=clock)
+        opened = OnSqlite(clock, ledger, lambda: SqliteLedger.look(path, "books", clock=clock))
+        opened.path = path
+        await opened.fill()
+        yield opened
+    else:
+        uri = request.getfixturevalue("mongodb_uri")
+        name = request.getfixturevalue("database_name")
+        place = with_database(uri, name)
+        ledger = await MongoLedger.open(place, "books", driver=request.param, clock=clock)
+        opened = OnMongodb(
+            clock,
+            ledger,
+            lambda: MongoLedger.look(place, "books", driver=request.param, clock=clock),
+        )
+        with pymongo.MongoClient(uri) as client:
+            opened.database = client[name]
+            await opened.fill()
+            yield opened
+    await ledger.close()
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[OnSqlite]:
+    clock, path = FakeClock(), tmp_path / "ledger.db"
+    ledger = await SqliteLedger.open(path, "books", clock=clock)
+    opened = OnSqlite(clock, ledger, lambda: SqliteLedger.look(path, "books", clock=clock))
+    opened.path = path
+    await opened.fill()
+    yield opened
+    await ledger.close()
+
+
+@pytest.fixture
+async def served(mongodb_uri: str, database_name: str) -> AsyncIterator[OnMongodb]:
+    clock, place = FakeClock(), with_database(mongodb_uri, database_name)
+    ledger = await MongoLedger.open(place, "books", clock=clock)
+    opened = OnMongodb(clock, ledger, lambda: MongoLedger.look(place, "books", clock=clock))
+    with pymongo.MongoClient(mongodb_uri) as client:
+        opened.database = client[database_name]
+        await opened.fill()
+        yield opened
+    await ledger.close()
+
+
+async def test_nothing_is_wrong_with_a_ledger_at_work(patient: Patient):
+    report = await patient.examined(repair=True, max_retry=3, max_lost=3)
+
+    assert report.findings == {}
+    assert report.clean
+    assert (report.tasks, report.hosts, report.workers) == (5, 1, 1)
+
+
+async def test_there_is_nothing_to_examine_where_nothing_is_recorded(patient: Patient):
+    patient.ledger = await patient.look()
+    for name in ("books", "books.items"):
+        if isinstance(patient, OnSqlite):
+            patient.execute(f'DELETE FROM "{name}"')
+        elif isinstance(patient, OnMongodb):
+            patient.database[name].delete_many({})
+
+    assert await doctor.examine(patient.ledger) is None
+    await patient.ledger.close()
+
+
+LOCK = {"lock": "x:1", "lock_time": START}
+
+
+@pytest.mark.parametrize(
+    ("number", "fields", "kinds"),
+    [
+        (PROCESSING, {"lock": None}, [Kind.LEASE_INCOMPLETE]),
+        (PROCESSING, {"lock_time": None}, [Kind.LEASE_INCOMPLETE]),
+        (PROCESSING, {"due": ...}, [Kind.LEASE_INCOMPLETE]),
+        (TODO, LOCK, [Kind.LOCK_LEFT]),
+        (FINISHED, {"lock": "x:1"}, [Kind.LOCK_LEFT]),
+        (IGNORED, {"lock_time": START}, [Kind.LOCK_LEFT]),
+        (TODO, {"due": ...}, [Kind.DUE_MISSING]),
+        (FAILED, {"due": ...}, [Kind.DUE_MISSING]),
+        (IGNORED, {"due": START}, [Kind.DUE_LEFT]),
+        (TODO, {"retry": -1}, [Kind.COUNTER_NEGATIVE]),
+        (FINISHED, {"lost": -1}, [Kind.COUNTER_NEGATIVE]),
+        (TODO, {"reason": "connect"}, [Kind.REASON_LEFT]),
+        (FINISHED, {"reason": "nonsense"}, [Kind.REASON_LEFT]),
+        (IGNORED, LOCK | {"due": START}, [Kind.LOCK_LEFT, Kind.DUE_LEFT]),
+    ],
+)
+async def test_what_can_be_mended_is_found_and_mended(
+    patient: Patient, number: int, fields: dict[str, Any], kinds: list[Kind]
+):
+    patient.write(number, **fields)
+
+    assert await patient.found() == dict.fromkeys(kinds, (1, 0))
+    assert await patient.found() == dict.fromkeys(kinds, (1, 0))
+    repaired = await patient.examined(repair=True)
+    assert repaired.clean
+    assert {f.kind: (f.count, f.mended) for f in repaired.findings.values()} == dict.fromkeys(
+        kinds, (1, 1)
+    )
+    assert await patient.found() == {}
+
+
+@pytest.mark.parametrize(
+    ("number", "fields", "kind"),
+    [
+        (TODO, {"status": 33}, Kind.STATUS_UNKNOWN),
+        (FINISHED, {"fence": -1}, Kind.COUNTER_NEGATIVE),
+        (FINISHED, {"settled": 9}, Kind.FENCE_BEHIND),
+        (PROCESSING, {"settled": 1}, Kind.FENCE_BEHIND),
+        (FINISHED, {"settled": 0}, Kind.NEVER_SETTLED),
+        (FAILED, {"settled": 0}, Kind.NEVER_SETTLED),
+        (FAILED, {"reason": ...}, Kind.REASON_MISSING),
+        (IGNORED, {"reason": "nonsense"}, Kind.REASON_UNKNOWN),
+        (FAILED, {"retry": 0}, Kind.REASON_UNFOUNDED),
+        (FINISHED, {"url": "http://example.org/2"}, Kind.HOST_OF_OTHER_URL),
+        (FINISHED, {"fence": "one"}, Kind.MALFORMED),
+        (FINISHED, {"retry": 4}, Kind.BOUND_EXCEEDED),
+        (FINISHED, {"lost": 4}, Kind.BOUND_EXCEEDED),
+    ],
+)
+async def test_what_cannot_be_mended_is_found_and_left(
+    patient: Patient, number: int, fields: dict[str, Any], kind: Kind
+):
+    patient.write(number, **fields)
+
+    for repair in (True, False):
+        report = await patient.examined(repair=repair, max_retry=3, max_lost=3)
+        assert {f.kind: (f.count, f.mended) for f in report.findings.values()} == {kind: (1, 0)}
+        assert not report.clean
+
+
+async def test_an_id_that_is_of_another_host_is_found(patient: Patient):
+    await patient.ledger.add([make_task(f"http://{HOST}/x", id=b"x" * 16)])
+
+    assert await patient.found() == {Kind.ID_OF_OTHER_HOST: (1, 0)}
+
+
+async def test_an_id_that_a_salt_made_is_a_note(patient: Patient):
+    salted = make_task(url(TODO)).id[:6] + b"y" * 10
+    await patient.ledger.add([make_task(f"http://{HOST}/x", id=salted)])
+
+    report = await patient.examined()
+
+    assert list(report.findings) == [Kind.ID_OF_OTHER_REQUEST]
+    assert report.clean
+
+
+async def test_a_task_mended_to_be_due_is_claimed_and_its_host_woken(patient: Patient):
+    patient.write(TODO, due=...)
+    await patient.ledger.leave(patient.worker)
+    (held,) = await patient.ledger.lease_hosts(worker="b", limit=1, lease=LEASE)
+    patient.clock.advance(seconds=3)
+    await patient.ledger.release_hosts([(held, replace(held.host, ready_at=None))])
+    patient.write_host(ready_at=...)
+
+    await patient.examined(repair=True)
+
+    assert url(TODO) in {task.url for task in await patient.ledger.page(limit=9)}
+    assert await patient.ledger.next_ready() is not None
+
+
+async def test_a_lease_that_was_mended_is_taken_over_as_one_that_ran_out(patient: Patient):
+    patient.write(PROCESSING, lock=None)
+    await patient.examined(repair=True)
+
+    (task,) = [t for t in await patient.ledger.page(limit=9) if t.url == url(PROCESSING)]
+    claimed = await patient.ledger.claim([task], worker="b", lease=LEASE, max_lost=3)
+
+    assert claimed.leases[0].task == task
+    assert task.lock == "doctor:0"
+
+
+class Changing:
+    """A ledger in which a task changes between the second look and the mend."""
+
+    def __init__(self, ledger: ExaminedLedger, change: Callable[[], Awaitable[object]]) -> None:
+        self._ledger = ledger
+        self._change = change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        await self._change()
+        return await self._ledger.mend(found, change)
+
+
+async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
+    patient.write(TODO, **LOCK)
+
+    async def claim() -> None:
+        task = make_task(url(TODO))
+        await patient.ledger.claim([task], worker=patient.worker, lease=LEASE, max_lost=3)
+
+    looked = await patient.look()
+    report = await doctor.examine(Changing(looked, claim), repair=True, second_look=timedelta(0))
+    await looked.close()
+
+    assert report is not None
+    assert report.findings[Kind.LOCK_LEFT].mended == 0
+    record = await patient.ledger.get(make_task(url(TODO)).id)
+    assert record is not None
+    assert record.task.status is Status.PROCESSING
+    assert str(record.task.lock).startswith(patient.worker)
+    assert await patient.found() == {}
+
+
+class Passing:
+    """A ledger of which the first look shows what the second does not."""
+
+    def __init__(self, ledger: ExaminedLedger, *, mend: Callable[[], object]) -> None:
+        self._ledger = ledger
+        self._mend = mend
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def examine(self, *, only: Any = None) -> AsyncIterator[Any]:
+        if only is not None:
+            self._mend()
+        async for found in self._ledger.examine(only=only):
+            yield found
+
+
+async def test_what_is_gone_at_the_second_look_is_not_reported(patient: Patient):
+    patient.write(TODO, **LOCK)
+    looked = await patient.look()
+    passing = Passing(looked, mend=lambda: patient.write(TODO, lock=None, lock_time=None))
+
+    report = await doctor.examine(passing, second_look=timedelta(0))
+    await looked.close()
+
+    assert report is not None
+    assert report.findings == {}
+
+
+async def test_examples_are_few_and_all_are_counted(patient: Patient):
+    for number in (TODO, FINISHED, IGNORED):
+        patient.write(number, **LOCK)
+
+    report = await patient.examined(examples=2)
+
+    finding = report.findings[Kind.LOCK_LEFT]
+    assert (finding.count, len(finding.examples)) == (3, 2)
+    assert finding.examples[0].where["url"].startswith(f"http://{HOST}/")
+
+
+async def test_what_is_shown_is_printable(patient: Patient):
+    patient.write(TODO, url=f"http://{HOST}/\x1b[2J\u202e", lock="\x9b")
+
+    report = await patient.examined()
+
+    assert report.findings
+    for finding in report.findings.values():
+        for example in finding.examples:
+            assert all(text.isprintable() for text in (*example.where.values(), example.detail))
+
+
+# --- hosts
+
+
+async def test_a_host_that_is_held_for_ever_is_let_go_after_a_minute(patient: Patient):
+    patient.write_host(ready_at=...)
+
+    assert await patient.found() == {Kind.HOST_LEASE_ENDLESS: (1, 0)}
+    assert await patient.found(repair=True) == {Kind.HOST_LEASE_ENDLESS: (1, 1)}
+    assert await patient.found() == {}
+    assert await patient.ledger.lease_hosts(worker="b", limit=1, lease=LEASE) == []
+    patient.clock.advance(seconds=60)
+    assert len(await patient.ledger.lease_hosts(worker="b", limit=1, lease=LEASE)) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"released": 1}, Kind.HOST_EPOCH_BEHIND),
+        ({"epoch": 0}, Kind.HOST_EPOCH_BEHIND),
+        ({"failures": -1}, Kind.HOST_MALFORMED),
+        ({"given_up": "nonsense"}, Kind.HOST_MALFORMED),
+        ({"delay": "long"}, Kind.HOST_MALFORMED),
+    ],
+)
+async def test_a_host_that_no_crawl_leaves_is_found(
+    patient: Patient, fields: dict[str, Any], kind: Kind
+):
+    patient.write_host(**fields)
+
+    assert await patient.found(repair=True) == {kind: (1, 0)}
+
+
+@pytest.mark.parametrize("ready_at", [..., START + timedelta(hours=9)])
+async def test_a_lost_wake_up_is_noted_and_the_host_woken(patient: Patient, ready_at: Any):
+    patient.write_host(owner=None, released=1, ready_at=ready_at)
+
+    report = await patient.examined()
+
+    assert report.clean
+    assert list(report.findings) == [Kind.HOST_ASLEEP]
+    assert await patient.found(repair=True) == {Kind.HOST_ASLEEP: (1, 1)}
+    assert await patient.found() == {}
+    assert await patient.ledger.next_ready() == START
+
+
+async def test_a_host_that_is_not_known_is_made_known(patient: Patient):
+    await patient.ledger.add([make_task("http://new.com/")])
+
+    assert await patient.found(repair=True) == {Kind.HOST_ASLEEP: (1, 1)}
+    assert list(await patient.ledger.get_hosts(["new.com"])) == ["new.com"]
+
+
+async def test_a_host_that_rests_until_its_task_is_due_is_not_asleep(patient: Patient):
+    rest = START + timedelta(hours=1)
+    patient.write_host(owner=None, released=1, ready_at=rest, not_before=rest)
+
+    assert await patient.found() == {}
+
+
+# --- workers
+
+
+async def test_a_dead_worker_is_noted_and_gives_back_what_it_held(patient: Patient):
+    await patient.ledger.join(replace(this_worker(now=START), name="dead", birth="0"))
+    await patient.ledger.claim([make_task(url(TODO))], worker="dead", lease=LEASE, max_lost=3)
+
+    report = await patient.examined()
+    repaired = await patient.found(repair=True)
+
+    assert report.clean
+    assert list(report.findings) == [Kind.WORKER_DEAD]
+    assert repaired == {Kind.WORKER_DEAD: (1, 1)}
+    assert url(TODO) in {task.url for task in await patient.ledger.page(limit=9)}
+    assert [worker.name for worker in await patient.ledger.workers()] == [patient.worker]
+
+
+async def test_a_worker_elsewhere_is_dead_after_a_day_of_silence(patient: Patient):
+    worker = replace(this_worker(now=START), name="far", machine="elsewhere", birth="0")
+    await patient.ledger.join(worker)
+
+    assert await patient.found() == {}
+    patient.clock.advance(seconds=25 * 3600)
+    assert Kind.WORKER_DEAD in await patient.found()
+
+
+async def test_leases_of_a_worker_that_is_not_at_work_are_noted_and_ended(patient: Patient):
+    await patient.ledger.add([make_task("http://new.com/")])
+    await patient.ledger.wake_hosts({"new.com": START})
+    await patient.ledger.claim([make_task(url(TODO))], worker="gone", lease=LEASE, max_lost=3)
+    await patient.ledger.lease_hosts(worker="gone", limit=1, lease=LEASE)
+
+    report = await patient.examined()
+
+    assert report.clean
+    assert list(report.findings) == [Kind.LEASE_ORPHANED]
+    assert report.findings[Kind.LEASE_ORPHANED].count == 2
+    assert await patient.found(repair=True) == {Kind.LEASE_ORPHANED: (2, 2)}
+    assert await patient.found() == {}
+    assert url(TODO) in {task.url for task in await patient.ledger.page(limit=9)}
+
+
+# --- the embedded store
+
+
+async def test_items_of_no_task_are_found(embedded: OnSqlite):
+    embedded.execute("DELETE FROM books WHERE id = ?", (make_task(url(FINISHED)).id,))
+
+    assert await embedded.found(repair=True) == {Kind.ITEM_WITHOUT_TASK: (1, 0)}
+
+
+async def test_items_that_nobody_settled_are_found(embedded: OnSqlite):
+    embedded.execute(
+        'INSERT INTO "books.items" VALUES (?, 0, ?, ?, 0)', (make_task(url(TODO)).id, "{}", "x")
+    )
+
+    assert await embedded.found() == {Kind.NEVER_SETTLED: (1, 0)}
+
+
+async def test_a_due_that_is_no_time_in_the_file_is_taken_away(embedded: OnSqlite):
+    embedded.write(FINISHED, due="tomorrow")
+
+    assert await embedded.found(repair=True) == {Kind.MALFORMED: (1, 1)}
+    assert await embedded.found() == {}
+
+
+async def test_an_id_that_is_no_bytes_is_found_in_the_file(embedded: OnSqlite):
+    embedded.execute("UPDATE books SET id = 'x' WHERE status = 70")
+
+    assert await embedded.found() == {Kind.MALFORMED: (1, 0)}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        'DROP INDEX "books.due"',
+        'DROP INDEX "books.hosts_ready_at"',
+        'DROP TABLE "books.workers"',
+        'DELETE FROM "crawlcw.schema"',
+    ],
+)
+async def test_what_is_missing_in_the_file_is_found_and_made(embedded: OnSqlite, statement: str):
+    embedded.execute(statement)
+
+    report = await embedded.examined()
+
+    assert list(report.findings) == [Kind.STORE_INCOMPLETE]
+    assert report.tasks == 0
+    repaired = await embedded.examined(repair=True)
+    assert repaired.clean
+    assert repaired.tasks == 5
+    assert Kind.STORE_INCOMPLETE not in await embedded.found()
+
+
+async def test_an_index_of_another_make_is_found_in_the_file_and_left(embedded: OnSqlite):
+    embedded.execute('DROP INDEX "books.due"')
+    embedded.execute('CREATE INDEX "books.due" ON books (due)')
+
+    assert await embedded.found(repair=True) == {Kind.STORE_DIFFERENT: (1, 0)}
+
+
+async def test_a_file_that_is_not_in_wal_mode_is_switched(embedded: OnSqlite):
+    await embedded.ledger.close()
+    embedded.execute("PRAGMA journal_mode = DELETE")
+
+    assert await embedded.found() == {Kind.NOT_WAL: (1, 0)}
+    assert await embedded.found(repair=True) == {Kind.NOT_WAL: (1, 1)}
+    assert await embedded.found() == {}
+
+
+async def test_a_file_that_cannot_be_written_is_found(
+    embedded: OnSqlite, monkeypatch: pytest.MonkeyPatch
+):
+    # Not by its mode: the tests may run as root, who may write to anything.
+    monkeypatch.setattr(os, "access", lambda place, _: place != embedded.path)
+
+    assert await embedded.found() == {Kind.STORE_READ_ONLY: (1, 0)}
+
+
+async def test_a_damaged_file_is_found(embedded: OnSqlite):
+    await embedded.ledger.close()
+    embedded.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with sqlite3.connect(embedded.path) as db:
+        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'books.status'")
+        page, size = root.fetchone()[0], db.execute("PRAGMA page_size").fetchone()[0]
+    db.close()
+    with embedded.path.open("r+b") as file:
+        # The number of cells in the index's root page, and where they are.
+        file.seek((page - 1) * size + 3)
+        file.write(b"\x00\x09\xff\xff")
+
+    assert Kind.STORE_DAMAGED in await embedded.found()
+
+
+async def test_a_file_of_another_version_is_not_examined(embedded: OnSqlite):
+    embedded.execute('UPDATE "crawlcw.schema" SET version = 99')
+
+    with pytest.raises(LedgerConfigurationError, match="version 99"):
+        await embedded.look()
+
+
+async def test_a_look_makes_nothing(tmp_path: Path):
+    (tmp_path / "empty.db").touch()
+
+    looked = await SqliteLedger.look(tmp_path / "empty.db", "books")
+
+    assert await doctor.examine(looked) is None
+    await looked.close()
+    assert (tmp_path / "empty.db").stat().st_size == 0
+
+
+# --- the server
+
+
+async def test_the_server_is_told_of(served: OnMongodb):
+    report = await served.examined()
+
+    assert report.facts["store"].startswith("MongoDB ")
+    assert report.facts["topology"] == "replica set tests of 1 member"
+    assert report.facts["w: majority, j: true"] == "confirmed"
+    assert "clock offset" in report.facts
+
+
+async def test_a_large_item_that_is_lost_is_found(served: OnMongodb):
+    (lease,) = (
+        await served.ledger.claim(
+            [make_task(url(TODO))], worker=served.worker, lease=LEASE, max_lost=3
+        )
+    ).leases
+    large = {"text": "x" * (2 << 20)}
+    await served.ledger.commit([success(served.ledger, lease, {"n": 1}, large, large)])
+    assert await served.found() == {}
+
+    served.database["books.items"].delete_one({"_id.n": 2})
+
+    report = await served.examined(repair=True)
+    assert [f.kind for f in report.findings.values()] == [Kind.ITEM_LOST]
+    assert report.findings[Kind.ITEM_LOST].examples[0].detail == "item 2 of 3"
+
+
+async def test_a_due_that_is_null_on_the_server_is_taken_away(served: OnMongodb):
+    served.write(FINISHED, due=None)
+
+    assert await served.found() == {Kind.MALFORMED: (1, 0)}
+    assert await served.found(repair=True) == {Kind.MALFORMED: (1, 1)}
+    assert await served.found() == {}
+
+
+async def test_documents_of_another_kind_are_found_on_the_server(served: OnMongodb):
+    odd: list[Any] = [{"_id": 7}, {"_id": {"a": 1}}, {"_id": Binary(b"short"), "status": 0}]
+    served.database["books"].insert_many(odd)
+
+    found = await served.found(repair=True)
+
+    assert found[Kind.MALFORMED][1] == 0
+    # The first two are as little of a task as items without one.
+    assert found[Kind.ITEM_WITHOUT_TASK] == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("collection", "index"),
+    [("books", "priority_due"), ("books.hosts", "ready_at"), ("books.workers", "left")],
+)
+async def test_what_is_missing_on_the_server_is_found_and_made(
+    served: OnMongodb, collection: str, index: str
+):
+    served.database[collection].drop_index(index)
+
+    report = await served.examined()
+
+    assert list(report.findings) == [Kind.STORE_INCOMPLETE]
+    assert report.tasks == 0
+    assert await served.found(repair=True) == {Kind.STORE_INCOMPLETE: (1, 1)}
+    assert await served.found() == {}
+
+
+async def test_an_index_of_another_make_is_found_on_the_server_and_left(served: OnMongodb):
+    served.database["books"].drop_index("priority_due")
+    served.database["books"].create_index([("due", 1)], name="priority_due")
+
+    assert await served.found(repair=True) == {Kind.STORE_DIFFERENT: (1, 0)}
+
+
+async def test_a_ledger_of_another_version_is_not_examined(served: OnMongodb):
+    served.database["crawlcw.schema"].update_one({}, {"$set": {"version": 99}})
+
+    with pytest.raises(LedgerConfigurationError, match="version 99"):
+        await served.look()
+
+
+async def test_writes_that_are_not_confirmed_are_found(
+    served: OnMongodb, monkeypatch: pytest.MonkeyPatch
+):
+    # Three members are asked for, of a set of one.
+    monkeypatch.setattr(mongo, "_DURABLE", pymongo.WriteConcern(w=3, wtimeout=100))
+
+    report = await served.examined()
+
+    assert list(report.findings) == [Kind.NOT_DURABLE]
+    assert report.facts["w: majority, j: true"] == "not confirmed"
+    assert report.tasks == 5
+
+
+@pytest.mark.parametrize(
+    ("hello", "topology", "kinds"),
+    [
+        (
+            {"setName": "rs", "hosts": ["a", "b"], "passives": ["c"]},
+            "replica set rs of 3 members",
+            [],
+        ),
+        ({}, "standalone", [Kind.STANDALONE]),
+        ({"msg": "isdbgrid"}, "sharded cluster", [Kind.SHARDED]),
+    ],
+)
+def test_what_a_server_is_part_of(hello: dict[str, Any], topology: str, kinds: list[Kind]):
+    named, violations = mongo._topology(hello)
+
+    assert (named, [violation.kind for violation in violations]) == (topology, kinds)
