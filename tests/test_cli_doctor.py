@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw import run_spider
-from crawlcw.assembly import open_ledger
+from crawlcw import Spider, run_spider
 from crawlcw.testing import ReplayDownloader
 from tests.test_cli import crawlcw, folder  # noqa: F401  # a fixture
 
@@ -15,17 +14,16 @@ START_URL = "https://tea.example/"
 EVIL = "https://tea.example/\x1b[2J\u202e"
 
 
+class Teas(Spider):
+    name = "teas"
+    start_urls = [START_URL]
+
+    def parse(self, response):
+        yield from response.follow_all("a", self.parse)
+        yield {"url": response.url}
+
+
 async def crawl(ledger_url: str) -> None:
-    from crawlcw import Spider
-
-    class Teas(Spider):
-        name = "teas"
-        start_urls = [START_URL]
-
-        def parse(self, response):
-            yield from response.follow_all("a", self.parse)
-            yield {"url": response.url}
-
     pages = ReplayDownloader(
         {
             START_URL: '<a href="/1">1</a><a href="/2">2</a><a href="/3">3</a>',
@@ -163,12 +161,3 @@ async def test_a_ledger_of_another_version_is_exit_code_78(ill: str, tmp_path: P
 
     assert run.returncode == 78
     assert "schema version 99" in run.stderr
-
-
-async def test_a_ledger_may_be_examined_while_it_is_worked_on(ledger_url: str):
-    await crawl(ledger_url)
-    ledger = await open_ledger(ledger_url, "teas")
-    try:
-        assert crawlcw("doctor", "teas", "--ledger", ledger_url).returncode == 0
-    finally:
-        await ledger.close()

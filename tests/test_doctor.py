@@ -3,6 +3,7 @@
 Without mongomock: what is corrupted here, the server itself shows.
 """
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -15,7 +16,8 @@ import pymongo
 import pytest
 from bson import Binary
 
-from crawlcw import doctor
+from crawlcw import Request, Settings, Spider, doctor, run_spider
+from crawlcw.assembly import look_at_ledger
 from crawlcw.doctor import Report
 from crawlcw.errors import LedgerConfigurationError, Reason
 from crawlcw.invariants import Kind
@@ -25,6 +27,7 @@ from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.task import Status
+from crawlcw.testing import ReplayDownloader
 from crawlcw.workers import this_worker
 from tests.ledgers import LEASE, START, FakeClock, failure, make_task, make_tasks, success
 from tests.mongod import with_database
@@ -391,6 +394,48 @@ async def test_what_is_shown_is_printable(patient: Patient):
     for finding in report.findings.values():
         for example in finding.examples:
             assert all(text.isprintable() for text in (*example.where.values(), example.detail))
+
+
+class Chain(Spider):
+    """Twenty pages that each lead to twenty more, on several hosts."""
+
+    name = "books"
+    start_urls = [f"http://h{n}.com/" for n in range(4)]
+    allowed_hosts = ["*"]
+    settings = Settings(concurrency=16, per_host_concurrency=4, obey_robots=False, lease="2s")
+
+    def parse(self, response):
+        yield {"url": response.url}
+        for n in range(20) if response.request.context is None else ():
+            yield Request(f"{response.url}{n}", context={"last": True})
+
+
+class SlowReplay(ReplayDownloader):
+    """Pages that take a moment, so that the examinations fall between their writes."""
+
+    async def fetch(self, request: Any, *, url: str) -> Any:
+        await asyncio.sleep(0.1)
+        return await super().fetch(request, url=url)
+
+
+async def test_nothing_is_wrong_while_a_crawl_goes_on(ledger_url: str):
+    urls = [f"http://h{n}.com/{path}" for n in range(4) for path in ("", *range(20))]
+    crawl = asyncio.create_task(
+        run_spider(Chain(), ledger=ledger_url, downloader=SlowReplay(dict.fromkeys(urls, "<p>")))
+    )
+    reports: list[Report] = []
+    while not crawl.done():
+        await asyncio.sleep(0.02)
+        looked = await look_at_ledger(ledger_url, "books")
+        try:
+            if report := await doctor.examine(looked, second_look=timedelta(seconds=0.2)):
+                reports.append(report)
+        finally:
+            await looked.close()
+
+    assert (await crawl).pages == 84
+    assert len(reports) > 3
+    assert [report.findings for report in reports if report.findings] == []
 
 
 # --- hosts

@@ -209,7 +209,8 @@ def test_what_is_mended_is_well_afterwards(state: dict[str, Any]):
     assert [violation.kind for violation in after] == unmended
 
 
-REASONS = st.sampled_from(list(Reason))
+#: Of `settle`; that a worker crashed is found by whoever comes next.
+REASONS = st.sampled_from([reason for reason in Reason if reason is not Reason.CRASHED_WORKER])
 STEPS = st.sampled_from(["claim", "finish", "revisit", "fail", "release", "retry", "give up host"])
 POLICY = RetryPolicy(max_retry=3, max_lost=3)
 
