@@ -121,7 +121,8 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
     took = time.monotonic() - began
 
     assert run.returncode == 0
-    for word in ("demo", "run", "stats", "hosts", "export", "retry-failed", "list", "settings"):
+    commands = ("demo", "run", "stats", "hosts", "export", "retry-failed", "doctor")
+    for word in (*commands, "list", "settings"):
         assert re.search(rf"^  {word} ", run.stdout, re.MULTILINE)
     for code in (0, 2, 69, 70, 78, 130, 141):
         assert re.search(rf"^ +{code}  ", run.stdout, re.MULTILINE)
