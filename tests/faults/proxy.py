@@ -1,0 +1,410 @@
+"""A network between crawlcw and mongod that loses, delays, repeats and breaks what a test says.
+
+It stands between them as a TCP proxy in a thread of its own, and reads as much of
+MongoDB's wire protocol as it needs: where a message begins and ends, which
+reply belongs to which request, and what a request commands. A `Fault` says what
+happens to one command, a `Plan` which command that is. Besides, the whole network
+can be cut and frozen, until it is mended.
+
+What it lets through is byte for byte what it was given.
+"""
+
+import asyncio
+import random
+import socket
+import struct
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import bson
+
+T = TypeVar("T")
+
+#: messageLength, requestID, responseTo, opCode.
+_HEADER = struct.Struct("<iiii")
+_OP_MSG = 2013
+_FLAGS_SIZE = 4
+_BODY = 0
+_MORE_TO_COME = 1 << 1
+#: To linger for no time is to reset.
+_NO_LINGER = struct.pack("ii", 1, 0)
+#: What the driver sends of its own accord: not an operation of anybody.
+_OWN = frozenset({"hello", "ismaster", "isMaster", "ping", "endSessions", "buildInfo"})
+_ANSWERS_WITHIN = 20.0
+
+
+class Loss(StrEnum):
+    """What of an exchange does not arrive."""
+
+    NOTHING = "nothing"
+    REQUEST = "request"  #: the server never sees it
+    REPLY = "reply"  #: the server has done it, and the client is not told
+    HALF_THE_REPLY = "half the reply"  #: likewise; the connection breaks within the reply
+
+
+class End(StrEnum):
+    """What becomes of the connection after a loss."""
+
+    SILENCE = "silence"  #: half-open: it stays, and nothing passes any more
+    CLOSE = "close"
+    RESET = "reset"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What happens to one command."""
+
+    loss: Loss = Loss.NOTHING
+    end: End = End.SILENCE  #: only after a loss
+    delay: timedelta = timedelta(0)  #: before the server sees it, whether the client still waits
+    keeps: bool = False  #: a copy of the request stays behind, for `Proxy.deliver`
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A request as the proxy sees it."""
+
+    name: str
+    target: str  #: the collection, where the command has one
+    body: dict[str, Any]
+
+
+#: What is to happen to a command; None: it passes. Asked once for each, in the order of arrival.
+Plan = Callable[[Command], Fault | None]
+
+
+class At:
+    """The plan that lets one command fail: the one behind *skip* others like it."""
+
+    def __init__(
+        self, fault: Fault, *, name: str | None = None, target: str | None = None, skip: int = 0
+    ) -> None:
+        """Without *name*, of all commands but the driver's own; without *target*, on anything."""
+        self._fault = fault
+        self._name = name
+        self._target = target
+        self._skip = skip
+        self.struck = threading.Event()  #: set once the command has come
+
+    def __call__(self, command: Command) -> Fault | None:
+        if self.struck.is_set() or not self._is_meant(command):
+            return None
+        if self._skip:
+            self._skip -= 1
+            return None
+        self.struck.set()
+        return self._fault
+
+    def _is_meant(self, command: Command) -> bool:
+        if self._target not in (None, command.target):
+            return False
+        return command.name not in _OWN if self._name is None else command.name == self._name
+
+
+class ByChance:
+    """The plan that lets commands fail at random, the same ones for the same seed."""
+
+    def __init__(
+        self, faults: Sequence[Fault], *, rate: float, seed: int, names: Collection[str] = ()
+    ) -> None:
+        """*rate* is the share of commands that fail; without *names*, of all but the driver's."""
+        self._faults = faults
+        self._rate = rate
+        self._names = names
+        self._random = random.Random(seed)
+
+    def __call__(self, command: Command) -> Fault | None:
+        meant = command.name in self._names if self._names else command.name not in _OWN
+        if not meant or self._random.random() >= self._rate:
+            return None
+        return self._random.choice(self._faults)
+
+
+class Proxy:
+    """The network, from the side of a test. Its methods may be called in any thread."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """*host* and *port* are the server's."""
+        self._server = (host, port)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy")
+        self._links: set[_Link] = set()
+        self._plan: Plan | None = None
+        self._commands: list[Command] = []
+        self._kept: list[bytes] = []
+        self._is_cut = False
+        self._flows = asyncio.Event()
+        self._flows.set()
+
+    def start(self) -> None:
+        """Listen on a free port of this machine."""
+        self._thread.start()
+        self._listener = self._call(asyncio.start_server(self._accepted, "127.0.0.1", 0))
+        self.port: int = self._listener.sockets[0].getsockname()[1]
+
+    def stop(self) -> None:
+        """End every connection."""
+        self._call(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def plan(self, plan: Plan | None) -> None:
+        """Ask *plan* from now on what is to happen to commands; begin anew with `commands`."""
+        self._call(self._set_plan(plan))
+
+    def commands(self) -> list[Command]:
+        """Return the commands that came since the plan was set, without the driver's own."""
+        return [each for each in self._commands if each.name not in _OWN]
+
+    def deliver(self) -> list[dict[str, Any]]:
+        """Send what was kept to the server, each on a connection of its own; return the replies."""
+        return self._call(self._deliver())
+
+    def cut(self) -> None:
+        """Reset every connection and every attempt at one, until `mend`."""
+        self._call(self._cut())
+
+    def freeze(self) -> None:
+        """Let nothing pass, in no direction, until `mend`; new connections wait as well."""
+        self._call(self._freeze())
+
+    def mend(self) -> None:
+        """End a cut or a freeze: what was frozen arrives now."""
+        self._call(self._mend())
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_ANSWERS_WITHIN)
+
+    async def _stop(self) -> None:
+        self._listener.close()
+        for link in list(self._links):
+            link.stop()
+        while self._links:
+            await asyncio.gather(*(link.ended.wait() for link in self._links))
+        await self._listener.wait_closed()
+
+    async def _set_plan(self, plan: Plan | None) -> None:
+        self._plan = plan
+        self._commands = []
+        self._kept = []
+
+    async def _cut(self) -> None:
+        self._is_cut = True
+        for link in list(self._links):
+            link.reset()
+
+    async def _freeze(self) -> None:
+        self._flows.clear()
+
+    async def _mend(self) -> None:
+        self._is_cut = False
+        self._flows.set()
+
+    async def _deliver(self) -> list[dict[str, Any]]:
+        kept, self._kept = self._kept, []
+        return [await self._exchange(message) for message in kept]
+
+    async def _exchange(self, message: bytes) -> dict[str, Any]:
+        reader, writer = await asyncio.open_connection(*self._server)
+        try:
+            writer.write(message)
+            return _body(await _message(reader))
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_cut:
+            _reset(writer)
+            return
+        link = _Link(self, reader, writer)
+        self._links.add(link)
+        try:
+            await link.run(self._server)
+        finally:
+            self._links.discard(link)
+            link.ended.set()
+
+    # --- what a link asks
+
+    def fate(self, message: bytes) -> Fault | None:
+        """Note a request and return what is to happen to it."""
+        command = _command(message)
+        self._commands.append(command)
+        fault = self._plan(command) if self._plan is not None else None
+        if fault is not None and fault.keeps:
+            self._kept.append(message)
+        return fault
+
+    async def flowing(self) -> None:
+        """Wait until the network is not frozen."""
+        await self._flows.wait()
+
+
+class _Link:
+    """One connection of a client, and the one to the server that belongs to it."""
+
+    def __init__(
+        self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._proxy = proxy
+        self._reader = reader
+        self._writer = writer
+        self._task = asyncio.current_task()
+        self._is_mute = False
+        #: Of requests the server works on: requestID -> what is to happen to its reply.
+        self._waiting: dict[int, Fault | None] = {}
+        self._answered = asyncio.Event()
+        self.ended = asyncio.Event()
+
+    async def run(self, address: tuple[str, int]) -> None:
+        await self._proxy.flowing()
+        server: asyncio.StreamWriter | None = None
+        try:
+            reader, server = await asyncio.open_connection(*address)
+            replies = asyncio.create_task(self._pass_replies(reader))
+            try:
+                await self._pass_requests(server)
+                # The server is to end what it has begun, though nobody waits for it.
+                while self._waiting and not replies.done():
+                    self._answered.clear()
+                    await self._answered.wait()
+            finally:
+                replies.cancel()
+                await asyncio.gather(replies, return_exceptions=True)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # either side is gone, and so is the other
+        except asyncio.CancelledError:
+            # `stop` asked for it: that is the end of this task, as it was wished.
+            pass
+        finally:
+            for writer in (self._writer, server):
+                if writer is not None:
+                    writer.transport.abort()
+
+    def stop(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+    def reset(self) -> None:
+        _reset(self._writer)
+        self.stop()
+
+    async def _pass_requests(self, server: asyncio.StreamWriter) -> None:
+        while True:
+            message = await _message(self._reader, or_end=True)
+            if not message:
+                return
+            await self._proxy.flowing()
+            if self._is_mute:
+                continue
+            _, request_id, _, opcode = _HEADER.unpack_from(message)
+            fault = self._proxy.fate(message) if opcode == _OP_MSG else None
+            if fault is not None:
+                # The driver awaits the answer before it sends more on a connection.
+                await asyncio.sleep(fault.delay.total_seconds())
+                if fault.loss is Loss.REQUEST:
+                    self._end(fault.end)
+                    continue
+            self._waiting[request_id] = fault
+            server.write(message)
+
+    async def _pass_replies(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while message := await _message(reader, or_end=True):
+                await self._proxy.flowing()
+                self._pass_reply(message)
+                self._answered.set()
+        finally:
+            # The server is gone: so is the client's connection, after what it was sent.
+            self._answered.set()
+            self._writer.close()
+
+    def _pass_reply(self, message: bytes) -> None:
+        _, _, response_to, _ = _HEADER.unpack_from(message)
+        fault = self._waiting.get(response_to)
+        if not _has_more(message):
+            self._waiting.pop(response_to, None)
+        if self._is_mute:
+            return
+        if fault is None or fault.loss is Loss.NOTHING:
+            self._writer.write(message)
+            return
+        if fault.loss is Loss.HALF_THE_REPLY:
+            self._writer.write(message[: len(message) // 2])
+        self._end(fault.end)
+
+    def _end(self, end: End) -> None:
+        self._is_mute = True
+        match end:
+            case End.SILENCE:
+                pass
+            case End.CLOSE:
+                self._writer.close()
+            case End.RESET:
+                _reset(self._writer)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    with suppress(OSError):  # it may be closed already
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+    writer.transport.abort()
+
+
+async def _message(reader: asyncio.StreamReader, *, or_end: bool = False) -> bytes:
+    """Return the next whole message, or nothing where the stream ends before it."""
+    try:
+        header = await reader.readexactly(_HEADER.size)
+    except asyncio.IncompleteReadError:
+        if or_end:
+            return b""
+        raise
+    length: int = _HEADER.unpack(header)[0]
+    return header + await reader.readexactly(length - _HEADER.size)
+
+
+def _has_more(message: bytes) -> bool:
+    """Say whether the server goes on with its answer by itself, as it does for the monitor."""
+    opcode: int = _HEADER.unpack_from(message)[3]
+    flags: int = struct.unpack_from("<I", message, _HEADER.size)[0]
+    return opcode == _OP_MSG and bool(flags & _MORE_TO_COME)
+
+
+def _body(message: bytes) -> dict[str, Any]:
+    """Return the document of an OP_MSG that commands or answers."""
+    at = _HEADER.size + _FLAGS_SIZE
+    while message[at] != _BODY:
+        # A sequence of documents, which begins with its size.
+        at += 1 + int(struct.unpack_from("<i", message, at + 1)[0])
+    size: int = struct.unpack_from("<i", message, at + 1)[0]
+    return bson.decode(message[at + 1 : at + 1 + size])
+
+
+def _command(message: bytes) -> Command:
+    body = _body(message)
+    name = next(iter(body))
+    target = body[name]
+    return Command(name=name, target=target if isinstance(target, str) else "", body=body)
+
+
+@contextmanager
+def proxied(uri: str) -> Iterator[tuple[Proxy, str]]:
+    """Yield a proxy to the one server of *uri*, and the URI that leads through it."""
+    parts = urlsplit(uri)
+    assert parts.hostname is not None
+    proxy = Proxy(parts.hostname, parts.port or 27017)
+    proxy.start()
+    try:
+        credentials, at, _ = parts.netloc.rpartition("@")
+        netloc = f"{credentials}{at}127.0.0.1:{proxy.port}"
+        yield proxy, urlunsplit(parts._replace(netloc=netloc))
+    finally:
+        proxy.stop()
