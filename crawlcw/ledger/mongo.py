@@ -450,8 +450,9 @@ class MongoLedger:
                 "lock": {"$in": list({held.token for held in leases})},
                 "status": int(Status.PROCESSING),
             }
+            # One that was delayed on its way must not shorten what a later one has lengthened.
             result = await self._tasks.update_many(
-                mine, {"$set": {"due": self.now() + lease}}, hint="_id_"
+                mine, {"$max": {"due": self.now() + lease}}, hint="_id_"
             )
             if result.matched_count == len(leases):
                 return set()
@@ -764,12 +765,18 @@ class MongoLedger:
     async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
         """Move the leases' ends in one bulk; read only where some were not matched."""
         ready_at = self.now() + lease
-        return await self._write_hosts([(held, {"ready_at": ready_at}) for held in leases])
+        # As for tasks: one that was delayed on its way shortens nothing.
+        return await self._write_hosts(
+            [(held, {"$max": {"ready_at": ready_at}}) for held in leases]
+        )
 
     async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """Write all states in one unordered bulk of fenced updates."""
         return await self._write_hosts(
-            [(lease, documents.host_learned(state, since=lease.host)) for lease, state in states]
+            [
+                (lease, _setting(documents.host_learned(state, since=lease.host)))
+                for lease, state in states
+            ]
         )
 
     async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
@@ -781,8 +788,11 @@ class MongoLedger:
             [
                 (
                     lease,
-                    documents.host_learned(state, since=lease.host)
-                    | {"ready_at": state.ready_at, "released": lease.epoch},
+                    _setting(
+                        documents.host_learned(state, since=lease.host)
+                        | {"ready_at": state.ready_at, "released": lease.epoch},
+                        always={"owner": None},
+                    ),
                 )
                 for lease, state in states
             ],
@@ -800,19 +810,18 @@ class MongoLedger:
         return lost
 
     async def _write_hosts(
-        self, writes: Sequence[tuple[HostLease, documents.Document]], *, release: bool = False
+        self, writes: Sequence[tuple[HostLease, dict[str, Any]]], *, release: bool = False
     ) -> set[str]:
-        """Set fields of hosts that are held, None for absent; return those that are not."""
+        """Update hosts that are held; return the names of those that are not."""
         if not writes:
             return set()
-        ended = {"owner": None} if release else {}
         bulk = [
             UpdateOne(
                 {"_id": lease.host.name, "owner": lease.token, "epoch": lease.epoch},
-                _setting(fields, always=ended),
+                update,
                 hint="_id_",
             )
-            for lease, fields in writes
+            for lease, update in writes
         ]
         with _mapped():
             result = await self._hosts.bulk_write(bulk, ordered=False)
@@ -1406,9 +1415,11 @@ def _topology(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
     return f"replica set {hello['setName']} of {number}", []
 
 
-def _setting(fields: documents.Document, *, always: documents.Document) -> dict[str, Any]:
+def _setting(
+    fields: documents.Document, *, always: documents.Document | None = None
+) -> dict[str, Any]:
     """Return what sets the fields, those that are None to absent, and *always* as they are."""
-    kept = {name: value for name, value in fields.items() if value is not None} | always
+    kept = {name: value for name, value in fields.items() if value is not None} | (always or {})
     absent = dict.fromkeys(fields.keys() - kept.keys(), "")
     return {"$set": kept} | ({"$unset": absent} if absent else {})
 
