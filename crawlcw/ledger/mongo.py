@@ -393,10 +393,18 @@ class MongoLedger:
         if not tasks:
             return []
         now = self.now()
+        alike: dict[tuple[int, int], list[bytes]] = {}
+        for task in tasks:
+            alike.setdefault((int(task.status), task.fence), []).append(task.id)
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
-            "status": {"$in": sorted({int(task.status) for task in tasks})},
             "due": {"$lte": now},
+            # Each as it was read: a claim that was delayed on its way must not
+            # take a task that has been leased and released since.
+            "$or": [
+                {"status": status, "fence": fence, "_id": {"$in": ids}}
+                for (status, fence), ids in alike.items()
+            ],
         }
         taken = {
             "status": int(Status.PROCESSING),
@@ -429,12 +437,14 @@ class MongoLedger:
     async def _held(self, claims: Mapping[bytes, tuple[str, Task]]) -> list[Lease]:
         """Return the leases which the ledger shows for the claims (id -> token and task before)."""
         wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
-        cursor = self._tasks.find(wanted, dict.fromkeys(_MUTABLE, 1)).hint("_id_")
+        cursor = self._tasks.find(wanted, dict.fromkeys(_HELD, 1)).hint("_id_")
         leases = []
         for found in await _all(cursor, len(claims)):
             token, task = claims[bytes(found["_id"])]
             if found["lock"] == token:
-                leases.append(_lease_read(task, found))
+                leases.append(
+                    Lease(task=task, token=token, fence=found["fence"], expires=found["due"])
+                )
         return leases
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
@@ -1218,7 +1228,6 @@ class MongoLedger:
 #: What grows with a task's results; `page` leaves it out.
 _RESULTS = ("errors", "response", "items")
 _CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
-_MUTABLE = ("status", "due", "lock", "fence", "settled", "retry", "lost", "reason")
 #: What `examine` reads: of the results how many there are, and which are elsewhere.
 _EXAMINED: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
@@ -1238,6 +1247,7 @@ _EXAMINED: Mapping[str, Any] = {
         ]
     },
 }
+_HELD = ("due", "lock", "fence")
 _ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
 
 
@@ -1448,22 +1458,6 @@ def _mine(lease: Lease) -> dict[str, Any]:
         "fence": lease.fence,
         "status": int(Status.PROCESSING),
     }
-
-
-def _lease_read(task: Task, found: Mapping[str, Any]) -> Lease:
-    """Return the lease of a task that was claimed as the ledger shows it now."""
-    before = replace(
-        task,
-        fence=found["fence"] - 1,
-        settled=found["settled"],
-        retry=found["retry"],
-        reason=Reason(found["reason"]) if found.get("reason") else None,
-    )
-    if before.fence != task.fence:
-        # It went through other hands between the page and the claim.
-        status = Status.FAILED if before.retry else Status.TODO
-        before = replace(before, status=status, lost=found["lost"], due=found["due"])
-    return Lease(task=before, token=found["lock"], fence=found["fence"], expires=found["due"])
 
 
 def _failures(selection: Selection, *, until: datetime) -> Iterator[dict[str, Any]]:
