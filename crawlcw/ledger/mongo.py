@@ -23,7 +23,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
@@ -39,6 +39,7 @@ from pymongo.errors import (
     ConnectionFailure,
     CursorNotFound,
     DocumentTooLarge,
+    DuplicateKeyError,
     ExecutionTimeout,
     InvalidURI,
     OperationFailure,
@@ -1054,11 +1055,15 @@ class MongoLedger:
         return documents.record(found)
 
     async def join(self, worker: Worker) -> None:
-        """Write the worker's document."""
+        """Write the worker's document, unless it is at work already or has left since it started.
+
+        One that was delayed on its way takes back neither what the worker has
+        counted since nor that it has left.
+        """
         document = documents.worker_document(worker)
-        identity = {"_id": document.pop("_id")}
-        with _mapped():
-            await self._workers.replace_one(identity, document, upsert=True)
+        absent = {"_id": document.pop("_id"), "left": {"$lte": worker.started}}
+        with _mapped(), suppress(DuplicateKeyError):
+            await self._workers.replace_one(absent, document, upsert=True)
 
     async def workers(self) -> list[Worker]:
         """Read the documents of those that have not left."""
@@ -1070,8 +1075,10 @@ class MongoLedger:
         """Set all by one update of a worker that has not left."""
         counted = documents.tally_document(tally)
         news = {"heartbeat": self.now(), "hungry": hungry, "tally": counted}
+        # One that was delayed on its way must not take back a later one.
+        earlier = {"_id": name, "left": None, "heartbeat": {"$lte": news["heartbeat"]}}
         with _mapped():
-            await self._workers.update_one({"_id": name, "left": None}, {"$set": news}, hint="_id_")
+            await self._workers.update_one(earlier, {"$set": news}, hint="_id_")
 
     async def tally(self) -> Tally:
         """Add up the documents of all workers that are kept."""
