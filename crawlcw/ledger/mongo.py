@@ -19,6 +19,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -340,7 +341,10 @@ class MongoLedger:
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
         """Claim the tasks, one by one or in batches as the ledger was opened."""
-        adopted = await self._resolve_unsure()
+        adopted = await self._resolve_unsure(lease=lease)
+        # A page shows them too, as what they were or as run out.
+        ours = {each.task.id for each in adopted}
+        tasks = [task for task in tasks if task.id not in ours]
         together = [t for t in tasks if self._batches and t.status is not Status.PROCESSING]
         # A task to take over is claimed alone: each has its own count of losses.
         alone = [t for t in tasks if not self._batches or t.status is Status.PROCESSING]
@@ -426,14 +430,27 @@ class MongoLedger:
             return [None] * len(tasks)
         return [got.get(task.id) for task in tasks]
 
-    async def _resolve_unsure(self) -> list[Lease]:
-        """Return the leases of claims whose reply was lost, where they did reach the server."""
-        if not self._unsure:
+    async def _resolve_unsure(self, *, lease: timedelta) -> list[Lease]:
+        """Return the leases of claims whose reply was lost, where they did reach the server.
+
+        Each is returned to one of those who ask at once, and goes on: it may have
+        run out while the ledger was away, and would cost the task a `lost`.
+        """
+        unsure, self._unsure = self._unsure, {}
+        if not unsure:
             return []
-        with _mapped():
-            leases = await self._held(self._unsure)
-        self._unsure = {}
-        return leases
+        try:
+            with _mapped():
+                await self._tasks.update_many(
+                    _locked(unsure, (token for token, _ in unsure.values())),
+                    {"$max": {"due": self.now() + lease}},
+                    hint="_id_",
+                )
+                return await self._held(unsure)
+        except BaseException:
+            # Whoever comes next is to look; what has become unsure meanwhile is kept.
+            self._unsure = unsure | self._unsure
+            raise
 
     async def _held(self, claims: Mapping[bytes, tuple[str, Task]]) -> list[Lease]:
         """Return the leases which the ledger shows for the claims (id -> token and task before)."""
@@ -455,12 +472,7 @@ class MongoLedger:
                 await self._set_clock()
             if not leases:
                 return set()
-            ids = [held.task.id for held in leases]
-            mine = {
-                "_id": {"$in": ids},
-                "lock": {"$in": list({held.token for held in leases})},
-                "status": int(Status.PROCESSING),
-            }
+            mine = _locked((held.task.id for held in leases), (held.token for held in leases))
             # One that was delayed on its way must not shorten what a later one has lengthened.
             result = await self._tasks.update_many(
                 mine, {"$max": {"due": self.now() + lease}}, hint="_id_"
@@ -468,7 +480,7 @@ class MongoLedger:
             if result.matched_count == len(leases):
                 return set()
             cursor = self._tasks.find(mine, {"fence": 1}).hint("_id_")
-            fences = {bytes(each["_id"]): each["fence"] for each in await _all(cursor, len(ids))}
+            fences = {bytes(each["_id"]): each["fence"] for each in await _all(cursor, len(leases))}
         return {held.task.id for held in leases if fences.get(held.task.id) != held.fence}
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
@@ -1456,6 +1468,14 @@ def _woken(found: Mapping[str, Any] | None, due: datetime) -> datetime | None:
     if found["owner"] is not None:
         return None
     return None if "ready_at" in found and found["ready_at"] <= ready_at else ready_at
+
+
+def _locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
+    return {
+        "_id": {"$in": list(ids)},
+        "lock": {"$in": list(set(tokens))},
+        "status": int(Status.PROCESSING),
+    }
 
 
 def _mine(lease: Lease) -> dict[str, Any]:
