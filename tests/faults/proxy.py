@@ -35,7 +35,7 @@ _MORE_TO_COME = 1 << 1
 #: To linger for no time is to reset.
 _NO_LINGER = struct.pack("ii", 1, 0)
 #: What the driver sends of its own accord: not an operation of anybody.
-_OWN = frozenset({"hello", "ismaster", "isMaster", "ping", "endSessions", "buildInfo"})
+_OWN = frozenset({"hello", "ismaster", "isMaster", "ping", "endSessions", "killCursors"})
 _ANSWERS_WITHIN = 20.0
 
 

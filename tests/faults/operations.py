@@ -1,0 +1,174 @@
+"""Every operation of a ledger, as a crawl uses it, on what `world` has prepared."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from crawlcw.errors import Reason
+from crawlcw.hosts import HostLease
+from crawlcw.ledger.protocol import Added, Claimed, Selection
+from crawlcw.task import Lease
+from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
+from tests.ledgers import LEASE, failure, make_task, success
+
+
+def _same(answer: Any, expected: Any) -> bool:
+    return bool(answer == expected)
+
+
+def _no_more(answer: Any, expected: Any) -> bool:
+    """A number of what was done counts only what the last sending did."""
+    return bool(0 <= answer <= expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One operation: how it is sent, and which answers are right."""
+
+    name: str
+    act: Callable[[World], Awaitable[Any]]  #: send it until it is answered
+    answers: Callable[[Any, Any], bool] = _same  #: by the answer where nothing fails
+    writes: bool = True
+    wakes: bool = False  #: sent again later it may wake hosts once more, which harms nobody
+    claims: str = "each"
+
+
+async def _claim(world: World) -> list[Lease]:
+    """Page and claim until nothing is missed, as a coordinator does; the page cannot fail."""
+    leases: list[Lease] = []
+    while True:
+        page = await world.far.page(limit=50)
+        claimed: Claimed = await world.send(
+            lambda page=page: world.near.claim(page, worker="w", lease=LEASE, max_lost=3)
+        )
+        leases += claimed.leases
+        if not claimed.missed:
+            return leases
+
+
+def _same_leases(answer: list[Lease], expected: list[Lease]) -> bool:
+    shown = [
+        sorted((lease.task.id, lease.fence, lease.expires, str(lease.task)) for lease in leases)
+        for leases in (answer, expected)
+    ]
+    return shown[0] == shown[1]
+
+
+def _same_host_leases(answer: list[HostLease], expected: list[HostLease]) -> bool:
+    shown = [
+        [replace(lease, token="", host=replace(lease.host, owner=None)) for lease in leases]
+        for leases in (answer, expected)
+    ]
+    return shown[0] == shown[1]
+
+
+def _same_added(answer: Added, expected: Added) -> bool:
+    return answer.new + answer.known == expected.new + expected.known
+
+
+def _simple(send: Callable[[World], Awaitable[Any]], **more: Any) -> Operation:
+    return Operation(act=lambda world: world.send(lambda: send(world)), **more)
+
+
+def _read(name: str, send: Callable[[World], Awaitable[Any]]) -> Operation:
+    return _simple(send, name=name, writes=False)
+
+
+async def _collected(rows: Any) -> list[Any]:
+    return [row async for row in rows]
+
+
+def _settlements(world: World) -> list[Any]:
+    ledger, (one, other) = world.near, world.setting.leases
+    return [
+        success(ledger, one, {"n": 1}, {"large": LARGE}),
+        failure(ledger, other, Reason.DISCONNECTED),
+        success(ledger, world.setting.stale, {"n": "stale"}),
+    ]
+
+
+def _links() -> list[Any]:
+    known, *new = (make_task(f"http://{host}/", due=NOW) for host in ("p.com/4", "new.com"))
+    return [known, *new]
+
+
+OPERATIONS = [
+    _simple(lambda w: w.near.add([*w.setting.todo, *_links()]), name="add", answers=_same_added),
+    Operation(name="claim", act=_claim, answers=_same_leases),
+    Operation(name="claim-batch", act=_claim, answers=_same_leases, claims="batch"),
+    _simple(
+        lambda w: w.near.renew([*w.setting.leases, w.setting.stale], lease=LEASE), name="renew"
+    ),
+    _simple(lambda w: w.near.commit(_settlements(w)), name="commit"),
+    _simple(
+        lambda w: w.near.release([*w.setting.leases, w.setting.stale]),
+        name="release",
+        answers=_no_more,
+    ),
+    _simple(
+        lambda w: w.near.retry_failed(Selection()),
+        name="retry_failed",
+        answers=_no_more,
+        wakes=True,
+    ),
+    _simple(lambda w: w.near.join(worker("w")), name="join"),
+    _simple(lambda w: w.near.beat("a", TALLY, hungry=True), name="beat"),
+    _simple(lambda w: w.near.leave("dead"), name="leave", answers=_no_more),
+    _simple(
+        lambda w: w.near.lease_hosts(worker="w", limit=10, lease=LEASE),
+        name="lease_hosts",
+        answers=_same_host_leases,
+    ),
+    _simple(
+        lambda w: w.near.renew_hosts([*w.setting.hosts, *stale_hosts(w)], lease=LEASE),
+        name="renew_hosts",
+    ),
+    _simple(
+        lambda w: w.near.save_hosts(
+            [learned(lease) for lease in (*w.setting.hosts, *stale_hosts(w))]
+        ),
+        name="save_hosts",
+    ),
+    _simple(
+        lambda w: w.near.release_hosts(
+            [learned(lease) for lease in (*w.setting.hosts, *stale_hosts(w))]
+        ),
+        name="release_hosts",
+        wakes=True,
+    ),
+    _simple(
+        lambda w: w.near.wake_hosts(
+            dict.fromkeys(("p.com", "q.com", "s.com", "t.com", "new.com"), NOW)
+        ),
+        name="wake_hosts",
+        wakes=True,
+    ),
+    _simple(lambda w: w.near.wake_all_hosts(), name="wake_all_hosts", answers=_no_more, wakes=True),
+    _simple(
+        lambda w: w.near.give_up_host("q.com", reason=Reason.HOST_UNREACHABLE),
+        name="give_up_host",
+        answers=_no_more,
+    ),
+    _read("page", lambda w: w.near.page(limit=50, hosts=["p.com", "q.com"])),
+    _read("horizon", lambda w: w.near.horizon()),
+    _read("counts", lambda w: w.near.counts()),
+    _read("item_count", lambda w: w.near.item_count()),
+    _read("reasons", lambda w: w.near.reasons()),
+    _read("items", lambda w: _collected(w.near.items())),
+    _read("workers", lambda w: w.near.workers()),
+    _read("tally", lambda w: w.near.tally()),
+    _read("hosts", lambda w: _collected(w.near.hosts())),
+    _read("host_counts", lambda w: w.near.host_counts()),
+    _read("get_hosts", lambda w: w.near.get_hosts(["p.com", "q.com", "none.com"])),
+    _read("next_ready", lambda w: w.near.next_ready()),
+    _read("due_hosts", lambda w: w.near.due_hosts(after="", limit=5)),
+    _read("earliest_due", lambda w: w.near.earliest_due("q.com")),
+    _read("get", lambda w: w.near.get(w.setting.leases[0].task.id)),
+]
+
+
+def stale_hosts(world: World) -> list[HostLease]:
+    """Return a lease that its owner has lost: a later one of the same host would be the right."""
+    lease = world.setting.other_hosts[0]
+    return [replace(lease, epoch=lease.epoch - 1, expires=NOW - timedelta(seconds=1))]

@@ -1,0 +1,221 @@
+"""Every operation of the ledger times every fault of the network, on the real server.
+
+What an operation does without a fault is what it must come to with one: the
+same documents and the same answer, at whichever of its commands the fault strikes.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crawlcw.task import Lease, Status
+from tests.faults.invariants import Documents, assert_known, assert_later, assert_sound
+from tests.faults.operations import OPERATIONS, Operation
+from tests.faults.proxy import At, Command, End, Fault, Loss
+from tests.faults.world import TALLY, World
+from tests.ledgers import LEASE, success
+
+FAULTS = {
+    "request-lost": Fault(loss=Loss.REQUEST),
+    "reset-before": Fault(loss=Loss.REQUEST, end=End.RESET),
+    "reply-lost": Fault(loss=Loss.REPLY),
+    "closed-after": Fault(loss=Loss.REPLY, end=End.CLOSE),
+    "reset-after": Fault(loss=Loss.REPLY, end=End.RESET),
+    "reply-torn": Fault(loss=Loss.HALF_THE_REPLY, end=End.CLOSE),
+    "slow": Fault(delay=timedelta(seconds=0.02)),
+}
+#: What is delivered later, instead of at once or once more.
+LATE = {
+    "late": Fault(loss=Loss.REQUEST, end=End.RESET, keeps=True),
+    "twice": Fault(keeps=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What an operation comes to without a fault."""
+
+    answer: Any
+    documents: Documents
+    commands: list[Command]
+
+
+_expected: dict[tuple[str, str], Expected] = {}
+
+
+def expected(world: World, operation: Operation) -> Expected:
+    key = world.driver, operation.name
+    if key not in _expected:
+        world.begin(claims=operation.claims)
+        answer = world.run(operation.act(world))
+        commands = world.proxy.commands()
+        _expected[key] = Expected(answer, world.documents(), commands)
+    return _expected[key]
+
+
+def anonymous(found: Documents) -> Documents:
+    """Leave out of all tokens the number of the claim: it is another one where it was repeated."""
+
+    def shown(document: dict[str, Any]) -> dict[str, Any]:
+        tokens = {
+            name: document[name].partition(":")[0]
+            for name in ("lock", "owner")
+            if document.get(name)
+        }
+        return document | tokens
+
+    return {
+        collection: {key: shown(document) for key, document in documents.items()}
+        for collection, documents in found.items()
+    }
+
+
+@contextmanager
+def striking(world: World, operation: Operation, position: int, fault: Fault) -> Iterator[None]:
+    """Begin anew, with a fault at one of the operation's commands."""
+    world.begin(claims=operation.claims)
+    plan = At(fault, skip=position)
+    world.proxy.plan(plan)
+    try:
+        yield
+        assert plan.struck.is_set()
+    except Exception as error:
+        error.add_note(f"the fault was at command {position} of {world.proxy.commands()}")
+        raise
+
+
+def leases_of(world: World, operation: Operation, answer: Any) -> tuple[list[Any], list[Any]]:
+    """Return every lease somebody knows of after the operation."""
+    setting = world.setting
+    tasks = [*setting.leases, *setting.others]
+    hosts = [*setting.hosts, *setting.other_hosts]
+    if operation.name.startswith("claim"):
+        tasks += answer
+    elif operation.name == "lease_hosts":
+        hosts += answer
+    return tasks, hosts
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_an_operation_comes_to_the_same_with_a_fault(
+    world: World, operation: Operation, fault: str
+):
+    right = expected(world, operation)
+    for position in range(len(right.commands)):
+        with striking(world, operation, position, FAULTS[fault]):
+            before = world.documents()
+            answer = world.run(operation.act(world))
+
+            found = world.documents()
+            assert anonymous(found) == anonymous(right.documents)
+            assert operation.answers(answer, right.answer)
+            assert_sound(found)
+            assert_later(before, found)
+            assert_known(found, *leases_of(world, operation, answer))
+
+
+# --- what arrives late
+
+
+async def _nothing(world: World) -> None:
+    """The next thing that happens is the late arrival."""
+
+
+async def _renewed(world: World) -> None:
+    """Who is alive renews what it holds, and says that it is at work."""
+    world.clock.advance(seconds=20)
+    tasks, hosts = world.held()
+    await world.far.renew([e for e in tasks if not e.token.startswith("dead:")], lease=LEASE)
+    await world.far.renew_hosts([e for e in hosts if not e.token.startswith("dead:")], lease=LEASE)
+    for name in ("a", "w"):
+        await world.far.beat(name, replace(TALLY, pages=99))
+
+
+async def _given_back(world: World) -> None:
+    """Whoever holds something gives it back, and leaves."""
+    world.clock.advance(seconds=1)
+    tasks, hosts = world.held()
+    await world.far.release([_as_claimed(world, lease) for lease in tasks])
+    await world.far.release_hosts(
+        [(lease, replace(lease.host, ready_at=world.clock.time)) for lease in hosts]
+    )
+    for name in ("a", "w"):
+        await world.far.leave(name)
+
+
+def _as_claimed(world: World, lease: Lease) -> Lease:
+    """Return the lease with the task as it was before the claim, which `release` restores."""
+    task = lease.task
+    status = Status.FAILED if task.retry else Status.TODO
+    due = world.before["books"][task.id].get("due")
+    return replace(lease, task=replace(task, status=status, due=min(due, world.clock.time)))
+
+
+async def _taken_over(world: World) -> None:
+    """Every lease runs out, and somebody else has everything."""
+    world.clock.advance(seconds=61)
+    page = await world.far.page(limit=50)
+    await world.far.claim(page, worker="b", lease=LEASE, max_lost=3)
+    await world.far.lease_hosts(worker="b", limit=50, lease=LEASE)
+
+
+async def _finished(world: World) -> None:
+    """Somebody else takes everything over, and is done with it."""
+    await _taken_over(world)
+    tasks, hosts = world.held()
+    await world.far.commit([success(world.far, lease, {"n": "b"}) for lease in tasks])
+    await world.far.release_hosts([(lease, lease.host) for lease in hosts])
+
+
+MEANWHILE = {
+    "nothing": _nothing,
+    "renewed": _renewed,
+    "given-back": _given_back,
+    "taken-over": _taken_over,
+    "finished": _finished,
+}
+_WRITES = ("update", "findAndModify", "insert", "delete")
+
+
+def asleep(found: Documents) -> Documents:
+    """Leave out when hosts are ready that nobody holds."""
+    hosts = {
+        name: host if host["owner"] else host | {"ready_at": None}
+        for name, host in found["books.hosts"].items()
+    }
+    return {**found, "books.hosts": hosts}
+
+
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+@pytest.mark.parametrize("fault", LATE)
+@pytest.mark.parametrize(
+    "operation",
+    [operation for operation in OPERATIONS if operation.writes],
+    ids=lambda operation: operation.name,
+)
+def test_what_arrives_after_the_operation_was_repeated_changes_nothing(
+    one_world: World, operation: Operation, fault: str, meanwhile: str
+):
+    world = one_world
+    goes_on: Callable[[World], Awaitable[None]] = MEANWHILE[meanwhile]
+    for position, command in enumerate(expected(world, operation).commands):
+        if command.name not in _WRITES:
+            continue
+        with striking(world, operation, position, LATE[fault]):
+            world.run(operation.act(world))
+            world.run(goes_on(world))
+            before = world.documents()
+
+            (reply,) = world.proxy.deliver()
+
+            assert reply["ok"] == 1
+            found = world.documents()
+            assert_sound(found)
+            if operation.wakes:
+                before, found = asleep(before), asleep(found)
+            assert found == before

@@ -1,0 +1,227 @@
+"""A small ledger in which something of everything is under way, behind a network that fails."""
+
+import asyncio
+import copy
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import pymongo
+import pytest
+from pymongo import common
+
+from crawlcw import patience
+from crawlcw.errors import LedgerUnavailableError, Reason
+from crawlcw.hosts import Host, HostLease
+from crawlcw.ledger import documents, mongo
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.patience import Patience
+from crawlcw.task import Lease, Task
+from tests.faults.invariants import Documents
+from tests.faults.proxy import Proxy, proxied
+from tests.ledgers import LEASE, START, FakeClock, failure, make_task, success
+from tests.mongod import with_database
+
+T = TypeVar("T")
+
+COLLECTIONS = ("books", "books.hosts", "books.workers", "books.items")
+#: Of one command, by the driver's own means.
+TIMEOUT = timedelta(seconds=0.1)
+#: The driver's monitor, where it listens instead, takes half a second to see an error.
+_OPTIONS = f"timeoutMS={round(TIMEOUT.total_seconds() * 1000)}&serverMonitoringMode=poll"
+#: No sending takes longer. The rest is what the driver may wait until it sees
+#: the server again, and what a busy machine takes.
+BOUND = timedelta(seconds=3)
+NOW = START + timedelta(seconds=10)
+LARGE = "x" * 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is under way when an operation begins."""
+
+    todo: list[Task]
+    leases: list[Lease]  #: alive, of the worker `a`
+    stale: Lease  #: of `a` as well, and in other hands since
+    others: list[Lease]  #: every other lease
+    hosts: list[HostLease]  #: alive, of `a`
+    other_hosts: list[HostLease]
+
+
+class World:
+    """One database: a ledger that reaches it through the proxy, and one that stands beside it."""
+
+    def __init__(self, uri: str, database: str, driver: str) -> None:
+        self.clock = FakeClock()
+        self.driver = driver
+        self._uri = uri
+        self._name = database
+        self._runner = asyncio.Runner()
+        self._sender = Patience(timedelta(seconds=20))
+
+    @contextmanager
+    def opened(self) -> Iterator["World"]:
+        url = with_database(self._uri, self._name)
+        with (
+            self._runner,
+            pymongo.MongoClient(self._uri, tz_aware=True) as client,
+            proxied(url) as (self.proxy, near),
+        ):
+            self._database = client[self._name]
+            self.far: MongoLedger = self.run(MongoLedger.open(url, "books", clock=self.clock))
+            near += ("&" if "?" in near else "?") + _OPTIONS
+            opened = self.run(MongoLedger.open(near, "books", driver=self.driver))
+            self._near = opened._database
+            self.setting = self.run(self._arrange())
+            self.before = self.documents()
+            try:
+                yield self
+            finally:
+                self.run(opened.close())
+                self.run(self.far.close())
+                client.drop_database(self._name)
+
+    proxy: Proxy
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(coroutine)
+
+    def begin(self, *, claims: str = "each") -> None:
+        """Restore the setting, and let a new process begin with it behind the proxy."""
+        self.proxy.plan(None)
+        for name in COLLECTIONS:
+            collection = self._database[name]
+            collection.delete_many({})
+            if before := self.before[name]:
+                collection.insert_many(copy.deepcopy(list(before.values())))
+        self.clock.time = NOW
+        self.near = MongoLedger(self._near, "books", claims=claims, clock=self.clock)
+
+    def documents(self) -> Documents:
+        """Return everything there is, as the server has it."""
+        return {
+            name: {
+                str(each["_id"]) if isinstance(each["_id"], dict) else each["_id"]: each
+                for each in self._database[name].find()
+            }
+            for name in COLLECTIONS
+        }
+
+    async def send(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Send an operation until it is answered, as every caller in a crawl does."""
+
+        async def once() -> T:
+            began = time.monotonic()
+            try:
+                return await operation()
+            finally:
+                assert time.monotonic() - began < BOUND.total_seconds()
+
+        return await self._sender.insist(once)
+
+    async def try_once(self, operation: Callable[[], Awaitable[T]]) -> T | None:
+        """Send an operation once; return None where it is not answered."""
+        try:
+            return await operation()
+        except LedgerUnavailableError:
+            return None
+
+    def held(self) -> tuple[list[Lease], list[HostLease]]:
+        """Return all leases that the ledger shows, whosever they are."""
+        found = self.documents()
+        tasks = [
+            Lease(
+                task=documents.task(task),
+                token=task["lock"],
+                fence=task["fence"],
+                expires=task["due"],
+            )
+            for task in found["books"].values()
+            if task["lock"] is not None
+        ]
+        hosts = [
+            documents.host_lease(host)
+            for host in found["books.hosts"].values()
+            if host["owner"] is not None
+        ]
+        return tasks, hosts
+
+    async def _arrange(self) -> Setting:
+        far, clock = self.far, self.clock
+        clock.time = START - timedelta(seconds=100)
+        for name in ("a", "dead"):
+            await far.join(worker(name, started=clock.time))
+        tasks = [make_task(f"http://{host}.com/{n}") for host in "pq" for n in range(5)]
+        # Priorities make an order, and have `horizon` and its like look more than once.
+        tasks = [replace(task, priority=5 - n % 5, due=clock.time) for n, task in enumerate(tasks)]
+        await far.add(tasks)
+        await far.wake_hosts({f"{host}.com": clock.time for host in "pqrst"})
+
+        async def claim(n: int, name: str, lease: timedelta) -> Lease:
+            (page,) = [task for task in await far.page(limit=50) if task.id == tasks[n].id]
+            claimed = await far.claim([page], worker=name, lease=lease, max_lost=3)
+            return claimed.leases[0]
+
+        async def host_leases(name: str, limit: int) -> list[HostLease]:
+            return await far.lease_hosts(worker=name, limit=limit, lease=LEASE)
+
+        stale = await claim(0, "a", timedelta(seconds=50))
+        (gone,) = await host_leases("dead", 1)  # p.com, and its lease runs out
+        finished = await claim(1, "dead", LEASE)
+        await far.commit([success(far, finished, {"n": 1}, {"large": LARGE})])
+        finished = await claim(2, "dead", LEASE)
+        await far.commit([success(far, finished, {"n": 2}, {"n": 3})])
+        await far.commit([failure(far, await claim(3, "dead", LEASE), Reason.TLS)])
+        clock.time = START
+        await far.commit([failure(far, await claim(5, "dead", LEASE), Reason.CONNECT)])
+        others = [
+            await claim(0, "other", LEASE),  # from `a`, which has the stale lease of it
+            await claim(6, "dead", timedelta(seconds=5)),  # it runs out before NOW
+            await claim(7, "dead", LEASE),
+        ]
+        leases = [await claim(8, "a", LEASE), await claim(9, "a", LEASE)]
+        hosts = await host_leases("a", 2)
+        hosts = [lease for lease in hosts if lease.host.name != gone.host.name]
+        assert {lease.host.name for lease in hosts} <= {"q.com", "r.com", "s.com", "t.com"}
+        (asleep,) = await host_leases("b", 1)
+        await far.release_hosts([(asleep, asleep.host)])
+        clock.time = NOW
+        _, owned = self.held()
+        known = {lease.host.name for lease in hosts}
+        return Setting(
+            todo=[tasks[4]],
+            leases=leases,
+            stale=stale,
+            others=others,
+            hosts=hosts,
+            other_hosts=[lease for lease in owned if lease.host.name not in known],
+        )
+
+
+def worker(name: str, *, started: datetime = NOW) -> Worker:
+    return Worker(name=name, machine="m", pid=1, birth="1", started=started)
+
+
+def learned(lease: HostLease, **more: Any) -> tuple[HostLease, Host]:
+    """Return what an owner writes of a host."""
+    fields = {"delay": 1.5, "finished": 7, "failed": 2, "not_before": NOW, **more}
+    return lease, replace(lease.host, **fields)
+
+
+TALLY = Tally(pages=3, items=7, fetched=5, bytes=900, dropped={"depth": 2})
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Make the waits short, and what is large small."""
+    with pytest.MonkeyPatch.context() as patch:
+        # The driver's monitor looks for the server twice a second otherwise.
+        patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
+        patch.setattr(patience, "_FIRST_WAIT", 0.01)
+        patch.setattr(mongo, "_ITEM_ASIDE", len(LARGE))
+        patch.setattr(mongo, "_ITEM_BATCH", 2)
+        yield
