@@ -273,27 +273,24 @@ class Fetcher:
 
     async def _claim(self, task: Task) -> Lease | None:
         """Add a task and lease it, if nobody has it or has done it."""
-        homes: list[Lease] = []
         # A cancelled claim would leave a lease that nobody knows of.
         with anyio.CancelScope(shield=True):
-            homes = await self.patience.insist(lambda: self._claim_once(task))
-        return next(iter(homes), None)
-
-    async def _claim_once(self, task: Task) -> list[Lease]:
-        await self.ledger.add([task])
-        self.known.add([task.id])
-        record = await self.ledger.get(task.id)
-        if record is None or record.task.status not in (Status.TODO, Status.FAILED):
-            return []
-        claimed = await self.ledger.claim(
-            [record.task],
-            worker=self.worker,
-            lease=self.settings.lease,
-            max_lost=self.settings.max_lost,
-        )
-        self.held.add(claimed.leases)
-        # An earlier claim whose reply was lost may be among them.
-        return [held for held in claimed.leases if held.task.id == task.id]
+            await self.patience.insist(lambda: self.ledger.add([task]))
+            self.known.add([task.id])
+            record = await self.patience.insist(lambda: self.ledger.get(task.id))
+            if record is None or record.task.status not in (Status.TODO, Status.FAILED):
+                return None
+            # Sent again by itself: what the first one got looks taken to everybody else.
+            claimed = await self.patience.insist(
+                lambda: self.ledger.claim(
+                    [record.task],
+                    worker=self.worker,
+                    lease=self.settings.lease,
+                    max_lost=self.settings.max_lost,
+                )
+            )
+            self.held.add(claimed.leases)
+        return next(iter(claimed.leases), None)
 
     async def _parsed(self, lease: Lease, request: Request, response: Response) -> Done:
         response.request = request

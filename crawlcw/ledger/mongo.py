@@ -340,20 +340,28 @@ class MongoLedger:
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
-        """Claim the tasks, one by one or in batches as the ledger was opened."""
-        adopted = await self._resolve_unsure(lease=lease)
-        # A page shows them too, as what they were or as run out.
+        """Claim the tasks, one by one or in batches as the ledger was opened.
+
+        Where a reply is lost, this raises, and the same call sent again finds out
+        what became of all its claims.
+        """
+        adopted = await self._resolve_unsure(tasks, lease=lease)
         ours = {each.task.id for each in adopted}
         tasks = [task for task in tasks if task.id not in ours]
         together = [t for t in tasks if self._batches and t.status is not Status.PROCESSING]
         # A task to take over is claimed alone: each has its own count of losses.
         alone = [t for t in tasks if not self._batches or t.status is Status.PROCESSING]
-        answers: list[Lease | Status | None] = await asyncio.gather(
+        answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
             *(self._claim_one(t, self._token(worker), lease, max_lost) for t in alone)
         )
         answers += await self._claim_together(together, self._token(worker), lease)
+        leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
+        for answer in answers:
+            if isinstance(answer, LedgerUnavailableError):
+                self._unsure |= {each.task.id: (each.token, each.task) for each in leases}
+                raise answer
         return Claimed(
-            leases=(*adopted, *(answer for answer in answers if isinstance(answer, Lease))),
+            leases=leases,
             missed=sum(answer is None for answer in answers),
             abandoned=sum(answer is Status.IGNORED for answer in answers),
         )
@@ -364,8 +372,11 @@ class MongoLedger:
 
     async def _claim_one(
         self, task: Task, token: str, lease: timedelta, max_lost: int
-    ) -> Lease | Status | None:
-        """Claim one task: its lease, or IGNORED where it is given up, or None for a miss."""
+    ) -> Lease | Status | LedgerUnavailableError | None:
+        """Claim one task: its lease, or IGNORED where it is given up, or None for a miss.
+
+        Returns the error where the answer is lost: other claims are under way beside it.
+        """
         now = self.now()
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
         if change is None:
@@ -382,9 +393,9 @@ class MongoLedger:
                 found = await self._tasks.find_one_and_update(
                     guard, _claim(change), projection={"_id": 1}, hint="_id_"
                 )
-        except LedgerUnavailableError:
+        except LedgerUnavailableError as error:
             self._unsure[task.id] = (token, task)
-            return None
+            return error
         if found is None:
             return None
         if change.due is None:
@@ -393,7 +404,7 @@ class MongoLedger:
 
     async def _claim_together(
         self, tasks: Sequence[Task], token: str, lease: timedelta
-    ) -> list[Lease | None]:
+    ) -> Sequence[Lease | LedgerUnavailableError | None]:
         """Claim many tasks in two round trips: one update by ids, then a read of which we got."""
         if not tasks:
             return []
@@ -425,18 +436,18 @@ class MongoLedger:
                     guard, {"$set": taken, "$inc": {"fence": 1}}, hint="_id_"
                 )
                 got = {lease.task.id: lease for lease in await self._held(claims)}
-        except LedgerUnavailableError:
+        except LedgerUnavailableError as error:
             self._unsure |= claims
-            return [None] * len(tasks)
+            return [error]
         return [got.get(task.id) for task in tasks]
 
-    async def _resolve_unsure(self, *, lease: timedelta) -> list[Lease]:
-        """Return the leases of claims whose reply was lost, where they did reach the server.
+    async def _resolve_unsure(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
+        """Return the leases of earlier claims of *tasks* that did reach the server.
 
         Each is returned to one of those who ask at once, and goes on: it may have
         run out while the ledger was away, and would cost the task a `lost`.
         """
-        unsure, self._unsure = self._unsure, {}
+        unsure = {task.id: self._unsure.pop(task.id) for task in tasks if task.id in self._unsure}
         if not unsure:
             return []
         try:
@@ -448,8 +459,8 @@ class MongoLedger:
                 )
                 return await self._held(unsure)
         except BaseException:
-            # Whoever comes next is to look; what has become unsure meanwhile is kept.
-            self._unsure = unsure | self._unsure
+            # Whoever comes next is to look.
+            self._unsure |= unsure
             raise
 
     async def _held(self, claims: Mapping[bytes, tuple[str, Task]]) -> list[Lease]:

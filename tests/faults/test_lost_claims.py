@@ -1,90 +1,104 @@
-"""Claims whose reply was lost: the ledger finds out what became of them, and forgets none."""
+"""Claims whose reply was lost: the same claim sent again finds out what became of them."""
 
 import asyncio
-from datetime import timedelta
+from collections.abc import Sequence
 
 import pytest
 
-from crawlcw.ledger.protocol import Claimed
-from crawlcw.task import Lease
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.task import Lease, Task
 from tests.faults.proxy import At, End, Fault, Loss
 from tests.faults.world import World
 from tests.ledgers import LEASE
 
 REPLY_LOST = Fault(loss=Loss.REPLY, end=End.RESET)
+COMMAND = {"each": "findAndModify", "batch": "update"}
 
 
-async def claim(world: World, *, limit: int = 50) -> Claimed:
-    page = await world.far.page(limit=limit)
-    return await world.send(lambda: world.near.claim(page, worker="w", lease=LEASE, max_lost=3))
+@pytest.fixture(params=COMMAND)
+def world(request: pytest.FixtureRequest, one_world: World) -> World:
+    """A process that claims one task each, or batches."""
+    one_world.begin(claims=request.param)
+    return one_world
 
 
-async def known_again(world: World) -> list[Lease]:
-    """Claim nothing, until the ledger has answered, and return what it gives."""
-    claimed = await world.send(lambda: world.near.claim([], worker="w", lease=LEASE, max_lost=3))
+def reply_lost(world: World) -> At:
+    return At(REPLY_LOST, name=COMMAND[world.claims], target="books")
+
+
+async def claim(world: World, tasks: Sequence[Task]) -> list[Lease]:
+    claimed = await world.send(lambda: world.near.claim(tasks, worker="w", lease=LEASE, max_lost=3))
     return list(claimed.leases)
 
 
-@pytest.mark.parametrize("claims", ["each", "batch"])
-def test_a_claim_whose_reply_is_lost_for_longer_than_its_lease_costs_nothing(
-    one_world: World, claims: str
-):
-    world = one_world
-    world.begin(claims=claims)
-    name = "findAndModify" if claims == "each" else "update"
+async def claim_in_vain(world: World, tasks: Sequence[Task]) -> None:
+    """Claim once; the server does it, and nobody is told."""
+    plan = reply_lost(world)
+    world.proxy.plan(plan)
+    with pytest.raises(LedgerUnavailableError):
+        await world.near.claim(tasks, worker="w", lease=LEASE, max_lost=3)
+    assert plan.struck.is_set()
+
+
+def test_the_same_claim_sent_again_has_every_lease_of_the_first(world: World):
+    page = [task for task in world.run(world.far.page(limit=50)) if task.lock is None]
+    assert len(page) == 2
+    world.run(claim_in_vain(world, page))
+
+    leases = world.run(claim(world, page))
+
+    assert {(lease.task.id, lease.fence) for lease in leases} == {
+        (task.id, task.fence + 1) for task in page
+    }
+    assert world.run(world.far.renew(leases, lease=LEASE)) == set()
+
+
+def test_a_claim_whose_reply_is_lost_for_longer_than_its_lease_costs_nothing(world: World):
     (todo,) = world.setting.todo
-    world.proxy.plan(At(REPLY_LOST, name=name, target="books"))
-    claimed = world.run(world.near.claim([todo], worker="w", lease=LEASE, max_lost=3))
-    assert (claimed.leases, claimed.missed) == ((), 1)
+    world.run(claim_in_vain(world, [todo]))
     world.clock.advance(seconds=3 * LEASE.total_seconds())
+    page = world.run(world.far.page(limit=50))
+    assert todo.id in {task.id for task in page}
 
-    # It is due by now, as is everything; a coordinator claims what it is shown.
-    claimed = world.run(claim(world))
+    # It has run out by now, as has everything; a coordinator claims what it is shown.
+    leases = world.run(claim(world, page))
 
-    ours = [lease for lease in claimed.leases if lease.task.id == todo.id]
-    assert [lease.fence for lease in ours] == [todo.fence + 1]
+    (ours,) = [lease for lease in leases if lease.task.id == todo.id]
     found = world.documents()["books"][todo.id]
-    assert (found["lost"], found["lock"], found["fence"]) == (0, ours[0].token, todo.fence + 1)
+    assert (found["lost"], found["fence"], found["lock"]) == (0, todo.fence + 1, ours.token)
     # Nor may anybody else take it over before it is renewed.
-    assert found["due"] == world.clock.time + LEASE
-    assert world.run(world.far.renew(ours, lease=LEASE)) == set()
+    assert found["due"] == ours.expires == world.clock.time + LEASE
 
 
-def test_two_who_claim_at_once_after_an_outage_get_each_lease_once(one_world: World):
-    world = one_world
-    world.begin()
-    world.proxy.plan(At(REPLY_LOST, name="findAndModify", target="books"))
+def test_two_who_claim_the_same_at_once_get_it_once(world: World):
     (todo,) = world.setting.todo
-    assert not world.run(world.near.claim([todo], worker="w", lease=LEASE, max_lost=3)).leases
+    world.run(claim_in_vain(world, [todo]))
 
     async def both() -> list[list[Lease]]:
-        return await asyncio.gather(known_again(world), known_again(world))
+        return await asyncio.gather(claim(world, [todo]), claim(world, [todo]))
 
     shares = world.run(both())
 
     assert [lease.task.id for share in shares for lease in share] == [todo.id]
 
 
-def test_a_reply_that_is_lost_while_another_is_looked_for_is_not_forgotten(one_world: World):
-    world = one_world
-    world.begin()
+def test_who_claims_another_task_gets_no_lease_of_the_first(world: World):
+    """A fetcher claims one task at a redirect, and would not know what to do with others."""
     (todo,) = world.setting.todo
-    other = next(task for task in world.run(world.far.page(limit=50)) if task.id != todo.id)
-    world.proxy.plan(At(REPLY_LOST, name="findAndModify", target="books"))
-    assert not world.run(world.near.claim([todo], worker="w", lease=LEASE, max_lost=3)).leases
+    (other,) = [task for task in world.run(world.far.page(limit=50)) if task.retry]
+    world.run(claim_in_vain(world, [todo]))
 
-    async def meanwhile() -> list[Lease]:
-        # The look for the first one takes longer than it takes to lose the second.
-        slow = At(Fault(delay=timedelta(seconds=0.05)), name="find", target="books")
-        lost = At(REPLY_LOST, name="findAndModify", target="books")
-        world.proxy.plan(lambda command: slow(command) or lost(command))
-        looked = asyncio.create_task(known_again(world))
-        while not slow.struck.is_set():
-            await asyncio.sleep(0)
-        claimed = await world.near.claim([other], worker="w", lease=LEASE, max_lost=3)
-        assert lost.struck.is_set()
-        return [*claimed.leases, *await looked, *await known_again(world)]
+    leases = world.run(claim(world, [other]))
 
-    leases = world.run(meanwhile())
+    assert [lease.task.id for lease in leases] == [other.id]
+    assert [lease.task.id for lease in world.run(claim(world, [todo]))] == [todo.id]
 
-    assert {lease.task.id for lease in leases} == {todo.id, other.id}
+
+def test_a_reply_that_is_lost_again_while_it_is_looked_for_is_looked_for_again(world: World):
+    (todo,) = world.setting.todo
+    world.run(claim_in_vain(world, [todo]))
+    world.proxy.plan(At(REPLY_LOST, name="find", target="books"))
+
+    leases = world.run(claim(world, [todo]))
+
+    assert [(lease.task.id, lease.fence) for lease in leases] == [(todo.id, todo.fence + 1)]

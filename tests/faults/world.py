@@ -14,7 +14,7 @@ import pytest
 from pymongo import common
 
 from crawlcw import patience
-from crawlcw.errors import LedgerUnavailableError, Reason
+from crawlcw.errors import Reason
 from crawlcw.hosts import Host, HostLease
 from crawlcw.ledger import documents, mongo
 from crawlcw.ledger.mongo import MongoLedger
@@ -99,6 +99,7 @@ class World:
             if before := self.before[name]:
                 collection.insert_many(copy.deepcopy(list(before.values())))
         self.clock.time = NOW
+        self.claims = claims
         self.near = MongoLedger(self._near, "books", claims=claims, clock=self.clock)
 
     def documents(self) -> Documents:
@@ -122,13 +123,6 @@ class World:
                 assert time.monotonic() - began < BOUND.total_seconds()
 
         return await self._sender.insist(once)
-
-    async def try_once(self, operation: Callable[[], Awaitable[T]]) -> T | None:
-        """Send an operation once; return None where it is not answered."""
-        try:
-            return await operation()
-        except LedgerUnavailableError:
-            return None
 
     def held(self) -> tuple[list[Lease], list[HostLease]]:
         """Return all leases that the ledger shows, whosever they are."""
