@@ -1,0 +1,101 @@
+"""Whole crawls over a network that loses something all the time."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pymongo
+import pytest
+
+from crawlcw.assembly import run_spider
+from crawlcw.request import Request
+from crawlcw.response import Response
+from crawlcw.settings import Settings
+from crawlcw.spider import Spider
+from crawlcw.stats import Report
+from crawlcw.task import Status
+from crawlcw.testing import Replay, ReplayDownloader
+from tests.faults.invariants import assert_sound
+from tests.faults.proxy import ByChance, End, Fault, Loss, Plan, proxied
+from tests.mongod import with_database
+
+PAGES = 120
+WITHIN = 40.0
+LOSSES = [
+    Fault(loss=loss, end=end)
+    for loss in (Loss.REQUEST, Loss.REPLY)
+    for end in (End.RESET, End.SILENCE)
+]
+
+
+class Pages(Spider):
+    """Page n links to the next five, to every second of them by a redirect."""
+
+    name = "books"
+    start_urls = ["http://a.example/0"]
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+        yield from response.follow_all("a")
+
+
+class Web(ReplayDownloader):
+    """Lets other coroutines run before it answers, as a network does."""
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        await asyncio.sleep(0.002)
+        return await super().fetch(request, url=url)
+
+
+def web() -> Web:
+    answers: dict[str, Any] = {}
+    for n in range(PAGES):
+        following = range(n + 1, min(n + 6, PAGES))
+        body = "".join(f'<a href="/{"to/" if m % 2 else ""}{m}">{m}</a>' for m in following)
+        answers[f"http://a.example/{n}"] = body
+        answers[f"http://a.example/to/{n}"] = Replay(status=302, headers={"Location": f"/{n}"})
+    return Web(answers)
+
+
+def crawled(uri: str, plan: Plan, site: Web, **settings: Any) -> Report:
+    quick = {"concurrency": 8, "per_host_concurrency": 0, "max_depth": None}
+    with proxied(uri) as (proxy, near):
+        near += ("&" if "?" in near else "?") + "timeoutMS=300&serverMonitoringMode=poll"
+
+        async def crawl() -> Report:
+            proxy.plan(plan)
+            async with asyncio.timeout(WITHIN):
+                return await run_spider(
+                    Pages(), ledger=near, settings=Settings(**quick | settings), downloader=site
+                )
+
+        return asyncio.run(crawl())
+
+
+@pytest.mark.parametrize("claim", ["each", "batch"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_crawl_over_a_network_that_loses_much_loses_nothing(
+    mongodb_uri: str, database_name: str, short_waits: None, claim: str, seed: int
+):
+    names = {"update", "findAndModify", "find", "aggregate"}
+    plan = ByChance(LOSSES, rate=0.03, seed=seed, names=names)
+    site = web()
+
+    crawled(with_database(mongodb_uri, database_name), plan, site, claim=claim)
+
+    with pymongo.MongoClient(mongodb_uri) as client:
+        found = {
+            name: {
+                str(each["_id"]) if name == "books.items" else each["_id"]: each
+                for each in client[database_name][name].find()
+            }
+            for name in ("books", "books.hosts", "books.workers", "books.items")
+        }
+    assert_sound(found)
+    tasks = found["books"].values()
+    assert {task["status"] for task in tasks} == {Status.FINISHED}
+    assert {(task["retry"], task["lost"]) for task in tasks} == {(0, 0)}
+    items = sorted(item["url"] for task in tasks for item in task.get("items", ()))
+    assert items == sorted(f"http://a.example/{n}" for n in range(PAGES))
+    assert {worker["left"] is not None for worker in found["books.workers"].values()} == {True}
+    assert not [host for host in found["books.hosts"].values() if host["owner"]]
