@@ -248,6 +248,19 @@ async def test_a_stale_page_claims_nothing(ledger: Ledger):
     assert (answer.leases, answer.missed) == ((), 1)
 
 
+async def test_what_is_not_due_is_not_claimed(ledger: Ledger, clock: FakeClock):
+    """No page shows it, but a redirect may lead to it."""
+    later = make_task(due=START + timedelta(seconds=10))
+    await ledger.add([later])
+
+    answer = await ledger.claim([later], worker="a", lease=LEASE, max_lost=3)
+
+    assert (answer.leases, answer.missed) == ((), 1)
+    assert await status_of(ledger, later) is Status.TODO
+    clock.advance(seconds=10)
+    assert len(await claimed(ledger)) == 1
+
+
 async def test_a_page_from_before_a_release_repeats_no_fence(ledger: Ledger):
     await ledger.add([make_task()])
     page = await ledger.page(limit=1)

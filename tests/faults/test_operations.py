@@ -14,9 +14,9 @@ import pytest
 
 from crawlcw.task import Lease, Status
 from tests.faults.invariants import Documents, assert_known, assert_later, assert_sound
-from tests.faults.operations import OPERATIONS, Operation
+from tests.faults.operations import OPERATIONS, Operation, stale_hosts
 from tests.faults.proxy import At, Command, End, Fault, Loss
-from tests.faults.world import TALLY, World
+from tests.faults.world import LARGE, TALLY, World
 from tests.ledgers import LEASE, success
 
 FAULTS = {
@@ -28,6 +28,13 @@ FAULTS = {
     "reply-torn": Fault(loss=Loss.HALF_THE_REPLY, end=End.CLOSE),
     "slow": Fault(delay=timedelta(seconds=0.02)),
 }
+#: What only the holder of a lease may do.
+GUARDED = [
+    operation
+    for operation in OPERATIONS
+    if operation.name
+    in ("commit", "renew", "release", "renew_hosts", "save_hosts", "release_hosts")
+]
 #: What is delivered later, instead of at once or once more.
 LATE = {
     "late": Fault(loss=Loss.REQUEST, end=End.RESET, keeps=True),
@@ -219,3 +226,50 @@ def test_what_arrives_after_the_operation_was_repeated_changes_nothing(
             if operation.wakes:
                 before, found = asleep(before), asleep(found)
             assert found == before
+
+
+# --- what is sent again too late
+
+
+@pytest.mark.parametrize("operation", GUARDED, ids=lambda operation: operation.name)
+def test_an_operation_that_is_sent_again_too_late_changes_nothing(
+    one_world: World, operation: Operation
+):
+    world = one_world
+    world.begin()
+    world.run(_taken_over(world))
+    before = world.documents()
+
+    answer = world.run(operation.act(world))
+
+    found = world.documents()
+    # What a stale commit sets aside is not seen: no task refers to it.
+    assert {**found, "books.items": {}} == {**before, "books.items": {}}
+    tasks = {lease.task.id for lease in (*world.setting.leases, world.setting.stale)}
+    hosts = {lease.host.name for lease in (*world.setting.hosts, *stale_hosts(world))}
+    match operation.name:
+        case "commit":
+            assert {lease.task.id for lease in answer.lost} == tasks
+        case "renew":
+            assert answer == tasks
+        case "release":
+            assert answer == 0
+        case _:
+            assert answer == hosts
+
+
+def test_a_large_item_that_comes_too_late_is_not_seen(one_world: World):
+    world = one_world
+    world.begin()
+    lease = world.setting.leases[0]
+    world.run(_taken_over(world))
+    (newer,) = [each for each in world.held()[0] if each.task.id == lease.task.id]
+    right, wrong = ({"from": name, "large": LARGE} for name in "ba")
+    world.run(world.far.commit([success(world.far, newer, right)]))
+
+    answer = world.run(world.near.commit([success(world.near, lease, wrong)]))
+
+    assert answer.lost == (lease,)
+    record = world.run(world.far.get(lease.task.id))
+    assert record is not None
+    assert record.items == (right,)
