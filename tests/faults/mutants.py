@@ -1,0 +1,172 @@
+"""Ledgers with one protection removed, each of which the suite must notice.
+
+A pytest plugin: `pytest -p tests.faults.mutants` with the variable
+CRAWLCW_TEST_MUTANT runs tests against the mutant of that name. What a mutant
+removes it finds by its text, so one that no longer fits the source says so.
+"""
+
+import importlib
+import inspect
+import os
+import textwrap
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+VARIABLE = "CRAWLCW_TEST_MUTANT"
+
+_MONGO = "crawlcw.ledger.mongo"
+_COMMITTER = "crawlcw.committer"
+_CONTRACT = "tests/test_ledger_contract.py::test_"
+_WRITING = "tests/test_committer.py::test_"
+_OPERATIONS = "tests/faults/test_operations.py::test_"
+_LATE = _OPERATIONS + "what_arrives_after_the_operation_was_repeated_changes_nothing"
+
+
+class Edit:
+    """A function, and what is to be replaced in its source by what."""
+
+    def __init__(self, module: str, function: str, *changes: tuple[str, str]) -> None:
+        """*function* is `Class.method` or `function`; of each change the first is what is there."""
+        self._module = module
+        self._function = function
+        self._changes = changes
+
+    def apply(self) -> None:
+        """Replace the function by one that is compiled from the changed source."""
+        module = importlib.import_module(self._module)
+        owner, name = self._place(module)
+        source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
+        for old, new in self._changes:
+            if source.count(old) != 1:
+                raise ValueError(f"{self._function} has {source.count(old)} times {old!r}")
+            source = source.replace(old, new)
+        made: dict[str, Any] = {}
+        exec(source, vars(module), made)
+        setattr(owner, name, made[name])
+
+    def _place(self, module: ModuleType) -> tuple[Any, str]:
+        owner, _, name = self._function.rpartition(".")
+        return (getattr(module, owner) if owner else module), name
+
+
+def _without(function: str, *pieces: str) -> Edit:
+    return Edit(_MONGO, function, *((piece, "") for piece in pieces))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One protection removed, and the tests of the suite that turn red."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    caught_by: tuple[str, ...]
+
+
+_DUE = '"due": {"$lte": now},'
+_ADD = "    added = await self._add([task for done in group for task in done.tasks])\n"
+_ADD_BESIDE = """\
+    adding = asyncio.create_task(self._add([task for done in group for task in done.tasks]))
+"""
+_COMMIT = """\
+    await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
+"""
+
+MUTANTS = [
+    Mutant(
+        name="commit-by-id-only",
+        edits=(
+            _without(
+                "_mine",
+                '"lock": lease.token,',
+                '"fence": lease.fence,',
+                '"status": int(Status.PROCESSING),',
+            ),
+        ),
+        caught_by=(
+            _CONTRACT + "a_commit_of_a_stale_lease_is_lost_after_the_newer_one_too[motor]",
+            _LATE + "[commit-late-finished]",
+        ),
+    ),
+    Mutant(
+        name="commit-tests-status-only",
+        edits=(_without("_mine", '"lock": lease.token,', '"fence": lease.fence,'),),
+        caught_by=(
+            _CONTRACT + "a_stale_commit_writes_nothing_and_is_named[motor]",
+            _OPERATIONS + "an_operation_that_is_sent_again_too_late_changes_nothing[commit]",
+        ),
+    ),
+    Mutant(
+        name="take-over-does-not-repeat-the-expiry-test",
+        edits=(_without("MongoLedger._claim_one", _DUE),),
+        caught_by=(_CONTRACT + "a_lease_renewed_since_the_page_is_not_taken_over[motor]",),
+    ),
+    Mutant(
+        name="links-after-the-commit",
+        edits=(Edit(_COMMITTER, "Committer._write", (_ADD + _COMMIT, _COMMIT + _ADD)),),
+        caught_by=(
+            _WRITING + "links_are_added_first_and_each_once",
+            _WRITING + "of_links_that_were_not_announced_the_page_is_not_committed",
+        ),
+    ),
+    Mutant(
+        name="commit-does-not-wait-for-its-links",
+        edits=(
+            Edit(
+                _COMMITTER,
+                "Committer._write",
+                (_ADD + _COMMIT, _ADD_BESIDE + _COMMIT + "    added = await adding\n"),
+            ),
+        ),
+        caught_by=(
+            _WRITING + "links_are_added_first_and_each_once",
+            _WRITING + "of_links_that_were_not_announced_the_page_is_not_committed",
+        ),
+    ),
+    Mutant(
+        name="no-fence-on-oversize-items",
+        edits=(
+            _without("MongoLedger._set_aside", '"fence": lease.fence, '),
+            _without("MongoLedger._whole_items", '"fence": found["settled"], '),
+        ),
+        caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen",),
+    ),
+    Mutant(
+        name="claim-ignores-due",
+        edits=(
+            _without("MongoLedger._claim_one", _DUE),
+            _without("MongoLedger._claim_together", _DUE),
+            Edit(
+                "crawlcw.transitions",
+                "claim",
+                ("if task.due is None or task.due > now:", "if task.due is None:"),
+            ),
+        ),
+        caught_by=(
+            _CONTRACT + "what_is_not_due_is_not_claimed[motor]",
+            _CONTRACT + "what_is_not_due_is_not_claimed[pymongo-batch]",
+        ),
+    ),
+    Mutant(
+        name="batched-claim-ignores-the-fence",
+        edits=(Edit(_MONGO, "MongoLedger._claim_together", ('"fence": fence, ', "")),),
+        caught_by=(_LATE + "[claim-batch-twice-given-back]",),
+    ),
+    Mutant(
+        name="renewal-sets-its-own-end",
+        edits=(
+            Edit(_MONGO, "MongoLedger.renew", ('{"$max": ', '{"$set": ')),
+            Edit(_MONGO, "MongoLedger.renew_hosts", ('{"$max": ', '{"$set": ')),
+        ),
+        caught_by=(_LATE + "[renew-late-renewed]", _LATE + "[renew_hosts-late-renewed]"),
+    ),
+]
+
+
+def pytest_configure() -> None:
+    """Let the tests of this process run against the mutant that the environment names."""
+    name = os.environ.get(VARIABLE)
+    for mutant in MUTANTS:
+        if mutant.name == name:
+            for edit in mutant.edits:
+                edit.apply()

@@ -1,0 +1,53 @@
+"""Without any one of its protections, the ledger fails the tests that stand for it."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests import mongod
+from tests.docs import REPOSITORY
+from tests.faults.mutants import MUTANTS, VARIABLE, Edit, Mutant
+
+WITHIN = 120.0
+
+
+def outcome(uri: str, tests: tuple[str, ...], *, mutant: str = "") -> tuple[dict[str, int], str]:
+    """Run tests of the suite in a process of their own; return how many passed and so on."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    ended = subprocess.run(
+        [*command, "-p", "tests.faults.mutants", *tests],
+        cwd=REPOSITORY,
+        env=os.environ | {VARIABLE: mutant, mongod.VARIABLE: uri},
+        capture_output=True,
+        text=True,
+        timeout=WITHIN,
+        check=False,
+    )
+    last = ended.stdout.rstrip().rpartition("\n")[2]
+    numbers = {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+)", last)}
+    return numbers, ended.stdout + ended.stderr
+
+
+def test_the_tests_that_catch_mutants_pass_without_them(mongodb_uri: str):
+    tests = tuple({test for mutant in MUTANTS for test in mutant.caught_by})
+
+    numbers, output = outcome(mongodb_uri, tests)
+
+    assert numbers == {"passed": len(tests)}, output
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_is_caught(mongodb_uri: str, mutant: Mutant):
+    numbers, output = outcome(mongodb_uri, mutant.caught_by, mutant=mutant.name)
+
+    assert numbers == {"failed": len(mutant.caught_by)}, output
+
+
+def test_a_mutant_that_does_not_fit_the_source_says_so():
+    edit = Edit("crawlcw.ledger.mongo", "_mine", ("no such line", ""))
+
+    with pytest.raises(ValueError, match="_mine has 0 times 'no such line'"):
+        edit.apply()
