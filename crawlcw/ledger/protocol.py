@@ -151,7 +151,8 @@ class Ledger(Protocol):
         No two claims of all processes ever get the same task at the same time.
         Each success raises the task's fence by one. A task whose lease ran out
         counts one `lost`, and is ignored (`crashed-worker`) when that makes
-        *max_lost*.
+        *max_lost*. Sent again after it was not answered, it returns the leases
+        of the first time as well; nothing else does.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
