@@ -165,8 +165,8 @@ class MongoLedger:
         self._clock_checked = 0.0
         self._batches = claims == "batch"
         self._claims = 0
-        #: Claims whose reply was lost, by task id: they may or may not be ours.
-        self._unsure: dict[bytes, tuple[str, Task]] = {}
+        #: Claims whose reply was lost, by id and token: they may or may not be ours.
+        self._unsure: dict[bytes, dict[str, Task]] = {}
         #: Likewise the hosts: host -> token.
         self._unsure_hosts: dict[str, str] = {}
 
@@ -358,7 +358,8 @@ class MongoLedger:
         leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
         for answer in answers:
             if isinstance(answer, LedgerUnavailableError):
-                self._unsure |= {each.task.id: (each.token, each.task) for each in leases}
+                for each in leases:
+                    self._doubt(each.task, each.token)
                 raise answer
         return Claimed(
             leases=leases,
@@ -394,7 +395,7 @@ class MongoLedger:
                     guard, _claim(change), projection={"_id": 1}, hint="_id_"
                 )
         except LedgerUnavailableError as error:
-            self._unsure[task.id] = (token, task)
+            self._doubt(task, token)
             return error
         if found is None:
             return None
@@ -429,7 +430,7 @@ class MongoLedger:
             "lock": token,
             "lock_time": now,
         }
-        claims = {task.id: (token, task) for task in tasks}
+        claims = {task.id: {token: task} for task in tasks}
         try:
             with _mapped():
                 await self._tasks.update_many(
@@ -437,9 +438,14 @@ class MongoLedger:
                 )
                 got = {lease.task.id: lease for lease in await self._held(claims)}
         except LedgerUnavailableError as error:
-            self._unsure |= claims
+            for task in tasks:
+                self._doubt(task, token)
             return [error]
         return [got.get(task.id) for task in tasks]
+
+    def _doubt(self, task: Task, token: str) -> None:
+        # Two may claim a task at once, and either of them may have got it.
+        self._unsure.setdefault(task.id, {})[token] = task
 
     async def _resolve_unsure(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
         """Return the leases of earlier claims of *tasks* that did reach the server.
@@ -453,24 +459,26 @@ class MongoLedger:
         try:
             with _mapped():
                 await self._tasks.update_many(
-                    _locked(unsure, (token for token, _ in unsure.values())),
+                    _locked(unsure, (token for tokens in unsure.values() for token in tokens)),
                     {"$max": {"due": self.now() + lease}},
                     hint="_id_",
                 )
                 return await self._held(unsure)
         except BaseException:
             # Whoever comes next is to look.
-            self._unsure |= unsure
+            for tokens in unsure.values():
+                for token, task in tokens.items():
+                    self._doubt(task, token)
             raise
 
-    async def _held(self, claims: Mapping[bytes, tuple[str, Task]]) -> list[Lease]:
-        """Return the leases which the ledger shows for the claims (id -> token and task before)."""
+    async def _held(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
+        """Return the leases which the ledger shows for the claims (id -> token -> task before)."""
         wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
         cursor = self._tasks.find(wanted, dict.fromkeys(_HELD, 1)).hint("_id_")
         leases = []
         for found in await _all(cursor, len(claims)):
-            token, task = claims[bytes(found["_id"])]
-            if found["lock"] == token:
+            token = found["lock"]
+            if task := claims[bytes(found["_id"])].get(token):
                 leases.append(
                     Lease(task=task, token=token, fence=found["fence"], expires=found["due"])
                 )

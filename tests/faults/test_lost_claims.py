@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -80,6 +82,24 @@ def test_two_who_claim_the_same_at_once_get_it_once(world: World):
     shares = world.run(both())
 
     assert [lease.task.id for share in shares for lease in share] == [todo.id]
+
+
+def test_two_who_claim_the_same_and_both_are_not_answered_get_it_once(world: World):
+    """As a coordinator and a fetcher do, at a redirect to a page that is linked as well."""
+    (todo,) = world.setting.todo
+    # Both are under way before the first of them fails.
+    slow = replace(REPLY_LOST, delay=timedelta(seconds=0.02))
+    first, second = (At(slow, name=COMMAND[world.claims], target="books") for _ in range(2))
+    world.proxy.plan(lambda command: first(command) or second(command))
+
+    async def both() -> list[list[Lease]]:
+        return await asyncio.gather(claim(world, [todo]), claim(world, [todo]))
+
+    shares = world.run(both())
+
+    assert second.struck.is_set()
+    assert [lease.task.id for share in shares for lease in share] == [todo.id]
+    assert world.documents()["books"][todo.id]["lost"] == 0
 
 
 def test_who_claims_another_task_gets_no_lease_of_the_first(world: World):
