@@ -267,13 +267,15 @@ class Crawl:
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
         count = 0
+        insist = self._patience.insist
+        self._patience.shorten(_LAST_WORDS)
         await self._robots.close()
         with anyio.move_on_after(2 * _LAST_WORDS.total_seconds(), shield=True):
             try:
-                count = await self.ledger.release(self._held.all())
+                count = await insist(lambda: self.ledger.release(self._held.all()))
                 await self._coordinator.tenures.leave()
-                await self._presence.beat()
-                await self.ledger.leave(self._worker.name)
+                await insist(self._presence.beat)
+                await insist(lambda: self.ledger.leave(self._worker.name))
             except LedgerUnavailableError as error:
                 logger.warning("leases not given back, they will run out: %s", printable(error))
         return count

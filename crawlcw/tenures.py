@@ -181,7 +181,8 @@ class Tenures:
 
     async def leave(self) -> None:
         """Give back all hosts; their tasks are written or released."""
-        await self._release(self._parted(self._frontier.owned()))
+        states = self._parted(self._frontier.owned())
+        await self._patience.insist(lambda: self._release(states))
 
     def _parted(self, hosts: Iterable[HeldHost]) -> list[tuple[HostLease, Host]]:
         # They are not ours from here on: who adds a task of theirs meanwhile
