@@ -8,8 +8,9 @@ import pytest
 from tests.faults.world import World, quick
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def short_waits() -> Iterator[None]:
+    """Of the modules that ask for it, and of no other."""
     with quick():
         yield
 
