@@ -23,7 +23,7 @@ from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.openings import Openings
 from crawlcw.patience import Patience
-from crawlcw.politeness import AHEAD
+from crawlcw.politeness import AHEAD, bonus
 from crawlcw.presence import Presence
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
@@ -48,8 +48,6 @@ _MOST_HELD = 4
 _SWEEP_FROM = 0.8
 #: Seconds without a host until a worker says that it wants some.
 _HUNGRY_FROM = 0.1
-#: A priority lets its host be ready so many seconds earlier, up to this.
-_MOST_BONUS = 10
 
 
 class Coordinator:
@@ -82,7 +80,6 @@ class Coordinator:
         self._returned: list[Lease] = []
         self._in_flight = 0
         self._changed = asyncio.Event()
-        self._seeding = True
         self._stopping = False
         self._prefetch = 2 * settings.concurrency
         # Claims take a while: let fetchers begin with the first ones.
@@ -136,7 +133,6 @@ class Coordinator:
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
-        self._seeding = False
         self._frontier.seeded = True
         self.wake()
 
@@ -432,7 +428,7 @@ class Coordinator:
     async def _drained(self) -> bool:
         """Say whether nothing is left, here or in the ledger; else note when to look again."""
         horizon = await self._patience.insist(self._ledger.horizon)
-        busy = self._held or self._seeding or self._changed.is_set()
+        busy = self._held or not self._frontier.seeded or self._changed.is_set()
         if horizon is None and not busy:
             return True
         idle = self._idle
@@ -490,5 +486,5 @@ class Coordinator:
 def _turn(task: Task, now: datetime) -> datetime:
     """Return when a task's host is to be ready for it: earlier than others for a priority."""
     assert task.due is not None
-    bonus = timedelta(seconds=max(0, min(task.priority, _MOST_BONUS)))
-    return now - bonus if task.due <= now else task.due
+    earlier = timedelta(seconds=max(0, bonus(task.priority)))
+    return now - earlier if task.due <= now else task.due

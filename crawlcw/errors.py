@@ -125,6 +125,12 @@ class FetchError(CrawlcwError):
         self.status = status
         self.retry_after = retry_after
 
+    @property
+    def underlying(self) -> Reason:
+        """The reason of the failed fetch that this one follows from, if any; else its own."""
+        cause = self.__cause__
+        return cause.reason if isinstance(cause, FetchError) else self.reason
+
 
 class ParseRefusedError(FetchError):
     """The page has a shape that would keep the HTML parser busy for minutes."""

@@ -47,9 +47,9 @@ class HostFailedError(FetchError):
     @classmethod
     def of(cls, error: FetchError) -> "HostFailedError":
         """Return *error* as such; where robots.txt was not to be had, for the reason of that."""
-        cause = error.__cause__
-        reason = cause.reason if isinstance(cause, FetchError) else error.reason
-        return cls(reason, error.message, status=error.status, retry_after=error.retry_after)
+        return cls(
+            error.underlying, error.message, status=error.status, retry_after=error.retry_after
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

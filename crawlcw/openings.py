@@ -115,8 +115,11 @@ class Openings:
             printable(error),
             extra={"event": "host_failed", "host": name, "reason": str(error.reason)},
         )
-        cause = error.__cause__
-        reason = cause.reason if isinstance(cause, FetchError) else error.reason
         self._frontier.host_failed(
-            name, reason, sent=sent, status=error.status, retry_after=error.retry_after, now=now
+            name,
+            error.underlying,
+            sent=sent,
+            status=error.status,
+            retry_after=error.retry_after,
+            now=now,
         )

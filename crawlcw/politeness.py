@@ -14,8 +14,12 @@ from crawlcw.task import Lease
 
 #: Seconds: what a delayed host serves in this time is held for it.
 AHEAD = 5.0
-#: Seconds: a priority is worth as long a wait for a fetcher, up to this.
 _MOST_BONUS = 10
+
+
+def bonus(priority: int) -> int:
+    """Return how many seconds of waiting *priority* is worth: as many as it is, up to ten."""
+    return max(-_MOST_BONUS, min(priority, _MOST_BONUS))
 
 
 @dataclass(slots=True, eq=False)
@@ -153,8 +157,8 @@ class Lanes:
         while self._turns and self._turns[0][0] <= now:
             turn, order, lane = heapq.heappop(self._turns)
             if self._may_start(lane, now):
-                bonus = max(-_MOST_BONUS, min(-lane.waiting[0][0], _MOST_BONUS))
-                heapq.heappush(self._urgent, (turn - bonus, order, lane))
+                earlier = bonus(-lane.waiting[0][0])
+                heapq.heappush(self._urgent, (turn - earlier, order, lane))
         while self._urgent:
             lane = heapq.heappop(self._urgent)[2]
             if not self._may_start(lane, now):
