@@ -453,9 +453,10 @@ class Coordinator:
         ready = await self._patience.insist(self._ledger.next_ready)
         if self._idle >= _SWEEP_FROM:
             await self.tenures.sweep()
-        wait = _LONGEST_IDLE if ready is None else (ready - self._ledger.now()).total_seconds()
-        # A lease that others renew, again and again, may end at any time as well.
-        return max(0.0, wait)
+        wait = 0.0 if ready is None else (ready - self._ledger.now()).total_seconds()
+        # What is ready already is not for us: somebody leases it just now, or all
+        # the hosts that we may hold wait for their turns.
+        return wait if wait > 0 else _LONGEST_IDLE
 
     async def _wait(self) -> None:
         """Wait for a change, for the next turn of a lane, or for the next look at the ledger."""

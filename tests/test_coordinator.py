@@ -599,3 +599,21 @@ def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: p
         assert len(around.frontier.owned()) == 20
 
     quickly(main, tmp_path, monkeypatch)
+
+
+def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Other hosts are ready, and there is no room for them."""
+
+    async def main(ledger: Counted) -> None:
+        for host in range(8):
+            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(3)])
+        around = Around(ledger, concurrency=1, delay="60s")
+
+        await around.stopped_after(25)
+
+        assert len(around.frontier.owned()) == 4
+        assert len(ledger.asked) <= 5 * 25
+
+    quickly(main, tmp_path, monkeypatch)
