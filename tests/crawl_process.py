@@ -17,7 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +141,16 @@ class Process:
     """A crawl in a process."""
 
     def __init__(
-        self, store: Store, start_urls: Sequence[str], log: Path, *, on_cue: bool, **settings: Any
+        self,
+        store: Store,
+        start_urls: Sequence[str],
+        log: Path,
+        *,
+        on_cue: bool,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
     ):
+        """*environment* is added to that of this process."""
         command = [sys.executable, "-m", "tests.crawl_process", store.url, store.spider]
         command += [*start_urls, *(f"-s{name}={value}" for name, value in settings.items())]
         self._log = log
@@ -150,6 +158,7 @@ class Process:
             self._process = subprocess.Popen(
                 command + ["--on-cue"] * on_cue,
                 cwd=REPOSITORY,
+                env=os.environ | dict(environment or {}),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

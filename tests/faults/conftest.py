@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import docs
+from tests.faults import scenario
 from tests.faults.world import World, quick
 
 
@@ -30,3 +32,10 @@ def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
     name = f"crawlcw_test_{os.getpid()}_one_world"
     with World(mongodb_uri, name, "motor").opened() as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def faultless(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The items of PostgreSQL's manual as a crawl to which nothing happens records them."""
+    with docs.served(docs.folder("postgresql")) as site:
+        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))

@@ -1,0 +1,130 @@
+"""Whole crawls by several processes to which something happens, and what must be left of them.
+
+After every scenario the doctor finds nothing, the items are byte for byte those
+of a crawl to which nothing happened, and no page was fetched more often than
+the faults explain.
+"""
+
+import asyncio
+import json
+import signal
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from crawlcw import doctor
+from crawlcw.assembly import look_at_ledger, open_ledger
+from tests.crawl_process import Process, Store
+from tests.docs import Site
+
+
+class Crew:
+    """Processes that crawl one site into one ledger, each of which may be ended and replaced."""
+
+    def __init__(self, store: Store, site: Site, log: Path, **settings: Any) -> None:
+        self.store = store
+        self.site = site
+        self._log = log
+        self._settings = settings
+        self._ended = ExitStack()
+        self.workers: list[Process] = []
+        #: Tasks that were held by processes at the moment something happened to them.
+        self.held_at_faults = 0
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.close()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def start(self, *, environment: Mapping[str, str] | None = None, **settings: Any) -> Process:
+        """Let one more process join; *settings* replace those of the crew."""
+        chosen = self._settings | settings
+        worker = self._ended.enter_context(
+            Process(
+                self.store,
+                [self.site.start],
+                self._log,
+                on_cue=False,
+                environment=environment,
+                **chosen,
+            )
+        )
+        self.workers.append(worker)
+        return worker
+
+    def kill(self, worker: Process) -> int:
+        """End a process by SIGKILL at this very moment; return how many tasks it held."""
+        held = self.freeze(worker)
+        worker.kill()
+        self.workers.remove(worker)
+        return held
+
+    def freeze(self, worker: Process) -> int:
+        """Stop a process at this very moment; return how many tasks it holds."""
+        worker.send(signal.SIGSTOP)
+        held = len(self.store.held_by(worker.pid))
+        self.held_at_faults += held
+        return held
+
+    def drained(self, *, within: float = 90.0) -> list[dict[str, Any]]:
+        """Wait until every process has ended because nothing is left; return their reports."""
+        return [worker.drained(within=within) for worker in self.workers]
+
+
+def items_of(url: str, spider: str = "docs") -> bytes:
+    """Return every recorded item, one canonical line each, in an order of their own."""
+
+    async def lines() -> list[str]:
+        ledger = await open_ledger(url, spider, create=False)
+        try:
+            return [json.dumps(row.item, sort_keys=True) async for row in ledger.items()]
+        finally:
+            await ledger.close()
+
+    return "\n".join(sorted(asyncio.run(lines()))).encode()
+
+
+def examined(url: str, spider: str = "docs", **limits: int) -> doctor.Report:
+    """Return what `crawlcw doctor` finds; *limits* are `max_retry` and `max_lost`."""
+
+    async def examine() -> doctor.Report:
+        ledger = await look_at_ledger(url, spider)
+        try:
+            return await doctor.examine(ledger, **limits)
+        finally:
+            await ledger.close()
+
+    return asyncio.run(examine())
+
+
+def assert_as_without_faults(
+    store: Store, faultless: bytes, *, max_retry: int = 3, max_lost: int = 3
+) -> None:
+    """Assert that a finished crawl left what one without faults leaves, and that it is sound."""
+    report = examined(store.url, store.spider, max_retry=max_retry, max_lost=max_lost)
+    assert report.clean, report.findings
+    assert [row for row in store.rows() if row.lock is not None] == []
+    items = items_of(store.url, store.spider)
+    assert items.count(b"\n") == faultless.count(b"\n")
+    assert items == faultless
+
+
+def fetched_again(site: Site) -> int:
+    """Return how many fetches there were beyond one for each URL."""
+    hits = site.hits()
+    return hits.total() - len(hits)
+
+
+def crawled_without_faults(site: Site, folder: Path) -> bytes:
+    """Return the items of a crawl of *site* by one process to which nothing happens."""
+    store = Store(f"sqlite:///{folder}/faultless.db")
+    with Crew(store, site, folder / "faultless.log") as crew:
+        crew.start()
+        crew.drained()
+    return items_of(store.url)
