@@ -133,10 +133,12 @@ class SqliteLedger:
 
         Raises `LedgerConfigurationError` for a file that is not such a ledger.
         """
-        ledger = cls(Path(path), spider, clock=clock or _machine_clock(LedgerClock()))
+        machine = LedgerClock()
+        ledger = cls(Path(path), spider, clock=clock or _machine_clock(machine))
         try:
             await ledger.prepare()
             await ledger._reader.run(_restrict_to_reading)
+            await ledger._go_on_from_the_latest(machine)
         except BaseException:
             await ledger.close()
             raise
@@ -151,10 +153,12 @@ class SqliteLedger:
         Nothing is made or switched. Raises `LedgerConfigurationError` for a
         file that is no ledger, or one of another version.
         """
-        ledger = cls(Path(path), spider, clock=clock or _machine_clock(LedgerClock()))
+        machine = LedgerClock()
+        ledger = cls(Path(path), spider, clock=clock or _machine_clock(machine))
         try:
             await ledger._reader.run(_restrict_to_reading)
             await ledger._reader.run(_check_marker, spider, ledger._path)
+            await ledger._go_on_from_the_latest(machine)
         except BaseException:
             await ledger.close()
             raise
@@ -163,6 +167,14 @@ class SqliteLedger:
     async def prepare(self) -> None:
         """Make the tables and indexes that are missing, and check what is there."""
         await self._writer.run(_create, self._sql, self._spider, self._path)
+
+    async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
+        """Set the clock to what a worker has last shown, should that be later than it is."""
+        # The machine's clock was set back since: else what is due would be due much later.
+        latest = await self._reader.run(_latest, self._sql, self._spider)
+        reading = machine.monotonic()
+        if latest > machine.now():
+            machine.set(latest, asked=reading, answered=reading)
 
     def now(self) -> datetime:
         """Return this machine's time, which all processes on the file share."""
@@ -923,6 +935,7 @@ class _Statements:
             f"WHERE id = :id AND {at_work}"
         )
         self.tallies = f"SELECT tally FROM {workers}"
+        self.latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {workers}'
         self.leave = f'UPDATE {workers} SET "left" = :now WHERE id = :name AND {at_work}'
         self.forget_workers = (
             f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
@@ -1223,6 +1236,13 @@ def _enter_wal_mode(db: sqlite3.Connection) -> None:
             if not busy or time.monotonic() > deadline:
                 raise
             time.sleep(_TURNED_AWAY)
+
+
+def _latest(db: sqlite3.Connection, sql: _Statements, spider: str) -> datetime:
+    """Return the latest time that a worker has written down."""
+    if f"{spider}.workers" not in _names(db):
+        return _EPOCH
+    return _moment(_number(db, sql.latest, {}) or 0)
 
 
 def _restrict_to_reading(db: sqlite3.Connection) -> None:
