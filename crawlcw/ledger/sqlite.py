@@ -1123,6 +1123,12 @@ def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -> None:
     """Make the tables of *spider*, or find out that the file is not one of ours."""
+    # SQLite itself would read, and leave files beside it that are read-only as well
+    # and keep it so when this one has become writable.
+    if path.exists() and not os.access(path, os.W_OK):
+        raise LedgerConfigurationError(
+            f"The ledger {path} {_MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
+        )
     # Before anything is changed, for the mode is written into the file.
     _check_marker(db, spider, path)
     _enter_wal_mode(db)
