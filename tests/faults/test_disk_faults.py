@@ -9,7 +9,7 @@ How a disk is made full:
   (ENOSPC). It needs the right to mount, which many containers do not give: there
   the limit alone is tested, which takes the same way through the crawl.
 
-What becomes read-only in the middle of a crawl goes the way of the limit: the
+A file that becomes read-only in the middle of a crawl is a limit of 0 bytes: the
 file is open for writing, so that no mode of it counts, and a file system that a
 faulty device makes read-only refuses the next write, which SQLite calls an I/O
 error too.
@@ -199,16 +199,17 @@ def bound() -> list[str]:
     return ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
 
 
-def run_crawlcw(spider: Path, store: Store, bound: list[str], *more: str) -> tuple[int, str]:
-    """Let the command crawl; return its exit code and what it said on stderr."""
-    command = [*bound, sys.executable, "-m", "crawlcw", "run", str(spider), "--quiet"]
+def crawlcw(spider: Path, store: Store, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "crawlcw", "run", str(spider), "--quiet"),
+        *("--ledger", store.url, *more),
+    ]
+
+
+def run(command: list[str]) -> tuple[int, str]:
+    """Run a command to its end; return its exit code and what it said on stderr."""
     ended = subprocess.run(
-        [*command, "--ledger", store.url, *more],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
     return ended.returncode, ended.stderr
 
@@ -233,19 +234,19 @@ def test_a_ledger_that_is_read_only_at_the_start_is_a_matter_of_configuration(
 ):
     folder = tmp_path / "ledger"
     store = Store(f"sqlite:///{folder}/ledger.db")
-    made = run_crawlcw(spider, store, bound, "--max-pages", "50")
+    made = run([*bound, *crawlcw(spider, store, "--max-pages", "50")])
     before = site.hits()
     if what in ("file", "both"):
         (folder / "ledger.db").chmod(0o444)
     if what in ("folder", "both"):
         folder.chmod(0o555)
 
-    code, sentence = run_crawlcw(spider, store, bound, "--processes", processes)
+    code, sentence = run([*bound, *crawlcw(spider, store, "--processes", processes)])
     asked = site.hits()
     folder.chmod(0o755)
     (folder / "ledger.db").chmod(0o644)
     site.heal()
-    again = run_crawlcw(spider, store, bound)
+    again = run([*bound, *crawlcw(spider, store)])
 
     assert (made[0], again) == (0, (0, ""))
     assert code == LEDGER_NOT_USABLE
@@ -259,12 +260,41 @@ def test_on_a_full_disk_the_command_ends_with_one_sentence(
     spider: Path, bound: list[str], faultless: bytes, tmp_path: Path
 ):
     store = Store(f"sqlite:///{tmp_path}/ledger/ledger.db")
-    limited = ["prlimit", f"--fsize={_FULL}:"]
-    code, said = run_crawlcw(spider, store, limited, "-s", "ledger_give_up=1s")
-    again = run_crawlcw(spider, store, [])
+    crawl = crawlcw(spider, store, "-s", "ledger_give_up=1s")
+
+    code, said = run(["prlimit", f"--fsize={_FULL}:", *crawl])
+    again = run(crawl)
 
     assert code == LEDGER_UNAVAILABLE
     assert said.count("crawlcw: the ledger cannot be reached: ") == 1
     assert "Traceback" not in said
     assert again == (0, "")
+    assert_as_without_faults(store, faultless)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_file_that_is_read_only_in_the_middle_is_waited_for(
+    for_good: bool, spider: Path, site: Site, faultless: bytes, tmp_path: Path
+):
+    store = Store(f"sqlite:///{tmp_path}/ledger.db")
+    crawl = crawlcw(spider, store, "-s", f"ledger_give_up={'1s' if for_good else '60s'}")
+    with subprocess.Popen(crawl, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as crawling:
+        assert crawling.stderr is not None
+        wait_until(lambda: site.hits().total() >= 200)
+        # Not one byte of any file; what it says goes into a pipe.
+        _, most = resource.prlimit(crawling.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        waiting = next(line for line in crawling.stderr if WAITING in line)
+        if not for_good:
+            resource.prlimit(crawling.pid, resource.RLIMIT_FSIZE, (most, most))
+        said = crawling.stderr.read()
+    held = len(store.held_by())
+    again = run(crawl)
+
+    assert "cannot be read or written" in waiting
+    assert crawling.returncode == (LEDGER_UNAVAILABLE if for_good else 0)
+    assert said.count("crawlcw: the ledger cannot be reached: ") == for_good
+    assert (AGAIN in said) != for_good
+    assert "Traceback" not in said
+    assert again[0] == 0
+    assert fetched_again(site) <= held
     assert_as_without_faults(store, faultless)
