@@ -2,16 +2,12 @@
 
 Time is the monotonic clock plus an offset that was measured against the
 ledger's own clock, so a jump of this machine's clock neither ends nor extends a
-lease, and machines whose clocks differ agree. Where the ledger's own clock is
-set back, the ledger's time goes on: what is due would be due much later.
+lease, and machines whose clocks differ agree.
 """
 
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-
-#: In seconds. What gains as much between two measurements was set back.
-_LONGEST_STANDSTILL = 60.0
 
 
 class LedgerClock:
@@ -36,9 +32,6 @@ class LedgerClock:
         """Take over what the ledger's clock showed between two readings of `monotonic`.
 
         The error is at most half of what the question took (Cristian,
-        "Probabilistic clock synchronization", 1989). A clock that was set back
-        is not followed, for `now` would stand still until it has caught up.
+        "Probabilistic clock synchronization", 1989).
         """
-        offset = ledger_time.timestamp() - (asked + answered) / 2
-        if answered + offset >= self._latest - _LONGEST_STANDSTILL:
-            self._offset = offset
+        self._offset = ledger_time.timestamp() - (asked + answered) / 2

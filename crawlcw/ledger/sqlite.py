@@ -60,6 +60,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _INT64 = 1 << 63
 _CLOCK_SET_EVERY = 60.0
+#: What the machine's clock lacks beyond this was taken from it: it was set back.
+_LONGEST_STANDSTILL = timedelta(minutes=1)
 
 _BUSY_TIMEOUT = 10.0
 _TURNED_AWAY = 0.01
@@ -1448,16 +1450,29 @@ _NEW_HOST: Mapping[str, Any] = dict.fromkeys(_HOST_COLUMNS) | _row(
 )
 
 
-def _machine_clock(clock: LedgerClock) -> Callable[[], datetime]:
-    """Return this machine's time by *clock*, which is set to the time of day once a minute."""
+def _time_of_day() -> datetime:
+    return datetime.now(UTC)
+
+
+def _machine_clock(
+    clock: LedgerClock, *, time_of_day: Callable[[], datetime] = _time_of_day
+) -> Callable[[], datetime]:
+    """Return this machine's time by *clock*, which is set to the time of day once a minute.
+
+    Where the time of day was set back it goes on: what is due would be due much later.
+    """
     measured = clock.monotonic()
+    shown = _EPOCH
 
     def now() -> datetime:
-        nonlocal measured
+        nonlocal measured, shown
         reading = clock.monotonic()
         if reading - measured >= _CLOCK_SET_EVERY:
-            clock.set(datetime.now(UTC), asked=reading, answered=reading)
+            found = time_of_day()
+            if found >= shown - _LONGEST_STANDSTILL:
+                clock.set(found, asked=reading, answered=reading)
             measured = reading
-        return clock.now()
+        shown = clock.now()
+        return shown
 
     return now
