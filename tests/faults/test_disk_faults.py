@@ -221,8 +221,7 @@ def spider(site: Site, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "both"])
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize(("what", "processes"), [("file", "1"), ("folder", "1"), ("both", "2")])
 def test_a_ledger_that_is_read_only_at_the_start_is_a_matter_of_configuration(
     what: str,
     processes: str,
