@@ -1,18 +1,22 @@
 """Whole crawls in processes of their own, to be killed, stopped and frozen.
 
-    python -m tests.crawl_process LEDGER SPIDER START_URL... [-s NAME=VALUE ...] [--on-cue]
+    python -m tests.crawl_process LEDGER SPIDER START_URL...
+        [-s NAME=VALUE ...] [--machine NAME] [--on-cue]
 
 Crawls a site, or many hosts, as `crawlcw run` does, signals included, and prints its report
 as one line of JSON. With `--on-cue` it says that it is ready and begins when it
-is sent a line, so that several begin together.
+is sent a line, so that several begin together. With `--machine` it takes itself
+for a process on another machine.
 
-Exit codes: 0 drained or stopped, 69 ledger unavailable, 130 stopped at once.
+Exit codes: 0 drained or stopped, 69 ledger unavailable, 78 ledger not usable,
+130 stopped at once.
 """
 
 import argparse
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -29,7 +33,7 @@ from crawlcw import Settings, Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli.loop import run
 from crawlcw.cli.signals import stopping
-from crawlcw.errors import LedgerUnavailableError
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
 from crawlcw.settings import layered
 from crawlcw.stats import Report, Stats
 from crawlcw.task import Status
@@ -37,6 +41,7 @@ from tests.docs import REPOSITORY, DocsSpider, path_of
 from tests.many_hosts import HostsSpider
 
 LEDGER_UNAVAILABLE = 69
+LEDGER_NOT_USABLE = 78
 STOPPED_AT_ONCE = 130
 _SPIDERS: dict[str, type[Spider]] = {kind.name: kind for kind in (DocsSpider, HostsSpider)}
 _ENOUGH = 90.0
@@ -148,11 +153,16 @@ class Process:
         *,
         on_cue: bool,
         environment: Mapping[str, str] | None = None,
+        machine: str = "",
         **settings: Any,
     ):
-        """*environment* is added to that of this process."""
+        """Start it; *environment* is added to that of this process.
+
+        *machine* is the one that it takes itself to be on.
+        """
         command = [sys.executable, "-m", "tests.crawl_process", store.url, store.spider]
         command += [*start_urls, *(f"-s{name}={value}" for name, value in settings.items())]
+        command += [f"--machine={machine}"] if machine else []
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -250,9 +260,13 @@ def main() -> None:
     parser.add_argument("spider", choices=_SPIDERS)
     parser.add_argument("start", nargs="+")
     parser.add_argument("-s", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--machine", metavar="NAME")
     parser.add_argument("--on-cue", action="store_true")
     arguments = parser.parse_args()
     spider = _SPIDERS[arguments.spider](start_urls=arguments.start)
+    if arguments.machine:
+        # What a machine is told by; see `crawlcw.workers`.
+        socket.gethostname = lambda: arguments.machine
     settings = layered(spider.settings, assignments=arguments.s)
     if arguments.on_cue:
         print("ready", flush=True)
@@ -262,6 +276,9 @@ def main() -> None:
     except LedgerUnavailableError as error:
         print(f"LedgerUnavailableError: {error}", file=sys.stderr)
         sys.exit(LEDGER_UNAVAILABLE)
+    except LedgerConfigurationError as error:
+        print(f"LedgerConfigurationError: {error}", file=sys.stderr)
+        sys.exit(LEDGER_NOT_USABLE)
     print(_printed(report, stats))
     sys.exit(STOPPED_AT_ONCE if report.finish_reason == "stopped-at-once" else 0)
 

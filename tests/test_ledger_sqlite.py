@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from crawlcw.ledger import documents, sqlite
 from crawlcw.ledger.protocol import Selection
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.task import Status
+from crawlcw.workers import this_worker
 from tests.ledgers import (
     LEASE,
     START,
@@ -368,7 +369,7 @@ async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
 
 CLAIMER = """
 import asyncio, sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from tests.ledgers import FakeClock, make_tasks
 from crawlcw.ledger.sqlite import SqliteLedger
 
@@ -530,6 +531,40 @@ def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
     assert timedelta(seconds=59) <= now() - start < timedelta(seconds=60)
     assert start.utcoffset() == timedelta(0)
     assert start.microsecond % 1000 == 0
+
+
+def test_where_the_machines_clock_is_set_back_the_ledgers_time_goes_on():
+    seconds, set_back = 0.0, timedelta()
+
+    def time_of_day() -> datetime:
+        return start + timedelta(seconds=seconds) - set_back
+
+    clock = LedgerClock(monotonic=lambda: seconds)
+    now = sqlite._machine_clock(clock, time_of_day=time_of_day)
+    start = now()
+
+    set_back = timedelta(hours=1)
+    for seconds in (30.0, 61.0, 130.0):
+        assert now() - start == timedelta(seconds=seconds)
+    # Ahead it is followed, as after a sleep of the machine.
+    set_back, seconds = timedelta(hours=-1), 200.0
+    assert now() - start == timedelta(hours=1, seconds=200)
+
+
+@pytest.mark.parametrize("look", [False, True])
+async def test_a_ledgers_time_goes_on_from_what_a_worker_has_shown(path: Path, look: bool):
+    later = FakeClock()
+    later.time = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    before = await SqliteLedger.open(path, "books", clock=later)
+    await before.add([make_task("http://a.example/", due=before.now())])
+    await before.join(this_worker(now=before.now()))
+    await before.close()
+
+    after = await (SqliteLedger.look if look else SqliteLedger.open)(path, "books")
+
+    assert timedelta() <= after.now() - later.time < timedelta(minutes=1)
+    assert len(await after.page(limit=2)) == 1
+    await after.close()
 
 
 async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.MonkeyPatch):

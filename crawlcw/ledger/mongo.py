@@ -294,6 +294,14 @@ class MongoLedger:
         self._clock.set(local, asked=asked, answered=answered)
         self._clock_checked = answered
 
+    async def _check_clock(self, lease: timedelta) -> None:
+        """Measure the server's time again where it is some time ago."""
+        # What a bad clock gains or loses between two looks must be small against a
+        # lease, or a short one seems to have run out while its holder renews it.
+        every = min(_CLOCK_CHECK, lease.total_seconds() / 2)
+        if self._own_clock and self._clock.monotonic() - self._clock_checked > every:
+            await self._set_clock()
+
     def now(self) -> datetime:
         """Return the server's time as this process knows it."""
         return self._now()
@@ -495,8 +503,7 @@ class MongoLedger:
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """Move the leases' ends by one update; read only where some were not matched."""
         with _mapped():
-            if self._own_clock and self._clock.monotonic() - self._clock_checked > _CLOCK_CHECK:
-                await self._set_clock()
+            await self._check_clock(lease)
             if not leases:
                 return set()
             mine = _locked((held.task.id for held in leases), (held.token for held in leases))

@@ -62,6 +62,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _INT64 = 1 << 63
 _CLOCK_SET_EVERY = 60.0
+#: What the machine's clock lacks beyond this was taken from it: it was set back.
+_LONGEST_STANDSTILL = timedelta(minutes=1)
 
 _BUSY_TIMEOUT = 10.0
 _TURNED_AWAY = 0.01
@@ -145,10 +147,12 @@ class SqliteLedger:
 
         Raises `LedgerConfigurationError` for a file that is not such a ledger.
         """
-        ledger = cls(Path(path), spider, clock=clock or _machine_clock(LedgerClock()))
+        machine = LedgerClock()
+        ledger = cls(Path(path), spider, clock=clock or _machine_clock(machine))
         try:
             await ledger.prepare()
             await ledger._reader.run(_restrict_to_reading)
+            await ledger._go_on_from_the_latest(machine)
         except BaseException:
             await ledger.close()
             raise
@@ -163,10 +167,12 @@ class SqliteLedger:
         Nothing is made or switched. Raises `LedgerConfigurationError` for a
         file that is no ledger, or one of another version.
         """
-        ledger = cls(Path(path), spider, clock=clock or _machine_clock(LedgerClock()))
+        machine = LedgerClock()
+        ledger = cls(Path(path), spider, clock=clock or _machine_clock(machine))
         try:
             await ledger._reader.run(_restrict_to_reading)
             await ledger._reader.run(_check_marker, spider, ledger._path)
+            await ledger._go_on_from_the_latest(machine)
         except BaseException:
             await ledger.close()
             raise
@@ -175,6 +181,14 @@ class SqliteLedger:
     async def prepare(self) -> None:
         """Make the tables and indexes that are missing, and check what is there."""
         await self._writer.run(_create, self._sql, self._spider, self._path)
+
+    async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
+        """Set the clock to what a worker has last shown, should that be later than it is."""
+        # The machine's clock was set back since: else what is due would be due much later.
+        latest = await self._reader.run(_latest, self._sql, self._spider)
+        reading = machine.monotonic()
+        if latest > machine.now():
+            machine.set(latest, asked=reading, answered=reading)
 
     def now(self) -> datetime:
         """Return this machine's time, which all processes on the file share."""
@@ -946,6 +960,7 @@ class _Statements:
             f"WHERE id = :id AND {at_work}"
         )
         self.tallies = f"SELECT tally FROM {workers}"
+        self.latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {workers}'
         self.leave = f'UPDATE {workers} SET "left" = :now WHERE id = :name AND {at_work}'
         self.forget_workers = (
             f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
@@ -1183,6 +1198,12 @@ def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 def _create(db: _Database, sql: _Statements, spider: str, path: Path) -> None:
     """Make the tables of *spider*, or find out that the file is not one of ours."""
+    # SQLite itself would read, and leave files beside it that are read-only as well
+    # and keep it so when this one has become writable.
+    if path.exists() and not os.access(path, os.W_OK):
+        raise LedgerConfigurationError(
+            f"The ledger {path} {_MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
+        )
     # Before anything is changed, for the mode is written into the file.
     _check_marker(db, spider, path, upgrades=True)
     _enter_wal_mode(db)
@@ -1314,6 +1335,13 @@ def _enter_wal_mode(db: sqlite3.Connection) -> None:
             if not busy or time.monotonic() > deadline:
                 raise
             time.sleep(_TURNED_AWAY)
+
+
+def _latest(db: sqlite3.Connection, sql: _Statements, spider: str) -> datetime:
+    """Return the latest time that a worker has written down."""
+    if f"{spider}.workers" not in _names(db):
+        return _EPOCH
+    return _moment(_number(db, sql.latest, {}) or 0)
 
 
 def _restrict_to_reading(db: sqlite3.Connection) -> None:
@@ -1513,16 +1541,29 @@ _NEW_HOST: Mapping[str, Any] = dict.fromkeys(_HOST_COLUMNS) | _row(
 )
 
 
-def _machine_clock(clock: LedgerClock) -> Callable[[], datetime]:
-    """Return this machine's time by *clock*, which is set to the time of day once a minute."""
+def _time_of_day() -> datetime:
+    return datetime.now(UTC)
+
+
+def _machine_clock(
+    clock: LedgerClock, *, time_of_day: Callable[[], datetime] = _time_of_day
+) -> Callable[[], datetime]:
+    """Return this machine's time by *clock*, which is set to the time of day once a minute.
+
+    Where the time of day was set back it goes on: what is due would be due much later.
+    """
     measured = clock.monotonic()
+    shown = _EPOCH
 
     def now() -> datetime:
-        nonlocal measured
+        nonlocal measured, shown
         reading = clock.monotonic()
         if reading - measured >= _CLOCK_SET_EVERY:
-            clock.set(datetime.now(UTC), asked=reading, answered=reading)
+            found = time_of_day()
+            if found >= shown - _LONGEST_STANDSTILL:
+                clock.set(found, asked=reading, answered=reading)
             measured = reading
-        return clock.now()
+        shown = clock.now()
+        return shown
 
     return now

@@ -1,0 +1,283 @@
+"""Whole crawls by processes whose machines' clocks are wrong, run too fast or too slowly, or jump.
+
+Clocks are made wrong by libfaketime, which answers a process's questions for
+the time of day. What it does to the monotonic clock is to be chosen:
+
+- `wrong`: the time of day is wrong and the monotonic clock is right, as on most
+  machines whose clock is wrong. Python's `time.sleep` fails under it, and Motor's
+  threads sleep by that, so these processes use PyMongo's own client.
+- `drifting`: both run too fast or too slowly. libfaketime lets both show the same,
+  and waits for locks and semaphores must not be for a monotonic time of decades;
+  so these processes take the machine's uptime for the time since 1970.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from crawlcw.clock import LedgerClock
+from crawlcw.ledger.mongo import MongoLedger
+from tests import docs
+from tests.crawl_process import Process, Store, wait_until
+from tests.docs import Site
+from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
+from tests.mongod import with_database
+
+LEASE = 3.0
+#: In ms: longer than the third of a lease after which it is renewed.
+LONG = 1200
+
+
+@pytest.fixture(scope="module")
+def libfaketime() -> Path:
+    """The library; without it, fail in CI and skip elsewhere."""
+    # `$LIB` in its place would name the architecture's folder only for the loader.
+    for found in Path("/usr/lib").glob("*/faketime/libfaketime.so.1"):
+        return found
+    missing = "libfaketime.so.1 is missing: apt-get install faketime"
+    if os.environ.get("CI"):
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
+
+
+class Clocks:
+    """Environments for processes with clocks of their own."""
+
+    def __init__(self, library: Path) -> None:
+        self._library = library
+
+    def wrong(self, by: str) -> dict[str, str]:
+        """A time of day that is wrong by *by* ("+1h"), with a monotonic clock that is right."""
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME": by,
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def drifting(self, rate: float) -> dict[str, str]:
+        """Clocks that run *rate* times as fast as they should, and begin in 1970."""
+        uptime = datetime.fromtimestamp(time.monotonic(), UTC)
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME": f"@{uptime:%Y-%m-%d %H:%M:%S} x{rate}",
+            "TZ": "UTC",
+        }
+
+    def jumping(self, by: Path) -> dict[str, str]:
+        """A time of day that is wrong by what a file says, which is read every second."""
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME_TIMESTAMP_FILE": str(by),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+
+@pytest.fixture
+def clocks(libfaketime: Path) -> Clocks:
+    return Clocks(libfaketime)
+
+
+@pytest.fixture
+def mongodb_store(mongodb_uri: str, database_name: str) -> Store:
+    return Store(with_database(mongodb_uri, database_name))
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/ledger.db")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with docs.served(docs.folder("postgresql"), latency=LONG) as site:
+        yield site
+
+
+def crew(store: Store, site: Site, folder: Path, *, lease: float = LEASE) -> Crew:
+    return Crew(store, site, folder / "crawls.log", lease=f"{lease}s", concurrency=70)
+
+
+def asked(site: Site, *, for_pages: int) -> None:
+    wait_until(lambda: site.hits().total() >= for_pages)
+
+
+def assert_nothing_was_taken_over(store: Store, site: Site) -> None:
+    assert {row.lost for row in store.rows()} == {0}
+    assert fetched_again(site) == 0
+
+
+# --- on MongoDB, whose server's time is everybody's
+
+
+@pytest.mark.parametrize("case", ["wrong", "drifting"])
+def test_processes_whose_clocks_disagree_take_nothing_from_each_other(
+    case: str,
+    clocks: Clocks,
+    mongodb_store: Store,
+    site: Site,
+    faultless: bytes,
+    tmp_path: Path,
+):
+    made = {
+        "wrong": [clocks.wrong("+1h"), clocks.wrong("-1h")],
+        "drifting": [clocks.drifting(1.1), clocks.drifting(0.9)],
+    }
+    with crew(mongodb_store, site, tmp_path) as workers:
+        for environment in [*made[case], {}]:
+            driver = "pymongo" if case == "wrong" else "motor"
+            workers.start(environment=environment, mongo_driver=driver)
+        reports = workers.drained()
+
+    assert [report["leases_lost"] for report in reports] == [0, 0, 0]
+    assert all(report["pages"] > 100 for report in reports)
+    assert_nothing_was_taken_over(mongodb_store, site)
+    assert_as_without_faults(mongodb_store, faultless)
+    assert "Traceback" not in workers.log
+
+
+def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
+    clocks: Clocks, mongodb_store: Store, site: Site, faultless: bytes, tmp_path: Path
+):
+    with crew(mongodb_store, site, tmp_path) as workers:
+        # On the same machine the dead are seen to be dead, and no lease has to run out.
+        wrong = {
+            by: workers.start(
+                environment=clocks.wrong(by),
+                machine=f"far{by}",
+                mongo_driver="pymongo",
+                concurrency=20,
+            )
+            for by in ("+1h", "-1h")
+        }
+        right = workers.start()
+        asked(site, for_pages=500)
+        wait_until(lambda: all(mongodb_store.held_by(worker.pid) for worker in wrong.values()))
+        killed_at = {}
+        for by, worker in wrong.items():
+            assert workers.kill(worker)
+            killed_at[by] = time.monotonic()
+        # What is taken back is due last, and not to wait for anything but its leases.
+        site.heal()
+        taken_over = {}
+        for by, worker in wrong.items():
+            wait_until(lambda worker=worker: not mongodb_store.held_by(worker.pid))
+            taken_over[by] = time.monotonic() - killed_at[by]
+        report = right.drained()
+
+    print(f"{workers.held_at_faults} tasks were claimed again after {taken_over} s")
+    assert max(taken_over.values()) <= 1.5 * LEASE
+    assert min(taken_over.values()) >= LEASE / 3
+    assert report["leases_lost"] == 0
+    assert fetched_again(site) <= workers.held_at_faults
+    assert_as_without_faults(mongodb_store, faultless)
+
+
+class Machine:
+    """A machine's monotonic clock, which gains time at a bound."""
+
+    def __init__(self) -> None:
+        self.gained = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.gained
+
+
+@pytest.mark.parametrize(("lease", "between"), [(60.0, 31.0), (600.0, 61.0), (2.0, 1.1)])
+def test_a_clock_that_runs_too_fast_is_never_wrong_by_more_than_since_the_last_look(
+    lease: float, between: float, mongodb_uri: str, database_name: str
+):
+    async def furthest() -> timedelta:
+        machine = Machine()
+        ledger = await MongoLedger.open(with_database(mongodb_uri, database_name), "docs")
+        ledger._clock = LedgerClock(monotonic=machine)
+        ledger._now = ledger._clock.now
+        wrong = []
+        for _ in range(20):
+            await ledger.renew([], lease=timedelta(seconds=lease))
+            machine.gained += between
+            wrong.append(ledger.now() - datetime.now(UTC))
+        await ledger.close()
+        return max(wrong)
+
+    assert asyncio.run(furthest()) < timedelta(seconds=between + 1)
+
+
+# --- on SQLite, where the machine's time is everybody's
+
+
+def test_a_machine_whose_clock_jumps_in_the_middle_of_a_crawl_loses_nothing(
+    clocks: Clocks, sqlite_store: Store, site: Site, faultless: bytes, tmp_path: Path
+):
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    # Against an hour that is nothing, and nobody loses one for standing in line for the file.
+    with crew(sqlite_store, site, tmp_path, lease=10 * LEASE) as workers:
+        for _ in range(2):
+            workers.start(environment=clocks.jumping(clock))
+        for pages, by in ((150, "+1h"), (500, "-1h"), (800, "+0")):
+            asked(site, for_pages=pages)
+            clock.write_text(by)
+        site.heal()
+        reports = workers.drained()
+
+    assert [report["leases_lost"] for report in reports] == [0, 0]
+    assert_nothing_was_taken_over(sqlite_store, site)
+    assert_as_without_faults(sqlite_store, faultless)
+
+
+def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
+    clocks: Clocks, sqlite_store: Store, site: Site, faultless: bytes, tmp_path: Path
+):
+    # No lease runs out here but by a clock that is an hour ahead.
+    with crew(sqlite_store, site, tmp_path, lease=5 * LEASE) as workers:
+        before = workers.start()
+        asked(site, for_pages=200)
+        wait_until(lambda: _frozen_at_work(before, sqlite_store))
+        held = len(sqlite_store.held_by(before.pid))
+        site.heal()
+        workers.start(environment=clocks.wrong("+1h")).drained()
+        before.send(signal.SIGCONT)
+        report = before.drained()
+
+    assert sum(row.lost for row in sqlite_store.rows()) == held
+    assert report["leases_lost"] > 0
+    assert fetched_again(site) <= held
+    assert_as_without_faults(sqlite_store, faultless)
+
+
+def _frozen_at_work(process: Process, store: Store) -> bool:
+    """Stop a process, but where it holds no task, or the file that the others need too."""
+    process.send(signal.SIGSTOP)
+    if store.is_writable() and store.held_by(process.pid):
+        return True
+    process.send(signal.SIGCONT)
+    return False
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_after_a_jump_back_the_next_process_goes_on_at_once(
+    end: str, clocks: Clocks, sqlite_store: Store, site: Site, faultless: bytes, tmp_path: Path
+):
+    with crew(sqlite_store, site, tmp_path) as workers:
+        before = workers.start(environment=clocks.wrong("+1h"))
+        asked(site, for_pages=100)
+        if end == "killed":
+            workers.kill(before)
+        else:
+            before.send(signal.SIGTERM)
+            before.end()
+            workers.workers.remove(before)
+        site.heal()
+        # An hour passes until its clock shows what that of the first one has shown.
+        workers.start()
+        workers.drained()
+
+    assert fetched_again(site) <= workers.held_at_faults
+    assert_as_without_faults(sqlite_store, faultless)

@@ -1,0 +1,299 @@
+"""Crawls into an SQLite file on a disk that is full, or that may not be written to.
+
+How a disk is made full:
+
+- `limit`: the kernel refuses a process every write beyond a size of file
+  (RLIMIT_FSIZE). It can be set for a process that runs and be taken back, needs
+  no rights, and so is always there. SQLite calls it an I/O error.
+- `tmpfs`: a file system with room for nothing more, which is the real thing
+  (ENOSPC). It needs the right to mount, which many containers do not give: there
+  the limit alone is tested, which takes the same way through the crawl.
+
+A file that becomes read-only in the middle of a crawl is a limit of 0 bytes: the
+file is open for writing, so that no mode of it counts, and a file system that a
+faulty device makes read-only refuses the next write, which SQLite calls an I/O
+error too.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests import docs
+from tests.crawl_process import LEDGER_NOT_USABLE, LEDGER_UNAVAILABLE, Process, Store, wait_until
+from tests.docs import REPOSITORY, Site
+from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
+
+_MEBIBYTE = 1 << 20
+#: In bytes. The crawl's file is of 0.7 MB at its end, the log before it of up to 4 MB.
+_FULL = _MEBIBYTE // 2
+_DISK = 16 * _MEBIBYTE
+WAITING = "the ledger does not answer, trying again"
+AGAIN = "the ledger answers again"
+
+SPIDER = """
+from tests.docs import DocsSpider
+
+class Docs(DocsSpider):
+    name = "docs"
+    start_urls = [{start!r}]
+"""
+
+
+class Limited:
+    """A disk that is full for chosen processes, by their limit on the size of files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._full_for: set[int] = set()
+
+    def fill(self, worker: Process) -> None:
+        """Let none of its files grow beyond what they soon are."""
+        _, most = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (_FULL, most))
+        self._full_for.add(worker.pid)
+
+    def make_room(self) -> None:
+        for pid in self._full_for:
+            # Some have given up.
+            with suppress(ProcessLookupError):
+                _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+        self._full_for.clear()
+
+
+class Mounted:
+    """A disk that is full for all, by a large file beside the ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._filler = folder / "filler"
+
+    def fill(self, worker: Process) -> None:  # as `Limited` has it
+        with self._filler.open("wb", buffering=0) as filler:
+            try:
+                while filler.write(bytes(1 << 16)):
+                    pass
+            except OSError:
+                pass  # now it is full
+
+    def make_room(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+
+def _mount(folder: Path) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "crawlcw", str(folder)]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _may_mount() -> bool:
+    with TemporaryDirectory() as folder:
+        if not _mount(Path(folder)):
+            return False
+        subprocess.run(["umount", folder], check=True)
+        return True
+
+
+Disk = Limited | Mounted
+
+
+@pytest.fixture(params=["limit", "tmpfs"] if _may_mount() else ["limit"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    """A disk of each kind in turn; the ledger is in its folder."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if request.param == "limit":
+        yield Limited(folder)
+        return
+    assert _mount(folder)
+    try:
+        yield Mounted(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def store(disk: Disk) -> Store:
+    return Store(f"sqlite:///{disk.folder}/ledger.db")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with docs.served(docs.folder("postgresql"), latency=100) as site:
+        yield site
+
+
+def crew(store: Store, site: Site, folder: Path, **settings: object) -> Crew:
+    return Crew(store, site, folder / "crawls.log", concurrency=40, **settings)
+
+
+def said(crew: Crew, sentence: str, *, times: int = 1) -> Callable[[], bool]:
+    return lambda: crew.log.count(sentence) >= times
+
+
+# --- a disk that is full
+
+
+def test_a_crawl_waits_for_room_on_a_full_disk_and_goes_on(
+    disk: Disk, store: Store, site: Site, faultless: bytes, tmp_path: Path
+):
+    with crew(store, site, tmp_path) as workers:
+        for _ in range(2):
+            workers.start()
+        wait_until(lambda: site.hits().total() >= 100)
+        wait_until(lambda: all(store.held_by(worker.pid) for worker in workers.workers))
+        for worker in workers.workers:
+            disk.fill(worker)
+        # Each has something to write at the latest when its pages are there.
+        wait_until(said(workers, WAITING, times=4))
+        pages = site.hits().total()
+        disk.make_room()
+        reports = workers.drained()
+
+    assert pages < 1000, "it was full before the end"
+    assert AGAIN in workers.log
+    assert [report["leases_lost"] for report in reports] == [0, 0]
+    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
+    assert fetched_again(site) == 0
+    assert_as_without_faults(store, faultless)
+    assert "Traceback" not in workers.log
+
+
+def test_a_crawl_gives_up_where_nobody_makes_room_and_the_next_one_completes(
+    disk: Disk, store: Store, site: Site, faultless: bytes, tmp_path: Path
+):
+    with crew(store, site, tmp_path, ledger_give_up="2s") as workers:
+        gave_up = workers.start()
+        wait_until(lambda: site.hits().total() >= 200)
+        disk.fill(gave_up)
+        wait_until(lambda: not gave_up.is_running())
+        code, _ = gave_up.end()
+        held = len(store.held_by(gave_up.pid))
+        last = workers.log.splitlines()[-1]
+        disk.make_room()
+        workers.workers.remove(gave_up)
+        workers.start()
+        workers.drained()
+
+    assert code == LEDGER_UNAVAILABLE
+    assert "the ledger has not answered for" in last
+    assert str(disk.folder / "ledger.db") in last
+    assert fetched_again(site) <= held
+    assert_as_without_faults(store, faultless)
+    assert "Traceback" not in workers.log
+
+
+# --- a file that is read-only
+
+
+@pytest.fixture
+def bound() -> list[str]:
+    """What a command begins with to be bound by the modes of files: root is not."""
+    return ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+
+
+def crawlcw(spider: Path, store: Store, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "crawlcw", "run", str(spider), "--quiet"),
+        *("--ledger", store.url, *more),
+    ]
+
+
+def run(command: list[str]) -> tuple[int, str]:
+    """Run a command to its end; return its exit code and what it said on stderr."""
+    ended = subprocess.run(
+        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
+    )
+    return ended.returncode, ended.stderr
+
+
+@pytest.fixture
+def spider(site: Site, tmp_path: Path) -> Path:
+    path = tmp_path / "spider.py"
+    path.write_text(SPIDER.format(start=site.start))
+    return path
+
+
+@pytest.mark.parametrize(("what", "processes"), [("file", "1"), ("folder", "1"), ("both", "2")])
+def test_a_ledger_that_is_read_only_at_the_start_is_a_matter_of_configuration(
+    what: str,
+    processes: str,
+    site: Site,
+    spider: Path,
+    bound: list[str],
+    faultless: bytes,
+    tmp_path: Path,
+):
+    folder = tmp_path / "ledger"
+    store = Store(f"sqlite:///{folder}/ledger.db")
+    made = run([*bound, *crawlcw(spider, store, "--max-pages", "50")])
+    before = site.hits()
+    if what in ("file", "both"):
+        (folder / "ledger.db").chmod(0o444)
+    if what in ("folder", "both"):
+        folder.chmod(0o555)
+
+    code, sentence = run([*bound, *crawlcw(spider, store, "--processes", processes)])
+    asked = site.hits()
+    folder.chmod(0o755)
+    (folder / "ledger.db").chmod(0o644)
+    site.heal()
+    again = run([*bound, *crawlcw(spider, store)])
+
+    assert (made[0], again) == (0, (0, ""))
+    assert code == LEDGER_NOT_USABLE
+    assert sentence.count("\n") == 1, sentence
+    assert sentence.startswith(f"crawlcw: The ledger {folder}/ledger.db ")
+    assert asked == before
+    assert_as_without_faults(store, faultless)
+
+
+def test_on_a_full_disk_the_command_ends_with_one_sentence(
+    spider: Path, bound: list[str], faultless: bytes, tmp_path: Path
+):
+    store = Store(f"sqlite:///{tmp_path}/ledger/ledger.db")
+    crawl = crawlcw(spider, store, "-s", "ledger_give_up=1s")
+
+    code, said = run(["prlimit", f"--fsize={_FULL}:", *crawl])
+    again = run(crawl)
+
+    assert code == LEDGER_UNAVAILABLE
+    assert said.count("crawlcw: the ledger cannot be reached: ") == 1
+    assert "Traceback" not in said
+    assert again == (0, "")
+    assert_as_without_faults(store, faultless)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_file_that_is_read_only_in_the_middle_is_waited_for(
+    for_good: bool, spider: Path, site: Site, faultless: bytes, tmp_path: Path
+):
+    store = Store(f"sqlite:///{tmp_path}/ledger.db")
+    crawl = crawlcw(spider, store, "-s", f"ledger_give_up={'1s' if for_good else '60s'}")
+    with subprocess.Popen(crawl, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as crawling:
+        assert crawling.stderr is not None
+        wait_until(lambda: site.hits().total() >= 200)
+        # Not one byte of any file; what it says goes into a pipe.
+        _, most = resource.prlimit(crawling.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        waiting = next(line for line in crawling.stderr if WAITING in line)
+        if not for_good:
+            resource.prlimit(crawling.pid, resource.RLIMIT_FSIZE, (most, most))
+        said = crawling.stderr.read()
+    held = len(store.held_by())
+    again = run(crawl)
+
+    assert "cannot be read or written" in waiting
+    assert crawling.returncode == (LEDGER_UNAVAILABLE if for_good else 0)
+    assert said.count("crawlcw: the ledger cannot be reached: ") == for_good
+    assert (AGAIN in said) != for_good
+    assert "Traceback" not in said
+    assert again[0] == 0
+    assert fetched_again(site) <= held
+    assert_as_without_faults(store, faultless)
