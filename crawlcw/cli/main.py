@@ -54,9 +54,9 @@ Exit codes:
     0  drained; also stopped by --max-pages or by one signal, all else released
     1  doctor found a violation, and it is not mended
     2  usage: no such spider, a bad setting, nothing recorded, a file that cannot be written
-   69  the ledger cannot be reached
+   69  the ledger cannot be reached, or its disk is full
    70  an error of crawlcw itself
-   78  the ledger will not do as configured: access, schema version, server too old
+   78  the ledger will not do as configured: access, a read-only file, schema version, server too old
   130  interrupted twice (or once, in a command that is no crawl)
   141  whoever read the output has gone
 """
