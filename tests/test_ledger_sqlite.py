@@ -103,8 +103,33 @@ async def test_a_file_of_the_first_schema_is_refused(path: Path):
         db.execute('UPDATE "crawlcw.schema" SET version = 1')
     db.close()
 
-    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 2"):
+    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 3"):
         await SqliteLedger.open(path, "books")
+
+
+async def test_a_file_of_the_second_schema_is_brought_up_to_date(path: Path):
+    await (await SqliteLedger.open(path, "books")).close()
+    task = make_task()
+    with sqlite3.connect(path) as db:
+        (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
+        db.execute('ALTER TABLE "books" DROP COLUMN begun')
+        db.execute('UPDATE "crawlcw.schema" SET version = 2')
+    db.close()
+
+    with pytest.raises(LedgerConfigurationError, match=r"up to date by `crawlcw stats books`"):
+        await SqliteLedger.look(path, "books")
+    first, second = [await SqliteLedger.open(path, "books") for _ in range(2)]
+    await first.add([task])
+    lease = await claimed_one(second)
+    assert await first.begin(lease)
+
+    assert (await second.health()).violations == ()
+    with sqlite3.connect(path) as db:
+        (made,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
+    db.close()
+    assert made.split() == new.split()
+    await first.close()
+    await second.close()
 
 
 async def test_a_database_of_another_program_is_refused(path: Path):

@@ -51,7 +51,9 @@ from crawlcw.ledger.protocol import (
 from crawlcw.task import Lease, Record, Status, Task
 from crawlcw.transitions import Change, Event, Settlement
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+#: What is brought up to date when it is opened; it has no `begun`.
+_UPGRADED_VERSION = 2
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -259,6 +261,14 @@ class SqliteLedger:
             errors = _json([*kept, json.loads(write.error)][-transitions.KEPT_ERRORS :])
         values = {**write.values, **guard, "id": write.task_id, "errors": errors}
         return db.execute(statement, values).rowcount == 1
+
+    async def begin(self, lease: Lease) -> bool:
+        """See `Ledger.begin`."""
+        return await self._writer.run(self._begin, lease)
+
+    def _begin(self, db: sqlite3.Connection, lease: Lease) -> bool:
+        with _transaction(db, durable=False):
+            return db.execute(self._sql.begin, _mine(lease) | {"id": lease.task.id}).rowcount == 1
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """See `Ledger.renew`."""
@@ -747,6 +757,8 @@ class _Statements:
         left = _quoted(f"{spider}.workers_left")
         columns = ", ".join(_COLUMNS)
 
+        #: From version 2 to 3.
+        self.upgrade = f"ALTER TABLE {tasks} ADD COLUMN {_COLUMNS['begun']}"
         self.create = [
             f"CREATE TABLE IF NOT EXISTS {tasks} ({', '.join(_COLUMNS.values())})",
             f"""CREATE TABLE IF NOT EXISTS {items} (
@@ -821,6 +833,7 @@ class _Statements:
             "AND due <= :now"
         )
         self.settle = f"{changed} WHERE {mine}"
+        self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
         self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
@@ -991,6 +1004,7 @@ _COLUMNS = {
         "reason TEXT",
         "errors TEXT",
         "response TEXT",
+        "begun INTEGER",
     )
 }
 _NEW_ROW = dict.fromkeys(_COLUMNS)
@@ -1111,7 +1125,7 @@ def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
 def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -> None:
     """Make the tables of *spider*, or find out that the file is not one of ours."""
     # Before anything is changed, for the mode is written into the file.
-    _check_marker(db, spider, path)
+    _check_marker(db, spider, path, upgrades=True)
     _enter_wal_mode(db)
     with _transaction(db, durable=True):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
@@ -1122,13 +1136,25 @@ def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -
         db.execute(
             f"INSERT OR IGNORE INTO {_quoted(_MARKER)} VALUES (?, ?)", (spider, SCHEMA_VERSION)
         )
-        _check_marker(db, spider, path)
+        _check_marker(db, spider, path, upgrades=True)
+        outdated = {"spider": spider, "old": _UPGRADED_VERSION, "new": SCHEMA_VERSION}
+        if db.execute(
+            f"UPDATE {_quoted(_MARKER)} SET version = :new "
+            "WHERE spider = :spider AND version = :old",
+            outdated,
+        ).rowcount:
+            db.execute(sql.upgrade)
         for statement in sql.create:
             db.execute(statement)
 
 
-def _check_marker(db: sqlite3.Connection, spider: str, path: Path) -> None:
-    """Raise where the file is another program's, or the spider's tables are of another version."""
+def _check_marker(
+    db: sqlite3.Connection, spider: str, path: Path, *, upgrades: bool = False
+) -> None:
+    """Raise where the file is another program's, or the spider's tables are of another version.
+
+    *upgrades* says that a version which can be brought up to date will be.
+    """
     names = _names(db)
     if names and _MARKER not in names:
         raise LedgerConfigurationError(
@@ -1138,7 +1164,13 @@ def _check_marker(db: sqlite3.Connection, spider: str, path: Path) -> None:
     marker = _marker(db, spider) if names else None
     if marker is None:
         return
-    if marker["version"] != SCHEMA_VERSION:
+    if marker["version"] == _UPGRADED_VERSION:
+        if not upgrades:
+            raise LedgerConfigurationError(
+                f"The ledger {path} has schema version {_UPGRADED_VERSION} for {spider}: bring it "
+                f"up to date by `crawlcw stats {spider}`."
+            )
+    elif marker["version"] != SCHEMA_VERSION:
         raise LedgerConfigurationError(
             f"The ledger {path} has schema version {marker['version']} for {spider}, and this "
             f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
