@@ -264,7 +264,8 @@ async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Pat
 
 
 async def test_claims_are_quick_and_outcomes_durable(path: Path):
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    clock = FakeClock()
+    ledger = await SqliteLedger.open(path, "books", clock=clock)
     db = ledger._writer._db
     levels = {}
 
@@ -284,6 +285,11 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path):
     await ledger.renew([second], lease=LEASE)
     await ledger.retry_failed(Selection())
     note("retry_failed")
+    await claimed(ledger)
+    clock.advance(seconds=61)
+    await ledger.renew([second], lease=LEASE)
+    await ledger.claim(await ledger.page(limit=1), worker="b", lease=LEASE, max_lost=1)
+    note("abandon")
     # A power cut ends all processes, and with them what a lease is for.
     await ledger.wake_hosts({"example.com": START})
     note("wake_hosts")

@@ -239,7 +239,9 @@ class SqliteLedger:
     ) -> tuple[list[Lease], int]:
         leases: list[Lease] = []
         abandoned = 0
-        with _transaction(db, durable=False):
+        # To give a task up is an outcome: the crawl may be at its end with it.
+        outcome = any(change.event is Event.ABANDON for _, change in decided)
+        with _transaction(db, durable=outcome):
             for task, change in decided:
                 as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
                 if not self._apply(db, self._sql.claim, _written(task, change), as_read):
