@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Self
 
-from pymongo import UpdateOne
+from pymongo import UpdateOne, WriteConcern
 from pymongo.errors import AutoReconnect, NetworkTimeout
 
 from tests.faults.virtual import Process, Signal, Timeline
@@ -41,6 +41,7 @@ class Command:
     name: str  #: find, update, findAndModify
     collection: str
     statements: tuple[Statement, ...] = ()
+    durable: bool = True
     wanted: Filter | None = None
     order: Sequence[tuple[str, int]] = ()
     skip: int = 0
@@ -77,6 +78,8 @@ class Server:
     def __init__(self, watch: Callable[[Command, Document | None, Document], None]) -> None:
         self.collections: dict[str, dict[Any, Document]] = {}
         self._watch = watch
+        #: What no durable write has followed yet: collection, id, and the document before.
+        self._undurable: list[tuple[str, Any, Document | None]] = []
 
     def documents(self, collection: str) -> dict[Any, Document]:
         return self.collections.setdefault(collection, {})
@@ -126,9 +129,29 @@ class Server:
             documents[key] = updated(before, statement.update)
             reply.matched_count += 1
             reply.modified_count += documents[key] != before
+        if command.durable:
+            # It is on a majority, and so is all that came before it.
+            self._undurable.clear()
+        else:
+            self._undurable.append((command.collection, key, before))
         reply.found = [] if before is None else [dict(before)]
         self._watch(command, before, documents[key])
         return True
+
+    def roll_back(self, share: float) -> list[tuple[Document, Document | None]]:
+        """Forget a share of what was written last, as a new primary may have never had it.
+
+        Returns each document that was, and what it is now.
+        """
+        kept = len(self._undurable) - round(share * len(self._undurable))
+        forgotten, self._undurable = self._undurable[kept:], []
+        changes = []
+        for collection, key, before in reversed(forgotten):
+            documents = self.documents(collection)
+            changes.append((documents.pop(key), before))
+            if before is not None:
+                documents[key] = before
+        return changes
 
 
 def matches(document: Document, wanted: Filter) -> bool:
@@ -206,6 +229,7 @@ class Network:
         trace: Callable[[str, str, object], None],
     ) -> None:
         self.weather = CALM
+        self.away_until = 0.0  #: nothing reaches the server before
         self._timeline = timeline
         self._server = server
         self._chance = chance
@@ -243,6 +267,9 @@ class Network:
     def _arrive(self, command: Command, answered: Signal | None) -> None:
         if answered is None:
             self._trace(command.sender.name, "comes once more", command)
+        elif self._timeline.now < self.away_until:
+            self._break(answered)
+            return
         if command.name == "find":
             self._answer(self._server.find(command), answered)
             return
@@ -267,16 +294,16 @@ class Network:
             if number < len(steps) and self._chance.random() < 0.2:
                 # What others send comes in between.
                 rest = steps[number:]
-                self._timeline.after(
-                    self._latency(), self._proceed, command, rest, reply, answered
-                )
+                self._timeline.after(self._latency(), self._proceed, command, rest, reply, answered)
                 return
         self._answer(reply, answered)
 
     def _answer(self, reply: Reply, answered: Signal | None) -> None:
         if answered is None:
             return
-        if self._chance.random() < self.weather.reply_lost:
+        if self._chance.random() < self.weather.reply_lost or (
+            self._timeline.now < self.away_until
+        ):
             self._break(answered)
             return
         late = self._chance.random() < self.weather.delayed
@@ -291,17 +318,19 @@ class Database:
         self._network = network
         self._process = process
 
-    def get_collection(self, name: str, **_: object) -> "Collection":
-        return Collection(self._network, self._process, name)
+    def get_collection(self, name: str, *, write_concern: WriteConcern) -> "Collection":
+        durable = write_concern.document.get("w") == "majority"
+        return Collection(self._network, self._process, name, durable=durable)
 
 
 class Collection:
     """What the ledger uses of a driver's collection."""
 
-    def __init__(self, network: Network, process: Process, name: str) -> None:
+    def __init__(self, network: Network, process: Process, name: str, *, durable: bool) -> None:
         self.name = name
         self._network = network
         self._process = process
+        self._durable = durable
 
     def find(self, wanted: Filter, projection: object = None) -> "Cursor":
         return Cursor(self._network, self._process, self.name, wanted)
@@ -325,7 +354,8 @@ class Collection:
         return await self._write("update", *statements)
 
     async def _write(self, name: str, *statements: Statement) -> Reply:
-        return await self._network.call(Command(self._process, name, self.name, statements))
+        command = Command(self._process, name, self.name, statements, durable=self._durable)
+        return await self._network.call(command)
 
 
 class Cursor:

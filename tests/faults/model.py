@@ -2,7 +2,8 @@
 
 The processes here are models, and so are the network, the server and the clocks.
 What they send is not: every process has a `MongoLedger`, a `Committer`, a
-`Renewer` and a `LedgerClock` of the product, and decides by `transitions`.
+`Renewer`, a `Quarantine` and a `LedgerClock` of the product, and decides by
+`transitions`.
 A schedule follows from its seed alone: a small site whose pages link to one
 another and fail in all ways, up to four processes that crawl it, and until some
 moment faults: requests and replies that are lost, late or come again an hour
@@ -29,7 +30,7 @@ from functools import cache
 from random import Random
 from typing import Any, TypeVar
 
-from crawlcw import committer, invariants, transitions
+from crawlcw import committer, invariants, quarantine, transitions
 from crawlcw.clock import LedgerClock
 from crawlcw.committer import Committer
 from crawlcw.errors import LedgerUnavailableError, Reason
@@ -39,6 +40,7 @@ from crawlcw.leases import HeldLeases, Renewer
 from crawlcw.ledger import mongo
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Claimed, Committed, Selection
+from crawlcw.quarantine import Quarantine
 from crawlcw.retry import RetryPolicy
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Status, Task
@@ -50,8 +52,9 @@ from tests.ledgers import START, make_task
 T = TypeVar("T")
 
 LEASE = timedelta(seconds=60)
-POLICY = RetryPolicy(max_retry=3, max_lost=3, base=timedelta(seconds=4))
+POLICY = RetryPolicy(max_retry=3, base=timedelta(seconds=4))
 _MOST_PAGES = 15
+_GROUPS_AT_ONCE = 3
 #: As wrong as a clock may be, in seconds.
 _WRONG = 3600.0
 #: From the last fault to the end of the crawl: leases and times of a clock that
@@ -92,6 +95,7 @@ class Plan:
 
     pages: tuple[Content, ...]
     workers: int
+    max_lost: int
     faults_end: float
     weather: Weather = CALM
     kills: int = 0
@@ -99,44 +103,67 @@ class Plan:
     wrong_clocks: int = 0
     stops: int = 0  #: processes that are told to end, and are replaced
     retries: int = 0  #: times that somebody brings back what has failed
+    failovers: int = 0  #: another server takes over, which lacks what was not durable
 
     @property
     def faultless(self) -> bool:
         """Say whether nothing happens that may cost a fetch."""
         deadly = any(content.deadly for content in self.pages)
         return self.weather == CALM and not (
-            self.kills or self.pauses or self.wrong_clocks or deadly
+            self.kills or self.pauses or self.wrong_clocks or self.failovers or deadly
         )
+
+    @property
+    def exact(self) -> bool:
+        """Say whether who has a lease also knows it: processes only crash."""
+        return self.weather == CALM and not (self.pauses or self.wrong_clocks or self.failovers)
+
+    @property
+    def only_replies(self) -> bool:
+        """Say whether all that happens is that replies are lost: the server is always told."""
+        gentle = replace(self, weather=replace(self.weather, reply_lost=0.0))
+        return gentle.faultless
 
 
 def planned(chance: Random) -> Plan:
     """Draw a plan."""
-    kind = chance.choices(("calm", "network", "processes", "clocks", "all"), (2, 5, 4, 3, 6))[0]
-    network, processes, clocks = (kind in (name, "all") for name in ("network", "processes", "clocks"))
+    kinds = {"calm": 2, "replies": 2, "network": 5, "processes": 4, "clocks": 3, "all": 6}
+    (kind,) = chance.choices(list(kinds), kinds.values())
+    network, processes, clocks = (
+        kind in (name, "all") for name in ("network", "processes", "clocks")
+    )
     number = chance.randint(5, _MOST_PAGES)
-    faults_end = chance.uniform(30.0, 400.0)
-    rough = chance.choice((0.01, 0.05, 0.2))
+    faults_end = chance.uniform(20.0, 300.0)
     return Plan(
         pages=tuple(
             _content(chance, n, number, deadly=processes and chance.random() < 0.03)
             for n in range(number)
         ),
         workers=chance.randint(1, 4),
+        max_lost=chance.choice((1, 2, 3, 3, 3)),
         faults_end=faults_end,
-        weather=Weather(
-            request_lost=rough * chance.random(),
-            reply_lost=rough * chance.random(),
-            delayed=rough * chance.random(),
-            repeated=rough * chance.random(),
-            torn=rough * chance.random(),
-        )
-        if network
-        else CALM,
+        weather=_weather(chance, kind),
         kills=chance.randint(0, 5) if processes else 0,
         pauses=chance.randint(0, 5) if processes else 0,
         wrong_clocks=chance.randint(1, 6) if clocks else 0,
         stops=chance.choice((0, 0, 1, 3)),
         retries=chance.choice((0, 0, 0, 1)),
+        failovers=chance.choice((0, 0, 2, 6)) if network else 0,
+    )
+
+
+def _weather(chance: Random, kind: str) -> Weather:
+    rough = chance.choice((0.01, 0.05, 0.2))
+    if kind == "replies":
+        return Weather(reply_lost=rough)
+    if kind not in ("network", "all"):
+        return CALM
+    return Weather(
+        request_lost=rough * chance.random(),
+        reply_lost=rough * chance.random(),
+        delayed=rough * chance.random(),
+        repeated=rough * chance.random(),
+        torn=rough * chance.random(),
     )
 
 
@@ -152,6 +179,10 @@ def _content(chance: Random, number: int, pages: int, *, deadly: bool) -> Conten
     )
 
 
+#: The id of a task, the fence and the token. A failover makes a fence come again.
+Claim = tuple[bytes, int, str]
+
+
 @dataclass(slots=True)
 class Checker:
     """Everything that has happened, and what must hold of it."""
@@ -159,13 +190,15 @@ class Checker:
     plan: Plan
     timeline: Timeline
     buried: set[str] = field(default_factory=set)  #: whose leases somebody may end
-    claims: dict[tuple[bytes, int], str] = field(default_factory=dict)  #: all of them: token
-    handed: set[tuple[bytes, int]] = field(default_factory=set)  #: those that a process knows of
-    settled: dict[tuple[bytes, int], str] = field(default_factory=dict)  #: by their fences: token
+    claims: set[Claim] = field(default_factory=set)
+    handed: set[Claim] = field(default_factory=set)  #: those that a process knows of
+    fetched: set[Claim] = field(default_factory=set)  #: those that a page was fetched under
+    settled: set[Claim] = field(default_factory=set)  #: those whose outcome is recorded
     fetches: Counter[bytes] = field(default_factory=Counter)
-    fetched: set[tuple[bytes, int]] = field(default_factory=set)
     given_back: Counter[bytes] = field(default_factory=Counter)  #: fetched, and released after it
-    lost: Counter[bytes] = field(default_factory=Counter)
+    taken_over: Counter[bytes] = field(default_factory=Counter)
+    forgotten: set[Claim] = field(default_factory=set)  #: in failovers
+    crashed: Counter[bytes] = field(default_factory=Counter)  #: by the page itself
     failed: Counter[bytes] = field(default_factory=Counter)
     finished: Counter[bytes] = field(default_factory=Counter)
     brought_back: Counter[bytes] = field(default_factory=Counter)
@@ -230,19 +263,29 @@ class Checker:
         taken_over = before["status"] == Status.PROCESSING
         if not self.plan.wrong_clocks and due > self.moment() + timedelta(milliseconds=1):
             raise ProtocolError(f"{sender} takes what is not due, though all clocks are right")
-        if after["lost"] != before["lost"] + taken_over:
-            raise ProtocolError(f"lost becomes {after['lost']}")
-        self.lost[task_id] += taken_over
+        self._counted(before, after)
+        self.taken_over[task_id] += taken_over
         if self.plan.faultless and taken_over:
             raise ProtocolError("a lease runs out, though nothing has happened")
         if after["status"] == Status.IGNORED:
-            if after["lost"] != POLICY.max_lost:
+            if after["lost"] != self.plan.max_lost:
                 raise ProtocolError(f"given up after {after['lost']} losses")
             return
-        token = after["lock"]
-        if _worker(token) != sender or token in (before["lock"], self.claims.get((task_id, fence))):
-            raise ProtocolError(f"{sender} claims as {token}")
-        self.claims[task_id, fence] = token
+        claim = task_id, fence, after["lock"]
+        # One that was forgotten may come once more.
+        known = claim in self.claims and claim not in self.forgotten
+        if _worker(claim[2]) != sender or known:
+            raise ProtocolError(f"{sender} claims as {claim[2]}")
+        self.claims.add(claim)
+
+    def _counted(self, before: Document, after: Document) -> None:
+        """A lease that ran out counts where it is the first, or its work had begun."""
+        more = after["lost"] - before["lost"]
+        begun = before.get("begun") == before["fence"]
+        counts = before["status"] == Status.PROCESSING and (not before["lost"] or begun)
+        # Who began with it only after it was paged for the next is not known to that one.
+        if more not in ((0, 1) if counts and begun and before["lost"] else (counts,)):
+            raise ProtocolError(f"lost becomes {after['lost']}")
 
     def _settled(
         self, sender: str, before: Document, after: Document, tasks: dict[bytes, Document]
@@ -250,7 +293,7 @@ class Checker:
         task_id, token, fence = before["_id"], before["lock"], before["fence"]
         if after["settled"] != fence or _worker(token) != sender:
             raise ProtocolError(f"{sender} settles fence {after['settled']}, {token} has {fence}")
-        self.settled[task_id, fence] = token
+        self.settled.add((task_id, fence, token))
         if after["status"] != Status.FINISHED:
             if after["errors"][-1]["message"] != _signed(token, fence):
                 raise ProtocolError("the failure is that of another claim")
@@ -268,17 +311,22 @@ class Checker:
     def _released(self, sender: str, before: Document, after: Document) -> None:
         if _worker(before["lock"]) != sender:
             raise ProtocolError(f"{sender} releases what {before['lock']} holds")
-        key = before["_id"], before["fence"]
-        self.given_back[key[0]] += key in self.fetched
+        claim = before["_id"], before["fence"], before["lock"]
+        self.given_back[claim[0]] += claim in self.fetched
 
     def _renewed(self, sender: str, before: Document, after: Document) -> None:
+        if after == before | {"begun": before["fence"]}:
+            if _worker(before["lock"]) != sender:
+                raise ProtocolError(f"{sender} begins with what {before['lock']} holds")
+            return
         if after != before | {"due": after["due"]}:
             raise ProtocolError("more than the end of a lease is changed")
         holder = _worker(before["lock"])
+        if holder in self.buried:
+            return  # by somebody else, or by itself at its end
         if holder != sender:
-            if holder not in self.buried:
-                raise ProtocolError(f"{sender} changes a lease of {before['lock']}, who lives")
-        elif after["due"] < before["due"]:
+            raise ProtocolError(f"{sender} changes a lease of {before['lock']}, who lives")
+        if after["due"] < before["due"]:
             raise ProtocolError(f"{sender} shortens its lease")
 
     def _brought_back(self, before: Document, after: Document) -> None:
@@ -286,6 +334,13 @@ class Checker:
         if not transitions.retries(Status(before["status"]), _reason(before)):
             raise ProtocolError(f"{before.get('reason')} is brought back")
         self.brought_back[before["_id"]] += 1
+
+    def rolled_back(self, was: Document, now: Document | None) -> None:
+        """Note that a new primary has an older document."""
+        if now is None or was["status"] != Status.PROCESSING:
+            raise ProtocolError("more is forgotten than claims and renewals")
+        if was["fence"] != now["fence"]:
+            self.forgotten.add((was["_id"], was["fence"], was["lock"]))
 
     def _sound(self, found: Document) -> None:
         held = found["status"] == Status.PROCESSING
@@ -295,7 +350,7 @@ class Checker:
             raise ProtocolError(f"status {found['status']}, due {found.get('due')}")
         shown = found | {"items": len(found["items"])} if "items" in found else found
         for violation in invariants.of_task(
-            shown, now=self.moment(), max_retry=POLICY.max_retry, max_lost=POLICY.max_lost
+            shown, now=self.moment(), max_retry=POLICY.max_retry, max_lost=self.plan.max_lost
         ):
             raise ProtocolError(f"{violation.kind}: {violation.detail}")
 
@@ -307,26 +362,28 @@ class Checker:
 
     def told_claimed(self, claimed: Claimed) -> None:
         for lease in claimed.leases:
-            key = lease.task.id, lease.fence
-            if self.claims.get(key) != lease.token:
-                raise ProtocolError(f"{lease.token} is told of a claim that never was: {key}")
-            if key in self.handed:
+            claim = _claim(lease)
+            if claim not in self.claims:
+                raise ProtocolError(f"{lease.token} is told of a claim that never was")
+            if claim in self.handed:
                 raise ProtocolError(f"{lease.token} is handed out twice")
-            self.handed.add(key)
+            self.handed.add(claim)
 
     def told_committed(
         self, settlements: Iterable[Settlement], committed: Committed, tasks: dict[bytes, Document]
     ) -> None:
-        lost = {(lease.task.id, lease.fence) for lease in committed.lost}
+        lost = {_claim(lease) for lease in committed.lost}
         for settlement in settlements:
-            lease = settlement.lease
-            key = lease.task.id, lease.fence
-            recorded = self.settled.get(key) == lease.token
-            if key not in lost and not recorded:
-                raise ProtocolError(f"{lease.token} believes its result recorded, and it is not")
+            claim = _claim(settlement.lease)
+            recorded = claim in self.settled
+            # Where a failover has forgotten the claim, its fence came again: `settled` may
+            # be that of the other claim, which then counts twice in the reports.
+            again = self.plan.failovers and any(claim[:2] == each[:2] for each in self.settled)
+            if claim not in lost and not recorded and not again:
+                raise ProtocolError(f"{claim[2]} believes its result recorded, and it is not")
             # A later outcome hides that there was one: this costs a line in the log.
-            if key in lost and recorded and tasks[key[0]]["settled"] == key[1]:
-                raise ProtocolError(f"{lease.token} believes its result lost, and it is recorded")
+            if claim in lost and recorded and tasks[claim[0]]["settled"] == claim[1]:
+                raise ProtocolError(f"{claim[2]} believes its result lost, and it is recorded")
 
     def told_lost(
         self, leases: Iterable[Lease], lost: set[bytes], tasks: dict[bytes, Document]
@@ -341,10 +398,9 @@ class Checker:
 
     def fetch(self, lease: Lease) -> int:
         """Note that a page is fetched; return how often it was by now."""
-        key = lease.task.id, lease.fence
-        if key in self.fetched:
+        if _claim(lease) in self.fetched:
             raise ProtocolError(f"fetched twice under one claim: {lease.token}")
-        self.fetched.add(key)
+        self.fetched.add(_claim(lease))
         self.fetches[lease.task.id] += 1
         return self.fetches[lease.task.id]
 
@@ -376,16 +432,25 @@ class Checker:
                 raise ProtocolError(f"given up for {found['reason']}")
             if self.plan.faultless:
                 raise ProtocolError("given up, though nothing has happened")
-        spent = self.finished[task_id] + self.failed[task_id] + self.lost[task_id]
-        if self.fetches[task_id] > spent + self.given_back[task_id]:
+        spent = self.finished[task_id] + self.failed[task_id] + self.taken_over[task_id]
+        spent += self.given_back[task_id] + sum(claim[0] == task_id for claim in self.forgotten)
+        if self.fetches[task_id] > spent:
             raise ProtocolError(f"{self.fetches[task_id]} fetches, {spent} claims of them ended")
         rounds = 1 + self.brought_back[task_id]
         if self.failed[task_id] > rounds * POLICY.max_retry:
             raise ProtocolError(f"{self.failed[task_id]} failures")
+        if self.plan.only_replies and self.taken_over[task_id]:
+            raise ProtocolError("a lease runs out, and its holder lives and is heard")
+        if self.plan.exact and self.crashed[task_id] > rounds * self.plan.max_lost:
+            raise ProtocolError(f"{self.crashed[task_id]} crashes")
         if self.plan.faultless and self.fetches[task_id] != (
             self.finished[task_id] + self.failed[task_id]
         ):
             raise ProtocolError("a fetch is repeated, though nothing has happened")
+
+
+def _claim(lease: Lease) -> Claim:
+    return lease.task.id, lease.fence, lease.token
 
 
 def _worker(token: str) -> str:
@@ -463,6 +528,7 @@ class Worker(Process):
         self._insist = Insistence(self).insist
         self._queue: list[Lease] = []
         self._fetching: dict[bytes, Thread] = {}
+        self._done: list[Done] = []
         self._writing = 0
         self._changed = Signal()
         self._committer = Committer(
@@ -481,6 +547,12 @@ class Worker(Process):
             patience=Insistence(self),  # type: ignore[arg-type]
             renew_hosts=self._no_hosts,
             on_lost=self._lost,
+        )
+        self._quarantine = Quarantine(
+            self.ledger,
+            self._held,
+            patience=Insistence(self),  # type: ignore[arg-type]
+            max_lost=schedule.plan.max_lost,
         )
         self.spawn(self._coordinate())
         self.spawn(self._renew())
@@ -549,11 +621,13 @@ class Worker(Process):
         wanted = [task for task in found if task.id not in self._held]
         if not wanted:
             return False
-        if self._chance.random() < 0.1:
-            await self.sleep(self._chance.random() * 20.0)
+        lapsed = any(task.status is Status.PROCESSING for task in wanted)
+        if self._chance.random() < (0.5 if lapsed else 0.1):
+            # What was paged grows old, while who was late may be back.
+            await self.sleep(self._chance.random() * 30.0)
         claimed = await self._insist(
             lambda: self.ledger.claim(
-                wanted, worker=self.name, lease=LEASE, max_lost=POLICY.max_lost
+                wanted, worker=self.name, lease=LEASE, max_lost=self.schedule.plan.max_lost
             )
         )
         self._held.add(claimed.leases)
@@ -569,18 +643,32 @@ class Worker(Process):
 
     async def _work(self, lease: Lease) -> None:
         try:
-            done = await self._fetch(lease)
+            if not await self._quarantine.enter(lease):
+                self._queue.append(lease)
+                return
+            try:
+                done = await self._fetch(lease)
+                self._done.append(done)
+            finally:
+                self._quarantine.leave(lease)
         finally:
             self._held.idle(lease)
             self._fetching.pop(lease.task.id, None)
+            self._write_out()
             self._dispatch()
             self._changed.send()
-        self._writing += 1
-        self.spawn(self._write([done]))
+
+    def _write_out(self) -> None:
+        """Begin with a group, unless enough of them are under way."""
+        if self._done and self._writing < _GROUPS_AT_ONCE:
+            group, self._done = self._done, []
+            self._writing += 1
+            self.spawn(self._write(group))
 
     async def _write(self, group: list[Done]) -> None:
         await self._committer._write(group)
         self._writing -= 1
+        self._write_out()
         self._changed.send()
 
     async def _fetch(self, lease: Lease) -> Done:
@@ -591,6 +679,7 @@ class Worker(Process):
         slow = self._chance.random() < 0.05
         await self.sleep(self._chance.random() * (150.0 if slow else 4.0))
         if content.deadly:
+            self.schedule.checker.crashed[lease.task.id] += 1
             self.timeline.after(0.0, self.schedule.kill, self)
             await Signal()
         signed = _signed(lease.token, lease.fence)
@@ -604,9 +693,7 @@ class Worker(Process):
         now = self.ledger.now()
         links = content.links if isinstance(outcome, Succeeded) else ()
         return Done(
-            tasks=tuple(
-                replace(page(n), due=now, update_time=now, create_time=now) for n in links
-            ),
+            tasks=tuple(replace(page(n), due=now, update_time=now, create_time=now) for n in links),
             settlements=(
                 transitions.settle(
                     lease, outcome, now=now, policy=POLICY, chance=self._chance.random()
@@ -651,11 +738,10 @@ class Schedule:
         self._tracing = tracing
         self._server = Server(self._written)
         self.tasks: dict[bytes, Document] = self._server.documents("books")
-        self.network = Network(
-            self.timeline, self._server, chance=self.chance, trace=self.trace
-        )
+        self.network = Network(self.timeline, self._server, chance=self.chance, trace=self.trace)
         self._workers: list[Worker] = []
-        self._operators = 0
+        self._processes: list[Process] = []
+        self._failovers = self.plan.failovers
 
     def trace(self, actor: str, what: str, subject: object) -> None:
         """Note an event, if anybody wants to read it."""
@@ -664,12 +750,16 @@ class Schedule:
 
     def run(self) -> None:
         """Let everything happen; raises `ProtocolError`."""
-        with virtual(self.timeline, mongo, committer):
+        with virtual(self.timeline, mongo, committer, quarantine):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()
             self.timeline.at(self.plan.faults_end, self._calm)
-            self._until_the_end()
+            try:
+                self._until_the_end()
+            finally:
+                for process in self._processes:
+                    process.kill()
         self.checker.ended(self.tasks)
 
     def _until_the_end(self) -> None:
@@ -700,6 +790,7 @@ class Schedule:
         worker = Worker(self, f"w{len(self._workers) + 1}")
         self.trace(worker.name, "starts", "")
         self._workers.append(worker)
+        self._processes.append(worker)
 
     # --- faults
 
@@ -714,10 +805,12 @@ class Schedule:
             (plan.retries, self._retry_failed),
         ):
             for _ in range(times):
-                self.timeline.at(self.chance.random() * plan.faults_end, strike)
+                # Most of them early, when there is most to do.
+                self.timeline.at(self.chance.random() ** 2 * plan.faults_end, strike)
 
     def _calm(self) -> None:
         self.network.weather = CALM
+        self._failovers = 0
         self.trace("", "the faults end", "")
         for worker in self._living():
             worker.set_clock(0.0)
@@ -746,8 +839,8 @@ class Schedule:
         worker = self._one()
         if worker is None or worker.paused:
             return
-        longer = self.chance.random() < 0.5
-        seconds = self.chance.uniform(60.0, 300.0) if longer else self.chance.random() * 60.0
+        longer = self.chance.random() < 0.3
+        seconds = self.chance.uniform(60.0, 300.0) if longer else self.chance.uniform(5.0, 80.0)
         self.trace(worker.name, f"stands still for {seconds:.1f} s", "")
         worker.pause()
         self.timeline.after(seconds, self._resume, worker)
@@ -773,12 +866,17 @@ class Schedule:
             worker.stop()
             self.timeline.after(self.chance.random() * 30.0, self._start)
 
+    def _fail_over(self) -> None:
+        self.network.away_until = self.timeline.now + self.chance.random() * 15.0
+        self.trace("", "another server takes over", "")
+        for was, now in self._server.roll_back(self.chance.random()):
+            self.trace("", "forgotten:", _difference(was, now) if now else was["_id"])
+            self.checker.rolled_back(was, now)
+
     def _retry_failed(self) -> None:
-        self._operators += 1
-        operator = Process(self.timeline, f"op{self._operators}")
-        ledger = MongoLedger(
-            Database(self.network, operator), "books", clock=self.checker.moment
-        )
+        operator = Process(self.timeline, "op")
+        self._processes.append(operator)
+        ledger = MongoLedger(Database(self.network, operator), "books", clock=self.checker.moment)
 
         async def work() -> None:
             await Insistence(operator).insist(lambda: ledger.retry_failed(Selection()))
@@ -791,6 +889,10 @@ class Schedule:
     def _written(self, command: Command, before: Document | None, after: Document) -> None:
         if command.collection != "books":
             return
+        if not command.durable and self._failovers and self.chance.random() < 0.1:
+            # There is something to be forgotten just now.
+            self._failovers -= 1
+            self.timeline.after(self.chance.random() * 0.05, self._fail_over)
         if self._tracing:
             self.trace(command.sender.name, "does", _difference(before, after))
         self.checker.written(command, before, after, self.tasks)
@@ -805,6 +907,10 @@ def _difference(before: Document | None, after: Document) -> str:
     return " ".join((name, ", ".join(changes) or "nothing"))
 
 
+#: Of a longer list this many are shown.
+_SHOWN = 5
+
+
 def shown(value: object) -> str:
     """Return anything as a short text that a reader can follow."""
     match value:
@@ -813,15 +919,16 @@ def shown(value: object) -> str:
         case datetime():
             return f"{(value - START).total_seconds():.1f}s"
         case Command():
-            parts = [
-                f"{shown(s.wanted)} {shown(s.update)}" for s in value.statements
-            ] or [shown(value.wanted)]
+            parts = [f"{shown(s.wanted)} {shown(s.update)}" for s in value.statements] or [
+                shown(value.wanted)
+            ]
             return f"{value.name} {value.collection} {'; '.join(parts)}"
         case dict():
             inner = ", ".join(f"{name}: {shown(each)}" for name, each in value.items())
             return f"{{{inner}}}"
         case list() | tuple() | set():
-            return f"[{', '.join(shown(each) for each in value)}]"
+            few = [shown(each) for each in list(value)[:_SHOWN]]
+            return f"[{', '.join(few)}{', ...' if len(value) > _SHOWN else ''}]"
     return str(value)
 
 

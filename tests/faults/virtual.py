@@ -190,8 +190,29 @@ class Process:
             self.timeline.after(0.0, thread.step)
 
 
+class Event:
+    """An event as asyncio and anyio have it."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Signal] = []
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+        for signal in self._waiting:
+            signal.send()
+
+    async def wait(self) -> None:
+        if not self._set:
+            signal = Signal()
+            self._waiting.append(signal)
+            await signal
+
+
 class Concurrency:
-    """What the product uses of asyncio, on a timeline."""
+    """What the product uses of asyncio and anyio, on a timeline."""
+
+    Event = Event
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -206,11 +227,24 @@ class Concurrency:
         outcomes = [self.create_task(coroutine) for coroutine in coroutines]
         return [await outcome for outcome in outcomes]
 
+    async def checkpoint(self) -> None:
+        passed = Signal()
+        self._timeline.after(0.0, passed.send)
+        await passed
+
 
 @contextmanager
 def virtual(timeline: Timeline, *modules: ModuleType) -> Iterator[None]:
-    """Let *modules* use the timeline where they would use asyncio."""
+    """Let *modules* use the timeline where they would use asyncio or anyio."""
+    concurrency = Concurrency(timeline)
+    stands_for = {
+        "asyncio": concurrency,
+        "anyio": concurrency,
+        "checkpoint": concurrency.checkpoint,
+    }
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
-            patch.setattr(module, "asyncio", Concurrency(timeline))
+            for name, replacement in stands_for.items():
+                if hasattr(module, name):
+                    patch.setattr(module, name, replacement)
         yield
