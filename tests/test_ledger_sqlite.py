@@ -288,7 +288,8 @@ class Disk:
 
 async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: pytest.MonkeyPatch):
     disk = Disk(path, monkeypatch)
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    clock = FakeClock()
+    ledger = await SqliteLedger.open(path, "books", clock=clock)
     durable = {"open": disk.has_everything()}
 
     def note(operation: str) -> None:
@@ -306,6 +307,10 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
     note("release")
     await ledger.retry_failed(Selection())
     note("retry_failed")
+    await claimed(ledger)
+    clock.advance(seconds=61)
+    await ledger.claim(await ledger.page(limit=1), worker="b", lease=LEASE, max_lost=1)
+    note("abandon")
     # A power cut ends all processes, and with them what a lease is for.
     await ledger.wake_hosts({"new.example": START})
     note("wake_hosts")

@@ -397,9 +397,12 @@ class MongoLedger:
             "fence": task.fence,
             "due": {"$lte": now},
         }
+        # To give a task up is an outcome: after it a crawl may be at its end, and
+        # nobody is left to repeat what a failover took back.
+        collection = self._tasks if change.due is not None else self._durable
         try:
             with _mapped():
-                found = await self._tasks.find_one_and_update(
+                found = await collection.find_one_and_update(
                     guard, _claim(change), projection={"_id": 1}, hint="_id_"
                 )
         except LedgerUnavailableError as error:

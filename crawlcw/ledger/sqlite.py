@@ -259,11 +259,13 @@ class SqliteLedger:
         return Claimed(leases=tuple(leases), missed=missed, abandoned=abandoned)
 
     def _claim(
-        self, db: sqlite3.Connection, decided: Sequence[tuple[Task, Change]], now: int
+        self, db: _Database, decided: Sequence[tuple[Task, Change]], now: int
     ) -> tuple[list[Lease], int]:
         leases: list[Lease] = []
         abandoned = 0
-        with _transaction(db):
+        # To give a task up is an outcome: the crawl may be at its end with it.
+        outcome = any(change.event is Event.ABANDON for _, change in decided)
+        with _durable_transaction(db) if outcome else _transaction(db):
             for task, change in decided:
                 as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
                 if not self._apply(db, self._sql.claim, _written(task, change), as_read):

@@ -1,0 +1,400 @@
+"""A document store in virtual time, behind a network that loses, delays and repeats.
+
+It understands what the ledger on MongoDB sends, and promises as little as a
+server does: a write of one document is atomic, a command of many is not.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Self
+
+from pymongo import UpdateOne, WriteConcern
+from pymongo.errors import AutoReconnect, NetworkTimeout
+
+from tests.faults.virtual import Process, Signal, Timeline
+
+Document = dict[str, Any]
+Filter = Mapping[str, Any]
+
+#: Seconds until a driver gives a command up, as `timeoutMS`.
+TIMEOUT = 10.0
+_MISSING = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One update of a command."""
+
+    wanted: Filter
+    update: Mapping[str, Any]
+    many: bool = False
+    upsert: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What a process sends to the server."""
+
+    sender: Process
+    name: str  #: find, update, findAndModify
+    collection: str
+    statements: tuple[Statement, ...] = ()
+    durable: bool = True
+    wanted: Filter | None = None
+    order: Sequence[tuple[str, int]] = ()
+    skip: int = 0
+    limit: int = 0
+
+
+@dataclass(slots=True)
+class Reply:
+    """What comes back."""
+
+    matched_count: int = 0
+    modified_count: int = 0
+    upserted_count: int = 0
+    found: Sequence[Document] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weather:
+    """How likely something happens to a message, from 0 to 1."""
+
+    request_lost: float = 0.0
+    reply_lost: float = 0.0
+    delayed: float = 0.0
+    repeated: float = 0.0  #: delivered once more, much later
+    torn: float = 0.0  #: the server stops halfway
+
+
+CALM = Weather()
+
+
+class Server:
+    """The collections, and who looks on at every write."""
+
+    def __init__(self, watch: Callable[[Command, Document | None, Document], None]) -> None:
+        self.collections: dict[str, dict[Any, Document]] = {}
+        self._watch = watch
+        #: What no durable write has followed yet: collection, id, and the document before.
+        self._undurable: list[tuple[str, Any, Document | None]] = []
+
+    def documents(self, collection: str) -> dict[Any, Document]:
+        return self.collections.setdefault(collection, {})
+
+    def find(self, command: Command) -> Reply:
+        assert command.wanted is not None
+        found = list(self._matching(command.collection, command.wanted))
+        for name, direction in reversed(command.order):
+            found.sort(key=lambda each: each[name], reverse=direction < 0)
+        end = command.skip + command.limit if command.limit else None
+        return Reply(found=[dict(each) for each in found[command.skip : end]])
+
+    def steps(self, command: Command) -> list[tuple[Statement, Any]]:
+        """Return what is to be done one by one: statements, and of which document each."""
+        return [
+            (statement, key)
+            for statement in command.statements
+            for key in self._keys(command.collection, statement)
+        ]
+
+    def _keys(self, collection: str, statement: Statement) -> list[Any]:
+        if statement.many:
+            return [each["_id"] for each in self._matching(collection, statement.wanted)]
+        return [statement.wanted["_id"]]
+
+    def _matching(self, collection: str, wanted: Filter) -> Iterator[Document]:
+        documents = self.documents(collection)
+        identity = wanted.get("_id")
+        if isinstance(identity, bytes | str):
+            chosen = [documents[identity]] if identity in documents else []
+        else:
+            chosen = list(documents.values())
+        return (each for each in chosen if matches(each, wanted))
+
+    def apply(self, command: Command, step: tuple[Statement, Any], reply: Reply) -> bool:
+        """Do one atomic write, if the document is there and still matches; say whether."""
+        statement, key = step
+        documents = self.documents(command.collection)
+        before = documents.get(key)
+        if before is None and statement.upsert:
+            inserted = {"_id": key, **statement.update.get("$setOnInsert", {})}
+            documents[key] = updated(inserted, statement.update)
+            reply.upserted_count += 1
+        elif before is None or not matches(before, statement.wanted):
+            return False
+        else:
+            documents[key] = updated(before, statement.update)
+            reply.matched_count += 1
+            reply.modified_count += documents[key] != before
+        if command.durable:
+            # It is on a majority, and so is all that came before it.
+            self._undurable.clear()
+        else:
+            self._undurable.append((command.collection, key, before))
+        reply.found = [] if before is None else [dict(before)]
+        self._watch(command, before, documents[key])
+        return True
+
+    def roll_back(self, share: float) -> list[tuple[Document, Document | None]]:
+        """Forget a share of what was written last, as a new primary may have never had it.
+
+        Returns each document that was, and what it is now.
+        """
+        kept = len(self._undurable) - round(share * len(self._undurable))
+        forgotten, self._undurable = self._undurable[kept:], []
+        changes = []
+        for collection, key, before in reversed(forgotten):
+            documents = self.documents(collection)
+            changes.append((documents.pop(key), before))
+            if before is not None:
+                documents[key] = before
+        return changes
+
+
+def matches(document: Document, wanted: Filter) -> bool:
+    """Say whether a document is one of those that a filter wants."""
+    for name, condition in wanted.items():
+        if name == "$or":
+            if not any(matches(document, each) for each in condition):
+                return False
+        elif isinstance(condition, dict):
+            value = document.get(name, _MISSING)
+            if not all(_holds(value, *each) for each in condition.items()):
+                return False
+        elif document.get(name) != condition:
+            return False
+    return True
+
+
+def _holds(value: Any, operator: str, operand: Any) -> bool:
+    there = value is not _MISSING and value is not None
+    match operator:
+        case "$in":
+            return value in operand
+        case "$lte":
+            return there and value <= operand
+        case "$lt":
+            return there and value < operand
+        case "$gte":
+            return there and value >= operand
+        case "$gt":
+            return there and value > operand
+        case "$ne":
+            return (None if value is _MISSING else value) != operand
+        case "$exists":
+            return (value is not _MISSING) == operand
+        case "$regex":
+            return isinstance(value, str) and re.search(operand, value) is not None
+    raise NotImplementedError(operator)
+
+
+def updated(before: Document, update: Mapping[str, Any]) -> Document:
+    """Return what an update makes of a document."""
+    after = dict(before)
+    for operator, values in update.items():
+        match operator:
+            case "$set":
+                after.update(values)
+            case "$unset":
+                for name in values:
+                    after.pop(name, None)
+            case "$inc":
+                for name, number in values.items():
+                    after[name] = after.get(name, 0) + number
+            case "$max":
+                for name, value in values.items():
+                    after[name] = max(after[name], value) if name in after else value
+            case "$push":
+                for name, pushed in values.items():
+                    after[name] = [*after.get(name, ()), *pushed["$each"]][pushed["$slice"] :]
+            case "$setOnInsert":
+                pass
+            case _:
+                raise NotImplementedError(operator)
+    return after
+
+
+class Network:
+    """Between the processes and the server."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        server: Server,
+        *,
+        chance: Random,
+        trace: Callable[[str, str, object], None],
+    ) -> None:
+        self.weather = CALM
+        self.away_until = 0.0  #: nothing reaches the server before
+        self._timeline = timeline
+        self._server = server
+        self._chance = chance
+        self._trace = trace
+
+    async def call(self, command: Command) -> Reply:
+        """Send a command and wait for its reply; raises what a driver raises."""
+        timeline, chance, weather = self._timeline, self._chance.random, self.weather
+        answered = Signal()
+        timeline.after(TIMEOUT, answered.fail, NetworkTimeout("timed out"))
+        delay = self._latency()
+        if chance() < weather.delayed:
+            delay = chance() * 4.0 * TIMEOUT
+        lost = chance() < weather.request_lost
+        sender = command.sender.name
+        self._trace(sender, "sends (lost)" if lost else "sends", command)
+        if lost:
+            self._break(answered)
+        else:
+            timeline.after(delay, self._arrive, command, answered)
+        if chance() < weather.repeated:
+            late = chance() * (TIMEOUT, 300.0, 3600.0)[int(chance() * 3)]
+            timeline.after(delay + late, self._arrive, command, None)
+        reply: Reply = await answered
+        return reply
+
+    def _latency(self) -> float:
+        return 0.001 + 0.01 * self._chance.random()
+
+    def _break(self, answered: Signal) -> None:
+        """Let the sender know at once that the connection is gone, or not at all."""
+        if self._chance.random() < 0.5:
+            self._timeline.after(self._latency(), answered.fail, AutoReconnect("closed"))
+
+    def _arrive(self, command: Command, answered: Signal | None) -> None:
+        if answered is None:
+            self._trace(command.sender.name, "comes once more", command)
+        elif self._timeline.now < self.away_until:
+            self._break(answered)
+            return
+        if command.name == "find":
+            self._answer(self._server.find(command), answered)
+            return
+        steps = self._server.steps(command)
+        if len(steps) > 1 and self._chance.random() < self.weather.torn:
+            steps = steps[: int(self._chance.random() * len(steps))]
+            if answered is not None:
+                self._break(answered)
+            answered = None
+        self._proceed(command, steps, Reply(), answered)
+
+    def _proceed(
+        self,
+        command: Command,
+        steps: list[tuple[Statement, Any]],
+        reply: Reply,
+        answered: Signal | None,
+    ) -> None:
+        for number, step in enumerate(steps, 1):
+            if not self._server.apply(command, step, reply):
+                self._trace(command.sender.name, "has no effect on", step[1])
+            if number < len(steps) and self._chance.random() < 0.2:
+                # What others send comes in between.
+                rest = steps[number:]
+                self._timeline.after(self._latency(), self._proceed, command, rest, reply, answered)
+                return
+        self._answer(reply, answered)
+
+    def _answer(self, reply: Reply, answered: Signal | None) -> None:
+        if answered is None:
+            return
+        if self._chance.random() < self.weather.reply_lost or (
+            self._timeline.now < self.away_until
+        ):
+            self._break(answered)
+            return
+        late = self._chance.random() < self.weather.delayed
+        delay = self._chance.random() * 2.0 * TIMEOUT if late else self._latency()
+        self._timeline.after(delay, answered.send, reply)
+
+
+class Database:
+    """The server as the driver of one process shows it."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network = network
+        self._process = process
+
+    def get_collection(self, name: str, *, write_concern: WriteConcern) -> "Collection":
+        durable = write_concern.document.get("w") == "majority"
+        return Collection(self._network, self._process, name, durable=durable)
+
+
+class Collection:
+    """What the ledger uses of a driver's collection."""
+
+    def __init__(self, network: Network, process: Process, name: str, *, durable: bool) -> None:
+        self.name = name
+        self._network = network
+        self._process = process
+        self._durable = durable
+
+    def find(self, wanted: Filter, projection: object = None) -> "Cursor":
+        return Cursor(self._network, self._process, self.name, wanted)
+
+    async def find_one_and_update(
+        self, wanted: Filter, update: Mapping[str, Any], **_: object
+    ) -> Document | None:
+        reply = await self._write("findAndModify", Statement(wanted, update))
+        return reply.found[0] if reply.matched_count else None
+
+    async def update_one(self, wanted: Filter, update: Mapping[str, Any], **_: object) -> Reply:
+        return await self._write("update", Statement(wanted, update))
+
+    async def update_many(self, wanted: Filter, update: Mapping[str, Any], **_: object) -> Reply:
+        return await self._write("update", Statement(wanted, update, many=True))
+
+    async def bulk_write(self, writes: Sequence[UpdateOne], **_: object) -> Reply:
+        statements = (
+            Statement(write._filter, write._doc, upsert=bool(write._upsert)) for write in writes
+        )
+        return await self._write("update", *statements)
+
+    async def _write(self, name: str, *statements: Statement) -> Reply:
+        command = Command(self._process, name, self.name, statements, durable=self._durable)
+        return await self._network.call(command)
+
+
+class Cursor:
+    """A query, which is sent when its rows are asked for."""
+
+    def __init__(self, network: Network, process: Process, name: str, wanted: Filter) -> None:
+        self._network = network
+        self._process = process
+        self._name = name
+        self._wanted = wanted
+        self._order: Sequence[tuple[str, int]] = ()
+        self._skip = self._limit = 0
+
+    def sort(self, order: Sequence[tuple[str, int]]) -> Self:
+        self._order = order
+        return self
+
+    def skip(self, number: int) -> Self:
+        self._skip = number
+        return self
+
+    def limit(self, number: int) -> Self:
+        self._limit = number
+        return self
+
+    def hint(self, _: str) -> Self:
+        return self
+
+    def batch_size(self, _: int) -> Self:
+        return self
+
+    async def to_list(self, _: int | None) -> list[Document]:
+        command = Command(
+            self._process,
+            "find",
+            self._name,
+            wanted=self._wanted,
+            order=self._order,
+            skip=self._skip,
+            limit=self._limit,
+        )
+        return list((await self._network.call(command)).found)

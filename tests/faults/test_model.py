@@ -1,0 +1,203 @@
+"""The protocol holds in every schedule of the model, and without any one protection it does not.
+
+Some guards of the ledger could be removed and the model would find nothing, since
+another one says the same. A token is new for every claim: MINE would do with the
+lock alone, and a renewal without the status. The lock, in turn, is what makes a
+claim certain where a failover has brought its fence again. And `due` becomes
+later only where the fence rises, so a batch of claims, which has each task's
+fence and takes nothing over, need not test `due`.
+"""
+
+import importlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.docs import REPOSITORY
+from tests.faults import model
+from tests.faults.model import Schedule
+from tests.faults.mutants import MUTANTS, Edit
+
+SCHEDULES = 3_200
+SCHEDULES_OF_A_SOAK = 100_000
+SHARDS = 8
+#: Without a protection one of so many schedules fails.
+ENOUGH = 2_000
+_LEDGER = "crawlcw.ledger.mongo"
+_RECORDED = "if settled.get(lease.task.id) != lease.fence"
+
+#: Large items are not part of the model.
+WITHOUT = {
+    mutant.name: mutant.edits for mutant in MUTANTS if mutant.name != "no-fence-on-oversize-items"
+}
+WITHOUT |= {
+    name: (Edit(module, function, *changes),)
+    for name, module, function, *changes in (
+        (
+            "claim-ignores-the-fence",
+            _LEDGER,
+            "MongoLedger._claim_one",
+            ('"fence": task.fence,', ""),
+        ),
+        (
+            "claim-ignores-the-status",
+            _LEDGER,
+            "MongoLedger._claim_one",
+            ('"status": int(task.status),', ""),
+        ),
+        (
+            "claim-not-answered-is-forgotten",
+            _LEDGER,
+            "MongoLedger._claim_one",
+            ("self._doubt(task, token)", ""),
+        ),
+        (
+            "giving-up-is-not-durable",
+            _LEDGER,
+            "MongoLedger._claim_one",
+            ("self._tasks if change.due is not None else self._durable", "self._tasks"),
+        ),
+        (
+            "adopting-sets-its-own-end",
+            _LEDGER,
+            "MongoLedger._resolve_unsure",
+            ('{"$max": ', '{"$set": '),
+        ),
+        (
+            "renewal-ignores-the-lock",
+            _LEDGER,
+            "_locked",
+            ('"lock": {"$in": list(set(tokens))},', ""),
+        ),
+        ("commit-ignores-the-lock", _LEDGER, "_mine", ('"lock": lease.token,', "")),
+        (
+            "commit-is-not-durable",
+            _LEDGER,
+            "MongoLedger._write",
+            ("self._durable.bulk_write", "self._tasks.bulk_write"),
+        ),
+        (
+            "adding-is-not-durable",
+            _LEDGER,
+            "MongoLedger._add",
+            ("self._durable.bulk_write", "self._tasks.bulk_write"),
+        ),
+        ("adding-overwrites", _LEDGER, "_insertion", ('"$setOnInsert"', '"$set"')),
+        (
+            "what-was-not-matched-was-recorded",
+            _LEDGER,
+            "MongoLedger._not_settled",
+            (_RECORDED, "if lease.task.id not in settled"),
+        ),
+        ("what-was-not-matched-was-lost", _LEDGER, "MongoLedger._not_settled", (_RECORDED, "")),
+        (
+            "retry-failed-resets-what-it-saw",
+            _LEDGER,
+            "MongoLedger._reset",
+            ('{"_id": {"$in": ids}, **chosen}', '{"_id": {"$in": ids}}'),
+        ),
+        (
+            "links-are-known-before-they-are-there",
+            "crawlcw.committer",
+            "Committer._add",
+            ("    added: Added = await", "    self._known.add(fresh)\n    added: Added = await"),
+        ),
+        (
+            "work-begins-unwritten",
+            "crawlcw.quarantine",
+            "Quarantine.enter",
+            ("await self._patience.insist(lambda: self._ledger.begin(lease))", "True"),
+        ),
+    )
+}
+
+
+@contextmanager
+def without(protection: str) -> Iterator[None]:
+    """Remove a protection for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        for edit in WITHOUT[protection]:
+            owner, name = edit._place(importlib.import_module(edit._module))
+            # It is put back as it was when the context ends.
+            patch.setattr(owner, name, getattr(owner, name))
+            edit.apply()
+        yield
+
+
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_the_protocol_holds_in_every_schedule(request: pytest.FixtureRequest, shard: int):
+    soak = request.config.getoption("--soak", default=False)
+    schedules = SCHEDULES_OF_A_SOAK if soak else SCHEDULES
+
+    failure = model.first_failure(range(shard, schedules, SHARDS))
+
+    assert failure is None, failure
+
+
+@pytest.mark.parametrize("protection", WITHOUT)
+def test_without_a_protection_it_does_not_hold(protection: str):
+    with without(protection):
+        assert model.first_failure(range(ENOUGH)) is not None
+
+
+def test_a_schedule_that_fails_says_how_it_came_to_it():
+    with without("commit-tests-status-only"):
+        failure = model.first_failure(range(ENOUGH))
+
+    assert failure is not None
+    first, *events, end, again = failure.splitlines()
+    seed = again.rpartition(" ")[2]
+    assert first.startswith(f"seed {seed}: Plan(pages=(Content(")
+    assert again == f"again: python -m tests.faults.model {seed}"
+    assert any("w1 sends update books {_id: page 0" in event for event in events)
+    assert end.startswith("ProtocolError: ")
+
+
+def test_a_seed_is_the_same_schedule_in_every_process():
+    seed = 7  # of many processes and faults
+
+    def told(hashing: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "tests.faults.model", str(seed)],
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTHONHASHSEED": hashing},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    one, other = told("1"), told("2")
+
+    assert one == other
+    assert "everything holds" in one
+
+
+def test_the_schedules_have_something_of_everything():
+    """A model in which nothing happens proves nothing."""
+    happened: Counter[str] = Counter()
+    schedules = 300
+    with model.quiet():
+        for seed in range(schedules):
+            schedule = Schedule(seed)
+            schedule.run()
+            checker = schedule.checker
+            happened["faultless"] += schedule.plan.faultless
+            happened["finished"] += checker.finished.total()
+            happened["failed"] += checker.failed.total()
+            happened["taken over"] += checker.taken_over.total()
+            happened["begun again"] += sum("begun" in each for each in schedule.tasks.values())
+            happened["brought back"] += checker.brought_back.total()
+            happened["claims that nobody knows of"] += len(checker.claims - checker.handed)
+            happened["forgotten in failovers"] += len(checker.forgotten)
+            happened["given up for its losses"] += sum(
+                each.get("reason") == "crashed-worker" for each in schedule.tasks.values()
+            )
+
+    assert happened["finished"] > 4 * schedules
+    assert min(happened.values()) >= 10, happened
