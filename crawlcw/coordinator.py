@@ -288,7 +288,10 @@ class Coordinator:
 
     def _is_hungry(self, host: HeldHost) -> bool:
         serving = not (host.leaving or host.busy)
-        return host.look and serving and self._lanes.is_hungry(host.name)
+        if not (host.look and serving and self._lanes.is_hungry(host.name)):
+            return False
+        # Nothing can be begun with before its lease is renewed.
+        return self._lanes.may_ask(host.name, now=time.monotonic())
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
