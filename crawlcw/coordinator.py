@@ -6,6 +6,8 @@ than on a timer, at most twice as many as there are fetchers, and hands them out
 as their hosts' turns come. Hosts without work go back, and so do those whose
 slice is over while others wait. It sleeps until something changes or the next
 task is due; and it ends when the ledger has nothing that ever will be due.
+After an outage of the ledger it leaves leases that ran out meanwhile to their
+holders for a while.
 """
 
 import asyncio
@@ -28,7 +30,7 @@ from crawlcw.presence import Presence
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.stats import Stats
-from crawlcw.task import Lease, Task
+from crawlcw.task import Lease, Status, Task
 from crawlcw.tenures import Tenures
 
 _SHORTEST_IDLE = 0.05
@@ -46,6 +48,10 @@ _A_FEW = 8
 _MOST_HELD = 4
 #: Seconds without work until an idle process looks for lost wake-ups.
 _SWEEP_FROM = 0.8
+#: Seconds between two looks at a host of which leases are spared.
+_SPARE_PAUSE = 1.0
+#: While leases are spared, so many more tasks are looked at: they are due before all others.
+_MOST_SPARED = 1_000
 #: Seconds without a host until a worker says that it wants some.
 _HUNGRY_FROM = 0.1
 
@@ -288,7 +294,10 @@ class Coordinator:
 
     def _is_hungry(self, host: HeldHost) -> bool:
         serving = not (host.leaving or host.busy)
-        return host.look and serving and self._lanes.is_hungry(host.name)
+        if not (host.look and serving and self._lanes.is_hungry(host.name)):
+            return False
+        # Nothing can be begun with before its lease is renewed.
+        return self._lanes.may_ask(host.name, now=time.monotonic())
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
@@ -321,17 +330,18 @@ class Coordinator:
         self, asked: list[HeldHost], room: int, share: int, background: anyio.abc.TaskGroup
     ) -> None:
         names = [host.name for host in asked]
-        limit = min(room, sum(self._helping(host, share) for host in asked))
+        limit = min(room, sum(self._helping(host, share) for host in asked)) + self._spareable()
         now = time.monotonic()
         for host in asked:
             host.fed = now
             # What is added from here on may be missing in the page.
             host.look = False
         page = await self._patience.insist(lambda: self._ledger.page(limit=limit, hosts=names))
+        spared = self._spared(page)
         found: dict[str, list[Task]] = {}
         for task in page:
             # A lease of ours that ran out during an outage shows up again.
-            if task.id not in self._held:
+            if task.id not in self._held and task.id not in spared:
                 found.setdefault(task.host, []).append(task)
         whole = len(page) == limit
         wanted: list[Task] = []
@@ -349,7 +359,38 @@ class Coordinator:
         if whole and found:
             for host in asked:
                 host.look = True
+        for host in asked:
+            # Spared tasks may have taken the place of any other's.
+            if spared and (whole or host.name in spared.values()) and not host.busy:
+                host.busy = host.look = True
+                background.start_soon(self._look_later, host)
         await self._claim_all(wanted)
+
+    def _spareable(self) -> int:
+        """Return how many tasks of a page may be there in vain."""
+        return 0 if self._patience.spared_since(self._ledger.now()) is None else _MOST_SPARED
+
+    def _spared(self, page: Iterable[Task]) -> dict[bytes, str]:
+        """Return the tasks, and their hosts, that are left to their holders after an outage."""
+        since = self._patience.spared_since(self._ledger.now())
+        if since is None:
+            return {}
+        return {
+            task.id: task.host
+            for task in page
+            if task.status is Status.PROCESSING
+            and task.id not in self._held
+            and task.due is not None
+            and task.due >= since
+        }
+
+    async def _look_later(self, host: HeldHost) -> None:
+        """Let a host rest, for it is neither to be asked about on and on nor to be released."""
+        try:
+            await anyio.sleep(_SPARE_PAUSE)
+        finally:
+            host.busy = False
+        self._changed.set()
 
     async def _claim_all(self, wanted: list[Task]) -> None:
         for start in range(0, len(wanted), self._claims_at_once):
@@ -382,7 +423,10 @@ class Coordinator:
         """Take part in hosts that are shared; return whether the ledger is drained."""
         if self._frontier.may_share:
             room = self._room()
-            page = await self._patience.insist(lambda: self._ledger.page(limit=self._prefetch))
+            limit = self._prefetch + self._spareable()
+            page = await self._patience.insist(lambda: self._ledger.page(limit=limit))
+            spared = self._spared(page)
+            page = [task for task in page if task.id not in spared]
             await self._visit({task.host: task.url for task in page})
             if self._shuffles:
                 random.shuffle(page)

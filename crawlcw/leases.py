@@ -119,8 +119,13 @@ class Renewer:
 
     async def run(self) -> None:
         """Renew until cancelled."""
+        every = self._lease.total_seconds() / 3
+        began = anyio.current_time()
         while True:
-            await anyio.sleep(self._lease.total_seconds() / 3)
+            # What took long, because the ledger was away, is not added to the pause:
+            # others spare leases that ran out meanwhile only for a while.
+            await anyio.sleep_until(began + every)
+            began = anyio.current_time()
             await self._patience.insist(self._renew)
             await self._patience.insist(self._renew_hosts)
             await self._release_strays()

@@ -109,8 +109,12 @@ class Tenures:
             lambda: self._ledger.lease_hosts(worker=self._worker, limit=room, lease=self._lease)
         )
         for lease in leases:
-            # Asked for at *now*: the lease may not be counted on for longer.
-            self._frontier.begin(lease, now=time.monotonic(), asked=now)
+            # The question may have been asked again and again, and the lease be
+            # one of the first time.
+            left = lease.expires - self._ledger.now()
+            past = max(0.0, (self._lease - left).total_seconds())
+            now = time.monotonic()
+            self._frontier.begin(lease, now=now, asked=now - past)
         if leases:
             self._presence.hunger(False)
         return bool(leases)
@@ -129,6 +133,8 @@ class Tenures:
                 self._frontier.renewed(name, asked=asked, now=time.monotonic())
             elif self._frontier.owns(name) and self._frontier[name].lease == lease:
                 self._lose(name)
+        # Of some it may not have been sure any more that they may be asked.
+        self._on_change()
 
     def _lose(self, name: str) -> None:
         logger.warning(

@@ -73,7 +73,8 @@ class Store:
         return self._of_mongodb() if self.url.startswith("mongodb") else self._of_sqlite()
 
     def _of_mongodb(self) -> list[Row]:
-        with pymongo.MongoClient(self.url) as client:
+        # Who looks at it is not in the hurry in which a crawl may be.
+        with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
             found = list(client.get_default_database()[self.spider].find())
         return [_row(each, len(each.get("items") or ())) for each in found]
 
@@ -87,7 +88,7 @@ class Store:
     def owners(self) -> dict[str, str]:
         """Return the hosts that are leased, and the token of each lease."""
         if self.url.startswith("mongodb"):
-            with pymongo.MongoClient(self.url) as client:
+            with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
                 hosts = client.get_default_database()[f"{self.spider}.hosts"]
                 return {each["_id"]: each["owner"] for each in hosts.find({"owner": {"$ne": None}})}
         with _reading(self.url) as database:

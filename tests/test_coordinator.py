@@ -2,18 +2,19 @@
 
 import asyncio
 import selectors
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from crawlcw import coordinator, openings, tenures
+from crawlcw import coordinator, openings, patience, tenures
 from crawlcw.coordinator import Coordinator
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.frontier import Frontier
 from crawlcw.hosts import HostLease
 from crawlcw.leases import HeldLeases
@@ -78,6 +79,7 @@ class Counted(SqliteLedger):
         ledger.asked: list[tuple[str, float]] = []
         ledger.claimed: set[bytes] = set()
         ledger.most = 0
+        ledger.away = (0.0, 0.0)
         for connection in (ledger._writer, ledger._reader):
             connection.run = _noticed(connection.run)
         return ledger
@@ -86,7 +88,11 @@ class Counted(SqliteLedger):
         found = super().__getattribute__(name)
         if name in ASKED:
             asked = super().__getattribute__("asked")
-            asked.append((name, asyncio.get_running_loop().time()))
+            now = asyncio.get_running_loop().time()
+            asked.append((name, now))
+            first, last = self.away
+            if first <= now - self.began < last:
+                return _away
         return found
 
     async def add(self, tasks: Sequence[Task]) -> Added:
@@ -100,6 +106,10 @@ class Counted(SqliteLedger):
         self.claimed |= {lease.task.id for lease in claimed.leases}
         self.most = max(self.most, len(self.claimed))
         return claimed
+
+
+async def _away(*args: Any, **options: Any) -> None:
+    raise LedgerUnavailableError("away")
 
 
 #: What a coordinator asks its ledger while it looks for work.
@@ -167,7 +177,7 @@ class Around:
             robots=Robots(web, self.settings, clock=loop.time, now=ledger.now),
             held=self.held,
             stats=self.stats,
-            patience=Patience(timedelta(minutes=1)),
+            patience=Patience(timedelta(minutes=10)),
             presence=Presence(ledger, "a", self.stats, lease=self.settings.lease),
             worker="a",
         )
@@ -223,7 +233,7 @@ def quickly(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        for module in (coordinator, openings, tenures):
+        for module in (coordinator, openings, patience, tenures):
             monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await Counted.opened(path / "ledger.db")
         try:
@@ -428,6 +438,130 @@ def test_a_dead_workers_task_is_taken_when_its_lease_has_run_out(
 
         ((time, _),) = around.starts
         assert 59 <= time - began <= 90, "within one and a half leases"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
+    """Run a crawl on ten tasks of another worker, on a ledger that is away for a while.
+
+    Returns when which page was begun with.
+    """
+
+    def outage(
+        *,
+        away: tuple[float, float],
+        begins: float = 0.0,
+        back: float | None = None,
+        lost: int,
+        **settings: Any,
+    ) -> dict[str, float]:
+        """The other one's leases end at 60 s; where it comes *back* it goes on with them."""
+        begun: dict[str, float] = {}
+
+        async def main(ledger: Counted) -> None:
+            await ledger.add(make_tasks(10))
+            claim = {"worker": "b", "lease": timedelta(seconds=60), "max_lost": 3}
+            leases = (await ledger.claim(await ledger.page(limit=10), **claim)).leases
+            if settings.get("per_host_concurrency") == 0:
+                await ledger.lease_hosts(worker="b", limit=1, lease=timedelta(hours=1))
+            await ledger.add([make_task("http://example.com/other", due=_at(away[1]))])
+            await asyncio.sleep(begins)
+            ledger.away = away
+            around = Around(ledger, **settings)
+            running = asyncio.create_task(around.until_it_ends())
+            if back is not None:
+                await asyncio.sleep(back)
+                await ledger.renew(leases, lease=timedelta(seconds=60))
+                await asyncio.sleep(20)
+                await ledger.commit([success(ledger, lease) for lease in leases])
+
+            assert await running == "drained"
+
+            begun.update((url[19:], time - ledger.began) for time, url in around.starts)
+            records = [await ledger.get(lease.task.id) for lease in leases]
+            assert {record.task.lost for record in records if record} == {lost}
+            asked = Counter(name for name, time in ledger.asked if time - ledger.began > away[1])
+            assert asked["page"] <= 60, "a few times a second is plenty"
+            assert asked["claim"] <= 11
+
+        quickly(main, tmp_path, monkeypatch)
+        return begun
+
+    return outage
+
+
+def _at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("shared", [{}, {"per_host_concurrency": 0, "obey_robots": False}])
+def test_leases_that_run_out_during_an_outage_are_left_to_their_holder(
+    outage: Callable[..., dict[str, float]], shared: dict[str, Any]
+):
+    begun = outage(away=(30, 100), back=109, lost=0, **shared)
+
+    assert begun.keys() == {"other"}
+    assert 100 <= begun["other"] < 107, "what is nobody's does not wait for that"
+
+
+@pytest.mark.parametrize("shared", [{}, {"per_host_concurrency": 0, "obey_robots": False}])
+def test_who_does_not_come_back_after_an_outage_is_not_waited_for_for_long(
+    outage: Callable[..., dict[str, float]], shared: dict[str, Any]
+):
+    begun = outage(away=(30, 100), lost=1, **shared)
+
+    assert len(begun) == 11
+    # It notices the end up to 5 s later, spares for 10 s, and looks every second.
+    assert all(110 <= time < 117 for page, time in begun.items() if page != "other"), begun
+
+
+def test_leases_that_ran_out_before_an_outage_are_taken_over_at_its_end(
+    outage: Callable[..., dict[str, float]],
+):
+    begun = outage(away=(70, 80), begins=70, lost=1)
+
+    assert all(80 <= time < 86 for time in begun.values()), begun
+
+
+def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Too late to be sure that the host may still be asked."""
+
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(10))
+        leased = ledger.lease_hosts
+
+        async def leased_slowly(**options: Any) -> list[HostLease]:
+            leases = await leased(**options)
+            # Renewed is 5 s later, when the next third of a lease is over.
+            await asyncio.sleep(55 - (asyncio.get_running_loop().time() - ledger.began))
+            return leases
+
+        monkeypatch.setattr(ledger, "lease_hosts", leased_slowly)
+
+        assert await Around(ledger).until_it_ends() == "drained"
+
+        asked = Counter(name for name, _ in ledger.asked)
+        assert asked["page"] <= 20, "10,000 where it asks on and on"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_host_that_is_leased_after_an_outage_is_asked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(10))
+        ledger.away = (0, 100)
+        around = Around(ledger)
+
+        assert await around.until_it_ends() == "drained"
+
+        # It waits for 5 s at the most.
+        assert all(100 <= time - ledger.began < 106 for time, _ in around.starts)
 
     quickly(main, tmp_path, monkeypatch)
 

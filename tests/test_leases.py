@@ -195,6 +195,37 @@ async def test_hosts_are_renewed_after_tasks_and_waited_for_as_well(
     assert calls[:2] == [1, 1]
 
 
+async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_renewed_at_once(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    times: list[float] = []
+    waited = 0.6
+
+    async def renew_hosts() -> None:
+        if not times:
+            # As long as an outage: nothing but time is what is tested.
+            await asyncio.sleep(waited)
+        times.append(asyncio.get_running_loop().time())
+
+    renewer = Renewer(
+        ledger,
+        held,
+        lease=timedelta(seconds=3 * waited),
+        patience=Patience(timedelta(minutes=1)),
+        renew_hosts=renew_hosts,
+        on_lost=lambda _: None,
+    )
+    async with anyio.create_task_group() as running:
+        running.start_soon(renewer.run)
+        while len(times) < 2:
+            ledger.renewed.clear()
+            await ledger.renewed.wait()
+            await asyncio.sleep(0)
+        running.cancel_scope.cancel()
+
+    assert times[1] - times[0] < waited / 2
+
+
 async def test_strays_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
     await ledger.add(make_tasks(2))
     stray, kept = await claimed(ledger)

@@ -1,8 +1,5 @@
 """A MongoDB that goes away in the middle of a crawl: frozen, killed and restarted, or gone."""
 
-import os
-import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from crawlcw.task import Status
-from tests import docs, mongod
+from tests import docs
 from tests.crawl_process import LEDGER_UNAVAILABLE, Process, Store, wait_until
 from tests.docs import Site
+from tests.mongod_server import Server, serving
 
 #: Long enough for operations to time out and be sent again, see `Server.uri`.
 OUTAGE = 4.0
@@ -22,58 +20,10 @@ CONCURRENCY = 40
 HELD = CONCURRENCY + 2 * CONCURRENCY + 2 * CONCURRENCY
 
 
-class Server:
-    """A mongod of a test's own, on one port and one folder over any number of starts."""
-
-    def __init__(self, found: mongod.Found, folder: Path) -> None:
-        assert found.binary is not None
-        found.binary.chmod(found.binary.stat().st_mode | 0o100)
-        self._folder = folder
-        self._environment = os.environ | found.environment
-        self._port = mongod._free_port()
-        self._command = [str(found.binary), "--bind_ip", "127.0.0.1", "--port", str(self._port)]
-        self._command += ["--dbpath", str(folder), "--logpath", str(folder / "mongod.log")]
-        self._command += ["--nounixsocket", "--replSet", "tests", "--oplogSize", "64"]
-        self._command += ["--wiredTigerCacheSizeGB", "0.5"]
-
-    @property
-    def uri(self) -> str:
-        """A ledger on it, whose operations time out well within the outage."""
-        return f"mongodb://127.0.0.1:{self._port}/crawl?directConnection=true&timeoutMS=1000"
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(self._command, env=self._environment)
-
-    def await_primary(self) -> None:
-        mongod._await_primary(self._process, self._port, self._folder / "mongod.log")
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def freeze(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self._process.send_signal(signal.SIGCONT)
-
-
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    # One that runs already is somebody else's, and not to be killed.
-    monkeypatch.delenv(mongod.VARIABLE, raising=False)
-    found = mongod.find()
-    if found is None:
-        pytest.fail(mongod.MISSING, pytrace=False)
-    folder = tmp_path / "mongod"
-    folder.mkdir()
-    server = Server(found, folder)
-    server.start()
-    try:
-        server.await_primary()
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path / "mongod") as server:
         yield server
-    finally:
-        server.kill()
 
 
 @pytest.fixture

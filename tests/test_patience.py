@@ -7,6 +7,7 @@ import pytest
 from crawlcw import patience
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
 from crawlcw.patience import Patience
+from tests.ledgers import START
 
 
 class FakeTime:
@@ -124,3 +125,87 @@ async def test_an_outage_is_told_and_its_end_too(time: FakeTime, caplog: pytest.
         "ledger_back",
     ]
     assert "\x1b" not in caplog.text
+
+
+def spared_for(patience: Patience) -> float | None:
+    """Return how many seconds ago a lease may have run out to be spared."""
+    since = patience.spared_since(START)
+    return None if since is None else (START - since).total_seconds()
+
+
+async def test_without_an_outage_nothing_is_spared(time: FakeTime):
+    patience = patient(minutes=10)
+    time.seconds += 100
+    await patience.insist(Away(0))
+
+    assert spared_for(patience) is None
+
+
+async def test_what_ran_out_since_the_last_answer_is_spared_until_all_have_come_back(
+    time: FakeTime,
+):
+    patience = patient(minutes=10)
+    time.seconds = 100
+    await patience.insist(Away(0))
+    time.seconds = 103
+    spared: list[float | None] = []
+
+    class Watched(Away):
+        async def __call__(self) -> str:
+            spared.append(spared_for(patience))
+            return await super().__call__()
+
+    await patience.insist(Watched(4))
+
+    # It waited for 0.1, 0.2, 0.4 and 0.8 s.
+    assert time.seconds == 104.5
+    assert spared == [None, *(pytest.approx(3 + after) for after in (0.1, 0.3, 0.7, 1.5))]
+    assert spared_for(patience) == pytest.approx(4.5)
+    time.seconds = 114.5
+    assert spared_for(patience) == pytest.approx(14.5)
+    time.seconds = 114.6
+    assert spared_for(patience) is None
+
+
+async def test_a_later_outage_spares_nothing_that_ran_out_before_it(time: FakeTime):
+    """Or a network that always loses something would keep what the dead hold for ever."""
+    patience = patient(minutes=10)
+    for second in range(100):
+        time.seconds = second
+        await patience.insist(Away(0))
+        time.seconds = second + 0.5
+        await patience.insist(Away(1))
+
+    assert spared_for(patience) == pytest.approx(0.6)
+
+
+async def test_a_question_of_the_outage_that_fails_after_its_end_begins_no_other(time: FakeTime):
+    patience = patient(minutes=10)
+    time.seconds = 50
+
+    class HangsInAnOutage(Away):
+        async def __call__(self) -> str:
+            if not self.called:
+                await patience.insist(Away(3))
+                time.seconds += 9
+                await patience.insist(Away(0))
+            return await super().__call__()
+
+    await patience.insist(HangsInAnOutage(1))
+
+    assert spared_for(patience) == pytest.approx(time.seconds)
+
+
+async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
+    patience = patient(minutes=10)
+    time.seconds = 20
+
+    async def answer(seconds: float) -> None:
+        time.seconds += seconds
+
+    await patience.insist(lambda: answer(4))
+    assert spared_for(patience) is None
+    await patience.insist(lambda: answer(6))
+    assert spared_for(patience) == pytest.approx(10)
+    time.seconds += 10.1
+    assert spared_for(patience) is None

@@ -146,19 +146,27 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None where none came as far as to count.
 
-        Raises `LedgerUnavailableError` where the ledger cannot be counted.
+        None as well where workers have given up the ledger and it still is away.
+        Raises `LedgerUnavailableError` where it is away though no worker knows.
         """
         if all(worker.account == Account() for worker in self._workers):
             return None
-        if UNAVAILABLE in (end.code for end in self._ends):
-            # Somebody has waited long enough for it.
+        given_up = UNAVAILABLE in (end.code for end in self._ends)
+        if given_up:
+            # Somebody has waited long enough for it, and has said so.
             self._patience.shorten(_NOT_AT_ALL)
-        horizon = await self._patience.insist(self.ledger.horizon)
+        try:
+            horizon = await self._patience.insist(self.ledger.horizon)
+            counts = await self._patience.insist(self.ledger.counts)
+        except LedgerUnavailableError:
+            if given_up:
+                return None
+            raise
         reasons = (end.finish_reason for end in self._ends)
         return self.stats.report(
             self.spider.name,
             finish_reason=totals.finish_reason(reasons, is_empty=horizon is None),
-            counts=await self._patience.insist(self.ledger.counts),
+            counts=counts,
         )
 
     def _tell(self, order: Order) -> None:

@@ -1,0 +1,411 @@
+"""A database that is killed, frozen, voted out and cut off under a crawl by several processes.
+
+Each scenario ends as the same crawl to which nothing happens, and no page of it
+counts a failure or a crash: whatever becomes of the database, its outage is no
+fault of a page or a worker. The last test shows what the write concern of what
+is acknowledged is for.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pymongo import WriteConcern
+
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger import mongo
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.task import Status
+from tests import docs
+from tests.crawl_process import LEDGER_UNAVAILABLE, Store, wait_until
+from tests.docs import REPOSITORY, DocsSpider, Site
+from tests.faults.replica_set import SETTINGS, ReplicaSet, replica_set
+from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
+from tests.ledgers import make_tasks, success
+from tests.mongod_server import Server, serving
+
+#: For each worker; with the latency of the site about 100 pages a second.
+CONCURRENCY = 10
+LATENCY = 100
+#: What a process holds at the most: under way, claimed ahead, waiting to be written, and three
+#: groups of those being written.
+HELD = (1 + 2 + 2 + 3 * 2) * CONCURRENCY
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path / "mongod") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaSet]:
+    with replica_set(tmp_path_factory.mktemp("members")) as members:
+        yield members
+
+
+@pytest.fixture
+def store(members: ReplicaSet, request: pytest.FixtureRequest) -> Store:
+    """A database of the test's own, on a set of which everybody is there."""
+    members.mend()
+    name = "".join(each for each in request.node.name if each.isalnum())
+    return Store(members.uri(name[-50:]))
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with docs.served(docs.folder("postgresql"), latency=LATENCY) as site:
+        yield site
+
+
+@contextmanager
+def crew(store: Store, site: Site, log: Path, *, number: int, **settings: Any) -> Iterator[Crew]:
+    chosen = {"concurrency": CONCURRENCY, "ledger_give_up": "60s"} | settings
+    with Crew(store, site, log / "crawl.log", **chosen) as crew:
+        for _ in range(number):
+            crew.start()
+        # All of them are at work, or it is not known what happens to whom.
+        wait_until(lambda: site.hits().total() >= 50)
+        wait_until(lambda: all(store.held_by(worker.pid) for worker in crew.workers))
+        yield crew
+
+
+class Pulse:
+    """When the site was asked for anything, looked at ten times a second."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._beats: list[float] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._feel, name="pulse")
+
+    def __enter__(self) -> "Pulse":
+        self._beats = [time.monotonic()]
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _feel(self) -> None:
+        before = 0
+        while not self._ended.wait(0.1):
+            total = self._site.hits().total()
+            if total != before:
+                self._beats.append(time.monotonic())
+            before = total
+
+    @property
+    def longest_pause(self) -> float:
+        """Seconds for which nothing was asked for, between two requests."""
+        beats = self._beats
+        return max(later - earlier for earlier, later in pairwise(beats))
+
+
+def asked_for_more(site: Site, pages: int) -> None:
+    """Wait until the crawl has asked for so many more pages."""
+    before = site.hits().total()
+    wait_until(lambda: site.hits().total() >= before + pages)
+
+
+def wait_out(seconds: float) -> None:
+    """Let an outage last: how long it takes is what is tested."""
+    time.sleep(seconds)
+
+
+def assert_nothing_happened(store: Store, faultless: bytes) -> None:
+    """Assert that all is as without faults, and no page counts a failure or a crashed worker."""
+    # Who looks at it is not in the hurry in which the crawl was.
+    store = replace(store, url=store.url.replace("timeoutMS=1000", "timeoutMS=20000"))
+    assert_as_without_faults(store, faultless)
+    rows = store.rows()
+    assert {(row.retry, row.lost, row.lock) for row in rows} == {(0, 0, None)}
+    # What is refused is what the site does not have.
+    refused = {row.path for row in rows if row.status != Status.FINISHED}
+    assert refused == docs.walked("postgresql").refused
+
+
+# --- one server
+
+
+def test_a_server_that_is_killed_again_and_again_loses_nothing(
+    server: Server, site: Site, tmp_path: Path, faultless: bytes
+):
+    chance = random.Random(1)
+    store = Store(server.uri)
+    kills = 5
+    with crew(store, site, tmp_path, number=2) as crawl:
+        for _ in range(kills):
+            asked_for_more(site, chance.randint(20, 150))
+            server.kill()
+            wait_out(chance.uniform(0.0, 1.0))
+            server.start()
+        reports = crawl.drained()
+
+    repeated = fetched_again(site)
+    print(f"{kills} kills: {repeated} pages fetched again")
+    assert_nothing_happened(store, faultless)
+    # Claims are not journaled: one that the server has forgotten is a repeated fetch.
+    assert repeated <= kills * len(reports) * HELD
+
+
+@pytest.mark.parametrize("end", ["kill", "freeze"])
+def test_an_outage_of_three_leases_costs_nobody_a_lease(
+    end: str, server: Server, site: Site, tmp_path: Path, faultless: bytes
+):
+    """Though one of the workers is the last to notice that the server is back."""
+    store = Store(server.uri)
+    with crew(store, site, tmp_path, number=3, lease="2s") as crawl:
+        getattr(server, end)()
+        wait_out(6.5)
+        crawl.workers[0].send(signal.SIGSTOP)
+        server.thaw() if end == "freeze" else server.start()
+        began = time.monotonic()
+        asked_for_more(site, 1)
+        stood_still = time.monotonic() - began
+        # Others may wait for up to 5 s until they try again.
+        wait_out(3.0)
+        assert store.held_by(crawl.workers[0].pid)
+        crawl.workers[0].send(signal.SIGCONT)
+        reports = crawl.drained()
+
+    print(f"{end}: asked for pages again {stood_still:.1f} s after the server was back")
+    assert crawl.log.count("the ledger answers again") >= 3
+    assert_nothing_happened(store, faultless)
+    lost = sum(report["leases_lost"] for report in reports)
+    # A server that is frozen forgets nothing.
+    assert fetched_again(site) <= (lost if end == "kill" else 0)
+
+
+def test_a_server_that_is_frozen_for_twenty_seconds_costs_nothing_but_time(
+    server: Server, site: Site, tmp_path: Path, faultless: bytes
+):
+    """With the time limits that crawlcw has by itself: longer than an operation may take."""
+    store = Store(server.patient_uri)
+    with crew(store, site, tmp_path, number=2) as crawl:
+        server.freeze()
+        wait_out(20.0)
+        server.thaw()
+        began = time.monotonic()
+        asked_for_more(site, 1)
+        print(f"asked for pages again {time.monotonic() - began:.1f} s after the server was back")
+        reports = crawl.drained()
+
+    assert "the ledger does not answer, trying again" in crawl.log
+    assert_nothing_happened(store, faultless)
+    assert fetched_again(site) == 0
+    assert [report["leases_lost"] for report in reports] == [0, 0]
+
+
+def test_all_workers_give_up_a_server_that_stays_away(server: Server, site: Site, tmp_path: Path):
+    with crew(Store(server.uri), site, tmp_path, number=3, ledger_give_up="2s") as crawl:
+        server.kill()
+        ends = [worker.end(within=20) for worker in crawl.workers]
+
+    assert ends == [(LEDGER_UNAVAILABLE, {})] * 3
+    told = [line for line in crawl.log.splitlines() if line.startswith("LedgerUnavailableError:")]
+    assert len(told) == 3
+    assert all("the ledger has not answered for 2.0 s" in line for line in told)
+    assert "Traceback" not in crawl.log
+
+
+def test_a_supervisor_and_its_workers_give_up_a_server_that_stays_away(
+    server: Server, site: Site, tmp_path: Path
+):
+    spider = "from tests.docs import DocsSpider\n\n\nclass Docs(DocsSpider):\n"
+    (tmp_path / "docs.py").write_text(f'{spider}    start_urls = ["{site.start}"]\n')
+    store = Store(server.uri, DocsSpider.name)
+    command = [sys.executable, "-m", "crawlcw", "run", "docs.py", "--processes", "2"]
+    command += ["--ledger", server.uri, "-s", "ledger_give_up=2s", "-s", "concurrency=10"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as crawl:
+        try:
+            wait_until(lambda: site.hits().total() >= 50)
+            wait_until(lambda: len({str(row.lock).split(":")[0] for row in store.held_by()}) == 2)
+            server.kill()
+            output, errors = crawl.communicate(timeout=20)
+        finally:
+            crawl.kill()
+
+    assert crawl.returncode == LEDGER_UNAVAILABLE
+    told = [line for line in errors.splitlines() if line.startswith("crawlcw: ")]
+    assert len(told) == 2, "each worker says so, and nobody else"
+    assert all("the ledger has not answered for 2.0 s" in line for line in told), told
+    assert "Traceback" not in output + errors
+
+
+# --- three servers
+
+
+@contextmanager
+def crawled(
+    store: Store, site: Site, log: Path, faultless: bytes, what: str, *, number: int = 3
+) -> Iterator[Crew]:
+    """Crawl, and assert at the end that it is as if nothing had happened to it meanwhile."""
+    with crew(store, site, log, number=number) as crawl, Pulse(site) as pulse:
+        asked_for_more(site, 50)
+        yield crawl
+        crawl.drained()
+    repeated = fetched_again(site)
+    print(f"{what}: stood still for {pulse.longest_pause:.1f} s, {repeated} pages fetched again")
+    assert_nothing_happened(store, faultless)
+    # Claims of the last moments are those that nobody else has heard of.
+    assert repeated <= number * HELD
+
+
+def test_a_primary_that_steps_down_is_replaced(
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+):
+    with crawled(store, site, tmp_path, faultless, "step-down"):
+        primary = members.primary()
+        members.step_down(primary)
+        members.await_other_primary(primary)
+
+
+def test_a_primary_that_is_killed_is_replaced_and_comes_back(
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+):
+    with crawled(store, site, tmp_path, faultless, "kill -9"):
+        primary = members.primary()
+        members.kill(primary)
+        members.await_other_primary(primary)
+        asked_for_more(site, 50)
+        members.servers[primary].start()
+
+
+def test_a_primary_that_is_frozen_is_replaced_and_comes_back_as_a_stale_one(
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+):
+    with crawled(store, site, tmp_path, faultless, "SIGSTOP"):
+        primary = members.primary()
+        members.servers[primary].freeze()
+        members.await_other_primary(primary)
+        asked_for_more(site, 50)
+        members.servers[primary].thaw()
+
+
+@pytest.mark.parametrize("clients", [False, True])
+def test_a_primary_that_is_cut_off_from_the_others_is_replaced(
+    clients: bool,
+    members: ReplicaSet,
+    store: Store,
+    site: Site,
+    tmp_path: Path,
+    faultless: bytes,
+):
+    """Where clients still reach it, it takes their claims until it steps down."""
+    what = "cut off from members" + clients * " and clients"
+    with crawled(store, site, tmp_path, faultless, what):
+        primary = members.primary()
+        members.isolate(primary, clients=clients, members=True)
+        members.await_other_primary(primary)
+        asked_for_more(site, 50)
+        members.network.mend()
+
+
+def test_a_primary_that_no_client_reaches_is_waited_for(
+    members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
+):
+    """The members see no fault, and elect nobody else."""
+    with crawled(store, site, tmp_path, faultless, "cut off from clients for 4 s"):
+        primary = members.primary()
+        members.isolate(primary, clients=True, members=False)
+        wait_out(4.0)
+        assert members.primary() == primary
+        members.network.mend()
+
+
+# --- what the write concern is for
+
+
+@pytest.mark.parametrize("concern", [mongo._DURABLE, WriteConcern(w=1)], ids=["as it is", "w=1"])
+def test_only_what_a_majority_has_is_acknowledged(
+    concern: WriteConcern, members: ReplicaSet, store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    """The primary is cut off while outcomes are recorded, and then it is killed."""
+    monkeypatch.setattr(mongo, "_DURABLE", concern)
+    # What is shown here must not depend on how soon the primary steps down.
+    members.let_elections_wait(milliseconds=60_000)
+    primary = members.primary()
+    store = Store(store.url, "books")
+    try:
+        acknowledged, refused = asyncio.run(recorded(members, primary, database_of(store)))
+        members.kill(primary)
+        members.network.mend()
+        members.elect_other(primary)
+        after = finished(store)
+        members.mend()
+        once_it_is_back = finished(store)
+    finally:
+        members.mend()
+        members.let_elections_wait(milliseconds=SETTINGS["electionTimeoutMillis"])
+
+    lost = acknowledged - after
+    print(f"{concern.document}: {len(acknowledged)} acknowledged, {len(lost)} of them lost")
+    assert once_it_is_back == after
+    assert len(acknowledged) >= BEFORE
+    if concern == WriteConcern(w=1):
+        assert len(lost) == MEANWHILE
+        assert refused == 0
+    else:
+        assert lost == set()
+        assert refused == MEANWHILE
+
+
+#: Outcomes that are recorded before the primary is cut off, and afterwards.
+BEFORE, MEANWHILE = 5, 2
+
+
+async def recorded(members: ReplicaSet, primary: int, name: str) -> tuple[set[str], int]:
+    """Return the paths whose outcome the primary has acknowledged, and how many it did not."""
+    ledger = await MongoLedger.open(members.uri_of(primary, name), "books")
+    try:
+        await ledger.add(make_tasks(BEFORE + MEANWHILE))
+        page = await ledger.page(limit=100)
+        claim = {"worker": "w", "lease": timedelta(minutes=10), "max_lost": 3}
+        leases = (await ledger.claim(page, **claim)).leases
+        assert len(leases) == BEFORE + MEANWHILE
+        acknowledged, refused = set(), 0
+        for number, lease in enumerate(leases):
+            if number == BEFORE:
+                members.await_whole()
+                members.isolate(primary, clients=False, members=True)
+            try:
+                committed = await ledger.commit([success(ledger, lease, {"n": number})])
+            except LedgerUnavailableError:
+                refused += 1
+            else:
+                assert committed.lost == ()
+                acknowledged.add(docs.path_of(lease.task.url))
+        return acknowledged, refused
+    finally:
+        await ledger.close()
+
+
+def database_of(store: Store) -> str:
+    return urlsplit(store.url).path.removeprefix("/")
+
+
+def finished(store: Store) -> set[str]:
+    return {row.path for row in store.rows() if row.status == Status.FINISHED}
