@@ -56,7 +56,7 @@ Exit codes:
     2  usage: no such spider, a bad setting, nothing recorded, a file that cannot be written
    69  the ledger cannot be reached, or its disk is full
    70  an error of crawlcw itself
-   78  the ledger will not do as configured: access, a read-only file, schema version, server too old
+   78  the ledger will not do as configured: access, a read-only file, schema, server too old
   130  interrupted twice (or once, in a command that is no crawl)
   141  whoever read the output has gone
 """
