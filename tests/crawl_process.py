@@ -1,10 +1,12 @@
 """Whole crawls in processes of their own, to be killed, stopped and frozen.
 
-    python -m tests.crawl_process LEDGER SPIDER START_URL... [-s NAME=VALUE ...] [--on-cue]
+    python -m tests.crawl_process LEDGER SPIDER START_URL...
+        [-s NAME=VALUE ...] [-a NAME=VALUE ...] [--machine NAME] [--on-cue]
 
 Crawls a site, or many hosts, as `crawlcw run` does, signals included, and prints its report
 as one line of JSON. With `--on-cue` it says that it is ready and begins when it
-is sent a line, so that several begin together.
+is sent a line, so that several begin together. With `--machine` it takes itself
+for a process on another machine.
 
 Exit codes: 0 drained or stopped, 69 ledger unavailable, 130 stopped at once.
 """
@@ -13,6 +15,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -34,11 +37,18 @@ from crawlcw.settings import layered
 from crawlcw.stats import Report, Stats
 from crawlcw.task import Status
 from tests.docs import REPOSITORY, DocsSpider, path_of
+from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
 from tests.many_hosts import HostsSpider
 
 LEDGER_UNAVAILABLE = 69
 STOPPED_AT_ONCE = 130
-_SPIDERS: dict[str, type[Spider]] = {kind.name: kind for kind in (DocsSpider, HostsSpider)}
+_SPIDERS: dict[str, type[Spider]] = {
+    "docs": DocsSpider,
+    "blocking": BlockingSpider,
+    "deadly": DeadlySpider,
+    "slow": SlowSpider,
+    "hosts": HostsSpider,
+}
 _ENOUGH = 90.0
 
 
@@ -148,11 +158,20 @@ class Process:
         *,
         on_cue: bool,
         environment: Mapping[str, str] | None = None,
+        spider: str = "",
+        arguments: Mapping[str, object] | None = None,
+        machine: str = "",
         **settings: Any,
     ):
-        """*environment* is added to that of this process."""
-        command = [sys.executable, "-m", "tests.crawl_process", store.url, store.spider]
+        """Start it; *environment* is added to that of this process.
+
+        *spider* crawls instead of the one that the store is named for, and is
+        given *arguments*. *machine* is the one that it takes itself to be on.
+        """
+        command = [sys.executable, "-m", "tests.crawl_process", store.url, spider or store.spider]
         command += [*start_urls, *(f"-s{name}={value}" for name, value in settings.items())]
+        command += [f"-a{name}={value}" for name, value in dict(arguments or {}).items()]
+        command += [f"--machine={machine}"] if machine else []
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -250,9 +269,15 @@ def main() -> None:
     parser.add_argument("spider", choices=_SPIDERS)
     parser.add_argument("start", nargs="+")
     parser.add_argument("-s", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("-a", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--machine", metavar="NAME")
     parser.add_argument("--on-cue", action="store_true")
     arguments = parser.parse_args()
-    spider = _SPIDERS[arguments.spider](start_urls=arguments.start)
+    values = dict(text.split("=", 1) for text in arguments.a)
+    spider = _SPIDERS[arguments.spider](start_urls=arguments.start, **values)
+    if arguments.machine:
+        # What a machine is told by; see `crawlcw.workers`.
+        socket.gethostname = lambda: arguments.machine
     settings = layered(spider.settings, assignments=arguments.s)
     if arguments.on_cue:
         print("ready", flush=True)

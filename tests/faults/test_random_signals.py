@@ -1,0 +1,132 @@
+"""Workers that are killed or stopped at random moments, dozens of times within one crawl."""
+
+import random
+import time
+from pathlib import Path
+from signal import SIGTERM
+
+import pytest
+
+from crawlcw.task import Status
+from tests import docs
+from tests.crawl_process import Store, wait_until
+from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
+
+SEED = 20_260_411
+#: What is crawled here, two copies of a manual.
+PAGES = 2_339
+WORKERS = 3
+CONCURRENCY = 6
+#: A task that is taken back may be under way again at the next kill, and the
+#: one after that; that many in a row on one task happen here by chance, and are
+#: no sign of a page that kills.
+MOST_LOST = 30
+
+
+def is_under_way(store: Store) -> bool:
+    unfinished = (Status.TODO, Status.FAILED, Status.PROCESSING)
+    return any(row.status in unfinished for row in store.rows())
+
+
+def slow_enough(seconds: float) -> int:
+    """Return the latency, in milliseconds, at which the workers need longer than *seconds*."""
+    return round(1.2 * seconds * WORKERS * CONCURRENCY / PAGES * 1000)
+
+
+@pytest.mark.timeout(1200)
+def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
+    store: Store, faultless_twice: bytes, tmp_path: Path, soaking: bool
+):
+    kills, shortest, longest = (150, 0.5, 3.0) if soaking else (60, 0.4, 0.8)
+    latency = slow_enough(kills * (shortest + longest) / 2)
+    chance = random.Random(SEED)
+    with (
+        docs.served(docs.folder("postgresql"), copies=2, latency=latency) as site,
+        # Nobody here waits for a lease to run out: who is dead is found out.
+        Crew(
+            store,
+            site,
+            tmp_path / "crew.log",
+            concurrency=CONCURRENCY,
+            lease="10m",
+            max_lost=MOST_LOST,
+        ) as crew,
+    ):
+        for _ in range(WORKERS):
+            crew.start()
+        wait_until(site.hits)
+
+        held = []
+        for _ in range(kills):
+            time.sleep(chance.uniform(shortest, longest))
+            held.append(crew.kill(chance.choice(crew.workers)))
+            crew.start()
+        under_way = is_under_way(store)
+        site.heal()
+        reports = crew.drained()
+
+        assert under_way
+        assert_as_without_faults(store, faultless_twice, max_lost=MOST_LOST)
+        again = fetched_again(site)
+        most = max(row.lost for row in store.rows())
+    assert again <= crew.held_at_faults
+    assert "Traceback" not in crew.log
+    # Else nothing was interrupted, and nothing is shown.
+    assert sum(map(bool, held)) > kills / 2
+    assert [report["leases_lost"] for report in reports] == [0] * WORKERS
+    print(
+        f"seed {SEED}: {kills} kills, {sum(map(bool, held))} of them at work, {sum(held)} tasks "
+        f"were held, {again} were fetched again, one was lost {most} times"
+    )
+
+
+@pytest.mark.timeout(1200)
+def test_stops_at_random_moments_cost_no_task_an_attempt(
+    store: Store, faultless_twice: bytes, tmp_path: Path, soaking: bool
+):
+    pairs = 100 if soaking else 25
+    chance = random.Random(SEED)
+    with (
+        # Slow enough for the last stop to have something to interrupt.
+        docs.served(docs.folder("postgresql"), copies=2, latency=400 if soaking else 100) as site,
+        Crew(store, site, tmp_path / "crew.log", concurrency=3, lease="10m") as crew,
+    ):
+        # Each pair is started while the one before is at work.
+        ahead = [crew.start(on_cue=True) for _ in range(2)]
+        for _ in range(pairs):
+            pair, ahead = ahead, [crew.start(on_cue=True) for _ in range(2)]
+            for worker in pair:
+                worker.cue()
+            for worker in pair:
+                wait_until(lambda pid=worker.pid: store.held_by(pid))
+            moments = sorted(chance.uniform(0, 1) for _ in pair)
+            began = time.monotonic()
+            for moment, worker in zip(moments, chance.sample(pair, len(pair)), strict=True):
+                time.sleep(max(0.0, began + moment - time.monotonic()))
+                worker.send(SIGTERM)
+            for worker in pair:
+                code, report = crew.ended(worker)
+                assert (code, report["finish_reason"]) == (0, "stopped"), crew.log
+            assert_nothing_is_held_or_spent(store)
+        under_way = is_under_way(store)
+        site.heal()
+        for worker in ahead:
+            worker.cue()
+        crew.drained()
+
+        assert under_way
+        assert_as_without_faults(store, faultless_twice)
+        # What is under way at a stop is finished: the site is quicker than the grace.
+        assert fetched_again(site) == crew.held_at_faults == 0
+    assert_nothing_is_held_or_spent(store)
+    assert "Traceback" not in crew.log
+    print(f"seed {SEED}: {2 * pairs} stops")
+
+
+def assert_nothing_is_held_or_spent(store: Store) -> None:
+    rows = store.rows()
+    assert {row.lock for row in rows} == {None}
+    assert Status.PROCESSING not in {row.status for row in rows}
+    assert {row.lost for row in rows} == {0}
+    # A page that is not there has one failed attempt, whatever happens to processes.
+    assert {row.retry for row in rows if row.status != Status.IGNORED} == {0}
