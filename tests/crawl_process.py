@@ -84,6 +84,10 @@ class Store:
 
     def _of_sqlite(self) -> list[Row]:
         with _reading(self.url) as database:
+            tables = "SELECT count(*) FROM sqlite_master WHERE name IN (?, ?)"
+            names = (self.spider, f"{self.spider}.items")
+            if database.execute(tables, names).fetchone()[0] < len(names):
+                return []
             items = f'SELECT task_id, count(*) FROM "{self.spider}.items" GROUP BY task_id'
             counts = dict(database.execute(items))
             tasks = database.execute(f'SELECT * FROM "{self.spider}"')

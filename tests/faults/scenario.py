@@ -48,12 +48,25 @@ class Crew:
 
         Both may be any of the keywords of `Process`.
         """
-        chosen = {"on_cue": False} | self._settings | settings
-        worker = self._ended.enter_context(
-            Process(self.store, [self.site.start], self._log, environment=environment, **chosen)
-        )
+        worker = self._started(on_cue=False, environment=environment, **settings)
         self.workers.append(worker)
         return worker
+
+    def spare(self, **settings: Any) -> Process:
+        """Start a process that waits for `join`: its start is not waited for then."""
+        return self._started(on_cue=True, **settings)
+
+    def join(self, *spares: Process) -> None:
+        """Let processes join that were started before, all at once."""
+        for spare in spares:
+            spare.cue()
+        self.workers += spares
+
+    def _started(self, **settings: Any) -> Process:
+        chosen = self._settings | settings
+        return self._ended.enter_context(
+            Process(self.store, [self.site.start], self._log, **chosen)
+        )
 
     def kill(self, worker: Process) -> int:
         """End a process by SIGKILL at this very moment; return how many tasks it held."""
