@@ -219,7 +219,7 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
 def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
     store: Store, star: Path, faultless_star: bytes, tmp_path: Path
 ):
-    lease = 12.0
+    lease = 9.0
     with (
         docs.served(star, stall_after=2) as site,
         Crew(store, site, tmp_path / "crew.log", lease=f"{lease:g}s") as crew,
