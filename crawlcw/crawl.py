@@ -29,6 +29,7 @@ from crawlcw.limits import Limits, limit_of
 from crawlcw.patience import Patience
 from crawlcw.presence import Presence
 from crawlcw.printable import printable
+from crawlcw.quarantine import Quarantine
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check, scope
@@ -111,6 +112,9 @@ class Crawl:
             known=self._known,
             stats=self.stats,
             patience=self._patience,
+            quarantine=Quarantine(
+                ledger, self._held, patience=self._patience, max_lost=settings.max_lost
+            ),
             worker=self._worker.name,
         )
         self._grace = anyio.CancelScope()

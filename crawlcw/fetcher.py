@@ -28,6 +28,7 @@ from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.patience import Patience
 from crawlcw.printable import printable
+from crawlcw.quarantine import Quarantine
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.retry import retry_after
@@ -87,6 +88,7 @@ class Fetcher:
     known: KnownTasks
     stats: Stats
     patience: Patience
+    quarantine: Quarantine
     worker: str
 
     async def run(
@@ -115,6 +117,14 @@ class Fetcher:
 
         Whatever is raised belongs to that task alone.
         """
+        if not await self.quarantine.enter(lease):
+            return None
+        try:
+            return await self._begun(lease)
+        finally:
+            self.quarantine.leave(lease)
+
+    async def _begun(self, lease: Lease) -> Done | None:
         host = lease.task.host
         # A loop that stood still must not ask a host that has a new owner.
         if not self.frontier.may_ask(host, now=time.monotonic()):

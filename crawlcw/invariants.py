@@ -279,6 +279,7 @@ _OPTIONAL: Mapping[str, tuple[_Check, str]] = {
     "body": (lambda value: isinstance(value, bytes), "bytes"),
     "lock": (_is_text, "text"),
     "lock_time": (_is_time, "a time"),
+    "begun": (_is_whole, "a whole number"),
     "reason": (_is_text, "text"),
 }
 _HOST_NEEDED: Mapping[str, tuple[_Check, str]] = {
@@ -388,11 +389,12 @@ def _of_counters(
         if limit is not None and count > limit:
             yield Violation(kind=Kind.BOUND_EXCEEDED, detail=f"{name} is {count}, of {limit}")
     fence, settled = found["fence"], found["settled"]
-    says = f"{status.name.lower()}, fence {fence}, settled {settled}"
-    if settled < 0 or fence < 0:
+    begun = found.get("begun") or 0
+    says = f"{status.name.lower()}, fence {fence}, settled {settled}, begun {begun}"
+    if settled < 0 or fence < 0 or begun < 0:
         yield Violation(kind=Kind.COUNTER_NEGATIVE, detail=says)
-    elif fence < settled + (status is Status.PROCESSING):
-        # A claim raises the fence, and its outcome ends the claim.
+    elif fence < settled + (status is Status.PROCESSING) or fence < begun:
+        # A claim raises the fence, its work begins, and its outcome ends the claim.
         yield Violation(kind=Kind.FENCE_BEHIND, detail=says)
     if settled == 0 and (status in (Status.FINISHED, Status.FAILED) or found.get("items")):
         detail = f"{says}, items: {found.get('items', 0)}"

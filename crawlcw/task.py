@@ -50,7 +50,8 @@ class Task:
     fence: int = 0  #: the number of claims so far
     settled: int = 0  #: the fence of the last outcome recorded
     retry: int = 0  #: failed attempts
-    lost: int = 0  #: leases that ran out
+    lost: int = 0  #: leases that ran out, see `transitions.losses`
+    begun: int | None = None  #: the fence of the last claim whose work is known to have begun
     reason: Reason | None = None
 
 

@@ -125,8 +125,8 @@ def claim(
     """
     if task.due is None or task.due > now:
         return None
+    lost = losses(task)
     taken_over = task.status is Status.PROCESSING
-    lost = task.lost + 1 if taken_over else task.lost
     if taken_over and lost >= max_lost:
         return _abandoned(task, lost=lost, now=now)
     event = Event.TAKE_OVER if taken_over else Event.CLAIM
@@ -145,6 +145,18 @@ def claim(
     )
 
 
+def losses(task: Task) -> int:
+    """Return how many leases count as lost on *task* as soon as it is claimed.
+
+    The first that ran out counts whatever its holder did: it may have waited in
+    the queue of a worker that something else has crashed. From then on one
+    counts only where its holder had begun with it, see `Ledger.begin`.
+    """
+    taken_over = task.status is Status.PROCESSING
+    counts = taken_over and (not task.lost or task.begun == task.fence)
+    return task.lost + counts
+
+
 def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
     return Change(
         event=Event.ABANDON,
@@ -161,7 +173,7 @@ def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
         error=AttemptError(
             time=now,
             kind=Reason.CRASHED_WORKER,
-            message=f"{lost} workers in a row lost their lease on it, the last was {task.lock}",
+            message=f"{lost} workers lost their lease on it, the last was {task.lock}",
             attempt=task.retry + lost,
         ),
     )
@@ -190,7 +202,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         fence=lease.fence,
         settled=lease.fence,
         retry=lease.task.retry,
-        lost=_lost(lease),
+        lost=losses(lease.task),
         reason=None,
         response=outcome.response,
         items=outcome.items,
@@ -214,7 +226,7 @@ def _failed(
         settled=lease.fence,
         # Being unwanted is not a failed attempt.
         retry=min(attempt, policy.max_retry) if failure else lease.task.retry,
-        lost=_lost(lease),
+        lost=losses(lease.task),
         reason=outcome.reason,
         error=AttemptError(
             time=now,
@@ -245,7 +257,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         fence=lease.fence,
         settled=before.settled,
         retry=before.retry,
-        lost=_lost(lease),
+        lost=losses(lease.task),
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)
@@ -281,10 +293,6 @@ def retries(status: Status, reason: Reason | None) -> bool:
     if (status, Event.RETRY) not in TABLE:
         return False
     return status is Status.FAILED or reason in RETRIED_REASONS
-
-
-def _lost(lease: Lease) -> int:
-    return lease.task.lost + (lease.task.status is Status.PROCESSING)
 
 
 def _after(status: Status, event: Event) -> Status:

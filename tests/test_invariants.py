@@ -92,6 +92,8 @@ TODO, FAILED, PROCESSING, FINISHED, IGNORED = Status
         (document(TODO, lost=-1), Kind.COUNTER_NEGATIVE),
         (document(TODO, fence=-1), Kind.COUNTER_NEGATIVE),
         (document(FINISHED, fence=0), Kind.FENCE_BEHIND),
+        (document(FINISHED, begun=2), Kind.FENCE_BEHIND),
+        (document(FINISHED, begun="2"), Kind.MALFORMED),
         # A claim that has the fence of an outcome would be taken for it.
         (document(PROCESSING, fence=1, settled=1), Kind.FENCE_BEHIND),
         (document(FINISHED, settled=0, items=...), Kind.NEVER_SETTLED),
@@ -189,6 +191,7 @@ STATE = {
     "lock": st.none() | st.just("a:1"),
     "lock_time": st.none() | st.just(START),
     "fence": st.integers(-1, 3),
+    "begun": st.integers(-1, 3),
     "settled": st.integers(-1, 3),
     "retry": st.integers(-1, 3),
     "lost": st.integers(-1, 3),

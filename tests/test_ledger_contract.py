@@ -307,6 +307,7 @@ async def test_a_task_that_loses_too_many_leases_is_ignored(ledger: Ledger, cloc
     await ledger.add([task])
     for _ in range(3):
         lease = await claimed_one(ledger)
+        assert await ledger.begin(lease)
         clock.advance(seconds=60)
 
     page = await ledger.page(limit=1)
@@ -322,12 +323,35 @@ async def test_a_task_that_loses_too_many_leases_is_ignored(ledger: Ledger, cloc
     assert (await ledger.commit([success(ledger, lease)])).lost == (lease,)
 
 
+async def test_a_task_that_nobody_has_begun_with_loses_only_one_lease(
+    ledger: Ledger, clock: FakeClock
+):
+    await ledger.add([make_task()])
+    for _ in range(5):
+        lease = await claimed_one(ledger)
+        clock.advance(seconds=60)
+
+    assert (lease.task.lost, lease.fence) == (1, 5)
+    assert not await ledger.begin(replace(lease, fence=4))
+    assert not await ledger.begin(replace(lease, token="another:1"))
+    assert await ledger.begin(lease)
+    assert await ledger.begin(lease), "it may be sent again"
+    again = await claimed_one(ledger, worker="b")
+    assert not await ledger.begin(lease), "it is in other hands"
+    record = await ledger.get(again.task.id)
+    assert record is not None
+    assert (record.task.lost, record.task.begun) == (2, 5)
+    assert (await ledger.commit([success(ledger, again)])).lost == ()
+    assert not await ledger.begin(again)
+
+
 async def test_a_task_that_crashed_its_workers_may_crash_as_many_again(
     ledger: Ledger, clock: FakeClock
 ):
     await ledger.add([make_task()])
     for _ in range(4):
-        await claimed(ledger)
+        for lease in await claimed(ledger):
+            await ledger.begin(lease)
         clock.advance(seconds=60)
     assert await ledger.reasons() == {"crashed-worker": 1}
 

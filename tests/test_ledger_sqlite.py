@@ -1,6 +1,8 @@
 """What is SQLite's own: the file, its plans, and what its errors come to."""
 
 import asyncio
+import errno
+import os
 import sqlite3
 import subprocess
 import sys
@@ -103,8 +105,33 @@ async def test_a_file_of_the_first_schema_is_refused(path: Path):
         db.execute('UPDATE "crawlcw.schema" SET version = 1')
     db.close()
 
-    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 2"):
+    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 3"):
         await SqliteLedger.open(path, "books")
+
+
+async def test_a_file_of_the_second_schema_is_brought_up_to_date(path: Path):
+    await (await SqliteLedger.open(path, "books")).close()
+    task = make_task()
+    with sqlite3.connect(path) as db:
+        (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
+        db.execute('ALTER TABLE "books" DROP COLUMN begun')
+        db.execute('UPDATE "crawlcw.schema" SET version = 2')
+    db.close()
+
+    with pytest.raises(LedgerConfigurationError, match=r"up to date by `crawlcw stats books`"):
+        await SqliteLedger.look(path, "books")
+    first, second = [await SqliteLedger.open(path, "books") for _ in range(2)]
+    await first.add([task])
+    lease = await claimed_one(second)
+    assert await first.begin(lease)
+
+    assert (await second.health()).violations == ()
+    with sqlite3.connect(path) as db:
+        (made,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
+    db.close()
+    assert made.split() == new.split()
+    await first.close()
+    await second.close()
 
 
 async def test_a_database_of_another_program_is_refused(path: Path):
@@ -219,7 +246,7 @@ async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Pat
     started, end = threading.Event(), threading.Event()
 
     def slow(db: sqlite3.Connection) -> None:
-        with sqlite._transaction(db, durable=False):
+        with sqlite._transaction(db):
             started.set()
             end.wait(10)
 
@@ -238,13 +265,33 @@ async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Pat
     await ledger.close()
 
 
-async def test_claims_are_quick_and_outcomes_durable(path: Path):
+class Disk:
+    """Knows what would survive a power cut: what was in the WAL when that was synced last."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._wal = path.with_name(f"{path.name}-wal")
+        self._sync_file = sqlite._sync_file
+        self._synced = b""
+        self.syncs = 0
+        monkeypatch.setattr(sqlite, "_sync_file", self._sync)
+
+    def _sync(self, file: int) -> None:
+        assert os.path.samestat(os.fstat(file), self._wal.stat())
+        self._synced = self._wal.read_bytes()
+        self._sync_file(file)
+        self.syncs += 1
+
+    def has_everything(self) -> bool:
+        return self._synced == self._wal.read_bytes()
+
+
+async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk = Disk(path, monkeypatch)
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    db = ledger._writer._db
-    levels = {}
+    durable = {"open": disk.has_everything()}
 
     def note(operation: str) -> None:
-        levels[operation] = db.execute("PRAGMA synchronous").fetchone()[0]
+        durable[operation] = disk.has_everything()
 
     await ledger.add(make_tasks(2))
     note("add")
@@ -252,15 +299,14 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path):
     note("claim")
     await ledger.commit([failure(ledger, first, Reason.TLS)])
     note("commit")
-    await ledger.renew([second], lease=LEASE)
+    await ledger.renew([second], lease=LEASE * 2)
     note("renew")
     await ledger.release([second])
     note("release")
-    await ledger.renew([second], lease=LEASE)
     await ledger.retry_failed(Selection())
     note("retry_failed")
     # A power cut ends all processes, and with them what a lease is for.
-    await ledger.wake_hosts({"example.com": START})
+    await ledger.wake_hosts({"new.example": START})
     note("wake_hosts")
     hosts = await ledger.lease_hosts(worker="a", limit=1, lease=LEASE)
     note("lease_hosts")
@@ -268,12 +314,55 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path):
     note("release_hosts")
     await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
     note("give_up_host")
-
-    full, normal = 2, 1
-    assert levels.pop("claim") == levels.pop("renew") == normal
-    assert levels.pop("lease_hosts") == levels.pop("release_hosts") == normal
-    assert set(levels.values()) == {full}
+    db = ledger._writer._db
+    assert db is not None
     assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    await ledger.close()
+
+    quick = {"claim", "renew", "lease_hosts", "release_hosts"}
+    assert {operation for operation, is_durable in durable.items() if not is_durable} == quick
+
+
+async def test_while_one_outcome_is_synced_others_may_write(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one, other = [await SqliteLedger.open(path, "books", clock=FakeClock()) for _ in range(2)]
+    await one.add(make_tasks(3))
+    first, second = await claimed(one, limit=2)
+    started, end = threading.Event(), threading.Event()
+
+    def slow(file: int) -> None:
+        started.set()
+        assert end.wait(10)
+
+    monkeypatch.setattr(sqlite, "_sync_file", slow)
+    committing = asyncio.create_task(one.commit([success(one, first)]))
+    await asyncio.to_thread(started.wait, 10)
+
+    assert await other.renew([second], lease=LEASE) == set()
+    assert len(await claimed(one)) == 1
+    assert not committing.done(), "it is not durable yet"
+    end.set()
+
+    assert (await committing).lost == ()
+    await one.close()
+    await other.close()
+
+
+async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+
+    def broken(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite, "_sync_file", broken)
+        with pytest.raises(LedgerUnavailableError, match="cannot be synced to its disk: Input"):
+            await ledger.add(make_tasks(2))
+
+    assert (await ledger.add(make_tasks(2))).known == 2
     await ledger.close()
 
 

@@ -157,6 +157,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
             assert lost == (set() if held else {lease.task.id})
 
+    @rule(data=st.data())
+    def begin_with(self, data):
+        if self.leases:
+            client, lease = data.draw(st.sampled_from(self.leases))
+            held = self.holds(lease)
+
+            assert self.run(self.clients[client].begin(lease)) == held
+
     @rule(data=st.data(), items=st.integers(0, 2), revisit=st.booleans())
     def succeed(self, data, items, revisit):
         yielded = tuple({"n": n, "settled": len(self.sent)} for n in range(items))
@@ -272,6 +280,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 after.task.lock not in (None, before.task.lock)
                 or after.task.lost > before.task.lost
             )
+            counted = not before.task.lost or before.task.begun == before.task.fence
+            assert counted or after.task.lost <= before.task.lost
             assert before.task.settled <= after.task.settled
             assert before.task.create_time == after.task.create_time
 

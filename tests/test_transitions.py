@@ -1,5 +1,6 @@
 """The table of what may happen to a task, and the decisions made by it."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from crawlcw import transitions
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.retry import RetryPolicy
 from crawlcw.task import Lease, ResponseInfo, Status, Task
-from crawlcw.transitions import TABLE, Change, Event, Failed, Succeeded
+from crawlcw.transitions import TABLE, Change, Event, Failed, Succeeded, losses
 from tests.ledgers import LEASE, START, make_task
 
 POLICY = RetryPolicy()
@@ -37,7 +38,7 @@ def test_every_edge_can_be_reached():
     for status in Status:
         for retry, lost in ((0, 0), (1, 0), (0, 2)):
             due = None if status is Status.IGNORED else START
-            change = claim(make_task(status=status, retry=retry, lost=lost, due=due))
+            change = claim(make_task(status=status, retry=retry, lost=lost, due=due, begun=0))
             if change is not None:
                 reached.add((status, change.event, change.status))
                 lease = lease_of(status=status, retry=retry, lost=lost)
@@ -95,7 +96,7 @@ def test_a_task_that_is_never_due_is_not_claimed():
     ],
 )
 def test_the_third_lost_lease_is_the_last(lost: int, event: Event, status: Status):
-    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, lost=lost)
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=lost)
 
     change = claim(task)
 
@@ -104,13 +105,27 @@ def test_the_third_lost_lease_is_the_last(lost: int, event: Event, status: Statu
     assert change.fence == 8
 
 
+@pytest.mark.parametrize("begun", [None, 6])
+def test_from_the_second_on_a_lost_lease_counts_only_where_its_work_had_begun(begun: int | None):
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=begun)
+
+    assert losses(task) == 1
+    assert losses(replace(task, lost=1)) == 1
+    assert losses(replace(task, lost=1, begun=7)) == 2
+    assert losses(replace(task, lost=1, begun=7, status=Status.FAILED)) == 1
+    waited = claim(replace(task, lost=2))
+    assert waited is not None
+    assert (waited.event, waited.lost) == (Event.TAKE_OVER, 2)
+
+
 def test_an_abandoned_task_says_who_lost_it():
-    change = claim(make_task(status=Status.PROCESSING, lock="x:9", lost=2, retry=1))
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=2, retry=1)
+    change = claim(task)
 
     assert change is not None
     assert (change.due, change.lock, change.reason) == (None, None, Reason.CRASHED_WORKER)
     assert change.error is not None
-    assert change.error.message == "3 workers in a row lost their lease on it, the last was x:9"
+    assert change.error.message == "3 workers lost their lease on it, the last was x:9"
     assert change.error.attempt == 4
 
 
@@ -195,7 +210,7 @@ def test_a_release_restores_status_and_place(status: Status):
 
 @pytest.mark.parametrize(("retry", "status"), [(0, Status.TODO), (1, Status.FAILED)])
 def test_a_release_of_a_task_taken_over_keeps_the_loss(retry: int, status: Status):
-    lease = lease_of(status=Status.PROCESSING, retry=retry, lost=1)
+    lease = lease_of(status=Status.PROCESSING, retry=retry, fence=3, begun=3, lost=1)
     now = START + timedelta(seconds=9)
 
     change = transitions.release(lease, now=now).change

@@ -81,6 +81,8 @@ def document(task: Task) -> Document:
         found["context"] = escaped(task.context)
     if task.parent is not None:
         found["parent"] = task.parent
+    if task.begun is not None:
+        found["begun"] = task.begun
     return found
 
 
@@ -111,6 +113,7 @@ def task(found: Mapping[str, Any]) -> Task:
         settled=found["settled"],
         retry=found["retry"],
         lost=found["lost"],
+        begun=found.get("begun"),
         reason=Reason(reason) if reason is not None else None,
     )
 

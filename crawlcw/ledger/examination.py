@@ -13,7 +13,10 @@ from crawlcw.invariants import Violation
 from crawlcw.ledger.protocol import Ledger
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
-TASK_STATE = ("status", "due", "lock", "lock_time", "fence", "settled", "retry", "lost", "reason")
+TASK_STATE = (
+    *("status", "due", "lock", "lock_time", "fence", "settled", "begun"),
+    *("retry", "lost", "reason"),
+)
 #: Likewise of a host.
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
 

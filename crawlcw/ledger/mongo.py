@@ -484,6 +484,14 @@ class MongoLedger:
                 )
         return leases
 
+    async def begin(self, lease: Lease) -> bool:
+        """See `Ledger.begin`."""
+        with _mapped():
+            result = await self._tasks.update_one(
+                _mine(lease), {"$set": {"begun": lease.fence}}, hint="_id_"
+            )
+        return bool(result.matched_count)
+
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """Move the leases' ends by one update; read only where some were not matched."""
         with _mapped():

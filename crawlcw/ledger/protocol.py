@@ -150,9 +150,16 @@ class Ledger(Protocol):
 
         No two claims of all processes ever get the same task at the same time.
         Each success raises the task's fence by one. A task whose lease ran out
-        counts one `lost`, and is ignored (`crashed-worker`) when that makes
-        *max_lost*. Sent again after it was not answered, it returns the leases
-        of the first time as well; nothing else does.
+        may count one `lost` (see `transitions.losses`), and is ignored
+        (`crashed-worker`) when that makes *max_lost*. Sent again after it was not
+        answered, it returns the leases of the first time as well; nothing else
+        does.
+        """
+
+    async def begin(self, lease: Lease) -> bool:
+        """Write down that the work on a task begins; return whether the lease still holds.
+
+        Of tasks that were lost before: should this lease run out too, it counts.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
@@ -300,7 +307,7 @@ class Ledger(Protocol):
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
         For a worker that is known to be dead: its tasks are claimable at once,
-        and count a `lost` when they are claimed; its hosts are ready. What it
+        and may count a `lost` when they are claimed; its hosts are ready. What it
         has counted is kept, see `tally`.
         """
 

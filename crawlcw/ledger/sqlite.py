@@ -51,7 +51,9 @@ from crawlcw.ledger.protocol import (
 from crawlcw.task import Lease, Record, Status, Task
 from crawlcw.transitions import Change, Event, Settlement
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+#: What is brought up to date when it is opened; it has no `begun`.
+_UPGRADED_VERSION = 2
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -93,6 +95,10 @@ _JSON = frozenset({"headers", "context", "errors", "response", "robots", "counts
 #: What is raised for a value that has no place in a row.
 _UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
 
+_FILE = "PRAGMA database_list"
+#: macOS has no fdatasync.
+_sync_file: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
 _UNAVAILABLE = {
     sqlite3.SQLITE_BUSY: "is locked by another process",
     sqlite3.SQLITE_LOCKED: "is locked by another process",
@@ -110,6 +116,12 @@ _MISCONFIGURED = {
     sqlite3.SQLITE_NOTADB: "is not an SQLite database",
     sqlite3.SQLITE_CORRUPT: "is damaged: bring back a copy, or recover it with `sqlite3 .recover`",
 }
+
+
+class _Database(sqlite3.Connection):
+    """A connection that knows what is still to be synced."""
+
+    unsynced = False  #: whether something durable was committed since the last sync
 
 
 class SqliteLedger:
@@ -172,7 +184,7 @@ class SqliteLedger:
         """See `Ledger.add`."""
         return await self._writer.run(self._add, tasks)
 
-    def _add(self, db: sqlite3.Connection, tasks: Sequence[Task]) -> Added:
+    def _add(self, db: _Database, tasks: Sequence[Task]) -> Added:
         rows: list[dict[str, Any]] = []
         rejected: list[tuple[Task, str]] = []
         for task in tasks:
@@ -180,7 +192,7 @@ class SqliteLedger:
                 rows.append(_NEW_ROW | _row(documents.document(task)))
             except _UNHOLDABLE as error:
                 rejected.append((task, _said(error)))
-        with _transaction(db, durable=True):
+        with _durable_transaction(db):
             new = db.executemany(self._sql.add, rows).rowcount if rows else 0
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
 
@@ -237,7 +249,7 @@ class SqliteLedger:
     ) -> tuple[list[Lease], int]:
         leases: list[Lease] = []
         abandoned = 0
-        with _transaction(db, durable=False):
+        with _transaction(db):
             for task, change in decided:
                 as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
                 if not self._apply(db, self._sql.claim, _written(task, change), as_read):
@@ -260,12 +272,20 @@ class SqliteLedger:
         values = {**write.values, **guard, "id": write.task_id, "errors": errors}
         return db.execute(statement, values).rowcount == 1
 
+    async def begin(self, lease: Lease) -> bool:
+        """See `Ledger.begin`."""
+        return await self._writer.run(self._begin, lease)
+
+    def _begin(self, db: sqlite3.Connection, lease: Lease) -> bool:
+        with _transaction(db):
+            return db.execute(self._sql.begin, _mine(lease) | {"id": lease.task.id}).rowcount == 1
+
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """See `Ledger.renew`."""
         return await self._writer.run(self._renew, leases, _milliseconds(self.now() + lease))
 
     def _renew(self, db: sqlite3.Connection, leases: Sequence[Lease], due: int) -> set[bytes]:
-        with _transaction(db, durable=False):
+        with _transaction(db):
             return {
                 held.task.id
                 for held in leases
@@ -278,12 +298,12 @@ class SqliteLedger:
         """See `Ledger.commit`."""
         return await self._writer.run(self._commit, settlements)
 
-    def _commit(self, db: sqlite3.Connection, settlements: Sequence[Settlement]) -> Committed:
+    def _commit(self, db: _Database, settlements: Sequence[Settlement]) -> Committed:
         lost: list[Lease] = []
         rejected: list[tuple[Lease, str]] = []
         # Encoded before the transaction begins, for it keeps all others waiting.
         writes = [(settlement.lease, *_storable(settlement)) for settlement in settlements]
-        with _transaction(db, durable=True):
+        with _durable_transaction(db):
             for lease, write, refusal in writes:
                 if not self._settle(db, lease, write) and not self._was_settled(db, lease):
                     lost.append(lease)
@@ -311,9 +331,9 @@ class SqliteLedger:
         settlements = [transitions.release(lease, now=now) for lease in leases]
         return await self._writer.run(self._release, settlements)
 
-    def _release(self, db: sqlite3.Connection, settlements: Sequence[Settlement]) -> int:
+    def _release(self, db: _Database, settlements: Sequence[Settlement]) -> int:
         writes = [(s.lease, _written(s.lease.task, s.change)) for s in settlements]
-        with _transaction(db, durable=True):
+        with _durable_transaction(db):
             return sum(self._settle(db, lease, write) for lease, write in writes)
 
     async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
@@ -401,7 +421,7 @@ class SqliteLedger:
         # Most looks find nothing, and those must not take the writers' turn.
         if not db.execute(self._sql.ready_hosts, bounds).fetchone():
             return []
-        with _transaction(db, durable=False):
+        with _transaction(db):
             rows = db.execute(self._sql.ready_hosts, bounds).fetchall()
             db.executemany(self._sql.lease_host, [{**bounds, "id": row["id"]} for row in rows])
         taken = {"owner": bounds["owner"], "ready_at": bounds["end"]}
@@ -431,7 +451,7 @@ class SqliteLedger:
         """Change hosts where they are held; return those that are not."""
         if not writes:
             return set()
-        with _transaction(db, durable=False):
+        with _transaction(db):
             return {
                 lease.host.name
                 for lease, values in writes
@@ -456,7 +476,7 @@ class SqliteLedger:
     ) -> set[str]:
         lost: set[str] = set()
         # A release that is lost in a power cut is a lease that runs out.
-        with _transaction(db, durable=False):
+        with _transaction(db):
             for lease, state, values in writes:
                 name = lease.host.name
                 mine = {**values, **_my_host(lease)}
@@ -479,14 +499,14 @@ class SqliteLedger:
         for start in range(0, len(rows), _BATCH):
             await self._writer.run(self._wake_hosts, rows[start : start + _BATCH])
 
-    def _wake_hosts(self, db: sqlite3.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _wake_hosts(self, db: _Database, rows: Sequence[Mapping[str, Any]]) -> None:
         # What is held when it is read needs no write, also where it is released
         # right after: the release looks for tasks, and the task that this is
         # about is in the ledger.
         late = [row for row in rows if not db.execute(self._sql.host_is_awake, row).fetchone()]
         if late:
             # As durable as the task, which nobody would look for without it.
-            with _transaction(db, durable=True):
+            with _durable_transaction(db):
                 db.executemany(self._sql.wake_host, late)
 
     async def wake_all_hosts(self) -> int:
@@ -512,9 +532,9 @@ class SqliteLedger:
     def _priorities_of_host(self, db: sqlite3.Connection, host: str) -> list[int]:
         return list(_descending(db, self._sql.next_priority_of_host, {"host": host}))
 
-    def _give_up_some(self, db: sqlite3.Connection, bounds: Mapping[str, Any]) -> tuple[int, int]:
+    def _give_up_some(self, db: _Database, bounds: Mapping[str, Any]) -> tuple[int, int]:
         """Give up the next tasks of one priority; return how many, and the last one's `due`."""
-        with _transaction(db, durable=True):
+        with _durable_transaction(db):
             rows = db.execute(self._sql.waiting_of_host, {**bounds, "limit": _BATCH}).fetchall()
             for row in rows:
                 db.execute(self._sql.give_up, {**bounds, "id": row["id"]})
@@ -630,7 +650,7 @@ class SqliteLedger:
 
     def _leave(self, db: sqlite3.Connection, name: str, now: int) -> int:
         tokens = {"name": name, "first": f"{name}:", "end": f"{name};", "now": now}
-        with _transaction(db, durable=False):
+        with _transaction(db):
             db.execute(self._sql.leave, tokens)
             db.execute(self._sql.forget_workers, {"kept": documents.KEPT_WORKERS})
             db.execute(self._sql.end_host_leases, tokens)
@@ -747,6 +767,8 @@ class _Statements:
         left = _quoted(f"{spider}.workers_left")
         columns = ", ".join(_COLUMNS)
 
+        #: From version 2 to 3.
+        self.upgrade = f"ALTER TABLE {tasks} ADD COLUMN {_COLUMNS['begun']}"
         self.create = [
             f"CREATE TABLE IF NOT EXISTS {tasks} ({', '.join(_COLUMNS.values())})",
             f"""CREATE TABLE IF NOT EXISTS {items} (
@@ -821,6 +843,7 @@ class _Statements:
             "AND due <= :now"
         )
         self.settle = f"{changed} WHERE {mine}"
+        self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
         self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
@@ -991,6 +1014,7 @@ _COLUMNS = {
         "reason TEXT",
         "errors TEXT",
         "response TEXT",
+        "begun INTEGER",
     )
 }
 _NEW_ROW = dict.fromkeys(_COLUMNS)
@@ -1039,35 +1063,74 @@ class _Connection:
         # The limiter makes calls wait without a thread. The lock is for a call
         # that was cancelled: it leaves the limiter while its thread still works.
         self._lock = threading.Lock()
-        self._db: sqlite3.Connection | None = None
+        self._db: _Database | None = None
+        self._wal: int | None = None
+        self._syncing = CapacityLimiter(1)
         self._closed = False
 
     async def run(
         self,
-        work: Callable[Concatenate[sqlite3.Connection, _P], _T],
+        work: Callable[Concatenate[_Database, _P], _T],
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """Return *work(connection, ...)*, done on a worker thread; raises `LedgerError`."""
+        """Return *work(connection, ...)*, done on a worker thread; raises `LedgerError`.
 
-        def locked() -> _T:
+        What is to be durable is so when this returns.
+        """
+
+        def locked() -> tuple[_T, bool]:
             with self._lock:
                 try:
-                    return work(self._opened(), *args, **kwargs)
+                    db = self._opened()
+                    result = work(db, *args, **kwargs)
+                    unsynced, db.unsynced = db.unsynced, False
+                    return result, unsynced
                 except (sqlite3.Error, OSError) as error:
                     raise _translated(error, self._path) from error
 
-        return await to_thread.run_sync(locked, limiter=self._limiter)
+        result, unsynced = await to_thread.run_sync(locked, limiter=self._limiter)
+        if unsynced:
+            await to_thread.run_sync(self._sync, limiter=self._syncing)
+        return result
 
-    def _opened(self) -> sqlite3.Connection:
+    def _sync(self) -> None:
+        """Let everything that is committed survive a power cut.
+
+        That is what `synchronous = FULL` does at each commit, but it keeps the
+        file's one write lock meanwhile, and this keeps nobody waiting.
+        """
+        try:
+            if self._wal is None:
+                # SQLite knows where a link leads to.
+                with self._lock:
+                    file = Path(self._opened().execute(_FILE).fetchone()["file"])
+                self._wal = os.open(f"{file}-wal", os.O_RDONLY)
+                # It may be a new file, and then its name is to survive as well.
+                folder = os.open(file.parent, os.O_RDONLY)
+                os.fsync(folder)
+                os.close(folder)
+            _sync_file(self._wal)
+        except OSError as error:
+            raise LedgerUnavailableError(
+                f"The ledger {self._path} cannot be synced to its disk: {error.strerror}."
+            ) from error
+
+    def _opened(self) -> _Database:
         if self._closed:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
         if self._db is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(
-                self._path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+                self._path,
+                timeout=_BUSY_TIMEOUT,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=_Database,
             )
             self._db.row_factory = sqlite3.Row
+            # Synced when the WAL is folded into the file; otherwise by `_sync`.
+            self._db.execute("PRAGMA synchronous = NORMAL")
         return self._db
 
     async def close(self) -> None:
@@ -1078,13 +1141,15 @@ class _Connection:
                     self._db.close()
 
         await to_thread.run_sync(locked, limiter=self._limiter)
+        async with self._syncing:
+            if self._wal is not None:
+                os.close(self._wal)
+                self._wal = None
 
 
 @contextmanager
-def _transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
-    """Write all that is done inside, or nothing; *durable* against a power cut too."""
-    # FULL syncs the WAL at each commit, NORMAL when it is folded into the file.
-    db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Write all that is done inside, or nothing."""
     # At once, for a transaction that begins by reading cannot always go on to write.
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -1098,6 +1163,14 @@ def _transaction(db: sqlite3.Connection, *, durable: bool) -> Iterator[None]:
 
 
 @contextmanager
+def _durable_transaction(db: _Database) -> Iterator[None]:
+    """Write all that is done inside, or nothing, and let it survive a power cut too."""
+    with _transaction(db):
+        yield
+    db.unsynced = True
+
+
+@contextmanager
 def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
     """Read all that is read inside as of one moment."""
     db.execute("BEGIN")
@@ -1108,12 +1181,12 @@ def _snapshot(db: sqlite3.Connection) -> Iterator[None]:
             db.execute("COMMIT")
 
 
-def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -> None:
+def _create(db: _Database, sql: _Statements, spider: str, path: Path) -> None:
     """Make the tables of *spider*, or find out that the file is not one of ours."""
     # Before anything is changed, for the mode is written into the file.
-    _check_marker(db, spider, path)
+    _check_marker(db, spider, path, upgrades=True)
     _enter_wal_mode(db)
-    with _transaction(db, durable=True):
+    with _durable_transaction(db):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_quoted(_MARKER)} "
@@ -1122,13 +1195,25 @@ def _create(db: sqlite3.Connection, sql: _Statements, spider: str, path: Path) -
         db.execute(
             f"INSERT OR IGNORE INTO {_quoted(_MARKER)} VALUES (?, ?)", (spider, SCHEMA_VERSION)
         )
-        _check_marker(db, spider, path)
+        _check_marker(db, spider, path, upgrades=True)
+        outdated = {"spider": spider, "old": _UPGRADED_VERSION, "new": SCHEMA_VERSION}
+        if db.execute(
+            f"UPDATE {_quoted(_MARKER)} SET version = :new "
+            "WHERE spider = :spider AND version = :old",
+            outdated,
+        ).rowcount:
+            db.execute(sql.upgrade)
         for statement in sql.create:
             db.execute(statement)
 
 
-def _check_marker(db: sqlite3.Connection, spider: str, path: Path) -> None:
-    """Raise where the file is another program's, or the spider's tables are of another version."""
+def _check_marker(
+    db: sqlite3.Connection, spider: str, path: Path, *, upgrades: bool = False
+) -> None:
+    """Raise where the file is another program's, or the spider's tables are of another version.
+
+    *upgrades* says that a version which can be brought up to date will be.
+    """
     names = _names(db)
     if names and _MARKER not in names:
         raise LedgerConfigurationError(
@@ -1138,7 +1223,13 @@ def _check_marker(db: sqlite3.Connection, spider: str, path: Path) -> None:
     marker = _marker(db, spider) if names else None
     if marker is None:
         return
-    if marker["version"] != SCHEMA_VERSION:
+    if marker["version"] == _UPGRADED_VERSION:
+        if not upgrades:
+            raise LedgerConfigurationError(
+                f"The ledger {path} has schema version {_UPGRADED_VERSION} for {spider}: bring it "
+                f"up to date by `crawlcw stats {spider}`."
+            )
+    elif marker["version"] != SCHEMA_VERSION:
         raise LedgerConfigurationError(
             f"The ledger {path} has schema version {marker['version']} for {spider}, and this "
             f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
@@ -1238,8 +1329,8 @@ def _number(db: sqlite3.Connection, statement: str, values: Mapping[str, Any]) -
     return number
 
 
-def _update(db: sqlite3.Connection, statement: str, values: Mapping[str, Any]) -> int:
-    with _transaction(db, durable=True):
+def _update(db: _Database, statement: str, values: Mapping[str, Any]) -> int:
+    with _durable_transaction(db):
         return db.execute(statement, values).rowcount
 
 

@@ -153,6 +153,28 @@ MUTANTS = [
         caught_by=(_LATE + "[claim-batch-twice-given-back]",),
     ),
     Mutant(
+        name="every-lost-lease-counts",
+        edits=(
+            Edit(
+                "crawlcw.transitions",
+                "losses",
+                ("taken_over and (not task.lost or task.begun == task.fence)", "taken_over"),
+            ),
+        ),
+        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_loses_only_one_lease[motor]",),
+    ),
+    Mutant(
+        name="who-lost-the-lease-begins",
+        edits=(
+            Edit(
+                _MONGO,
+                "MongoLedger.begin",
+                ("_mine(lease), {", '{"_id": lease.task.id}, {'),
+            ),
+        ),
+        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_loses_only_one_lease[motor]",),
+    ),
+    Mutant(
         name="renewal-sets-its-own-end",
         edits=(
             Edit(_MONGO, "MongoLedger.renew", ('{"$max": ', '{"$set": ')),

@@ -95,6 +95,8 @@ OPERATIONS = [
     _simple(
         lambda w: w.near.renew([*w.setting.leases, w.setting.stale], lease=LEASE), name="renew"
     ),
+    _simple(lambda w: w.near.begin(w.setting.leases[0]), name="begin"),
+    _simple(lambda w: w.near.begin(w.setting.stale), name="begin-stale"),
     _simple(lambda w: w.near.commit(_settlements(w)), name="commit"),
     _simple(
         lambda w: w.near.release([*w.setting.leases, w.setting.stale]),

@@ -56,11 +56,12 @@ _expected: dict[tuple[str, str], Expected] = {}
 
 def expected(world: World, operation: Operation) -> Expected:
     key = world.driver, operation.name
-    if key not in _expected:
+    while key not in _expected:
         world.begin(claims=operation.claims)
         answer = world.run(operation.act(world))
-        commands = world.proxy.commands()
-        _expected[key] = Expected(answer, world.documents(), commands)
+        # A machine that is very busy lets it time out, and be sent again.
+        if world.sendings <= 1:
+            _expected[key] = Expected(answer, world.documents(), world.proxy.commands())
     return _expected[key]
 
 

@@ -100,6 +100,7 @@ class World:
                 collection.insert_many(copy.deepcopy(list(before.values())))
         self.clock.time = NOW
         self.claims = claims
+        self.sendings = 0
         self.near = MongoLedger(self._near, "books", claims=claims, clock=self.clock)
 
     def documents(self) -> Documents:
@@ -117,6 +118,7 @@ class World:
 
         async def once() -> T:
             began = time.monotonic()
+            self.sendings += 1
             try:
                 return await operation()
             finally:

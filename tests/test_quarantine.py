@@ -1,0 +1,139 @@
+"""Beginning with tasks that a crashed worker held: written down, and at the last chance alone."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.leases import HeldLeases
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.patience import Patience
+from crawlcw.quarantine import Quarantine
+from crawlcw.task import Lease
+from tests.ledgers import LEASE, FakeClock, claimed, make_task, make_tasks, success
+
+MAX_LOST = 3
+
+
+class CountingLedger(SqliteLedger):
+    """Counts what is written down, and may be away first."""
+
+    away = 0
+    begins = 0
+
+    async def begin(self, lease: Lease) -> bool:
+        if self.away:
+            self.away -= 1
+            raise LedgerUnavailableError("away")
+        self.begins += 1
+        return await super().begin(lease)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[CountingLedger]:
+    ledger = await CountingLedger.open(tmp_path / "ledger.db", "books", clock=clock)
+    yield ledger
+    await ledger.close()
+
+
+@pytest.fixture
+def held() -> HeldLeases:
+    return HeldLeases()
+
+
+@pytest.fixture
+def quarantine(ledger: CountingLedger, held: HeldLeases) -> Quarantine:
+    patience = Patience(timedelta(minutes=1))
+    return Quarantine(ledger, held, patience=patience, max_lost=MAX_LOST)
+
+
+async def lost_before(ledger: CountingLedger, clock: FakeClock, *, times: int) -> list[Lease]:
+    """Lease two tasks that so many workers were lost on."""
+    await ledger.add(make_tasks(2))
+    for _ in range(times):
+        for lease in await claimed(ledger):
+            await ledger.begin(lease)
+        clock.advance(seconds=LEASE.total_seconds())
+    ledger.begins = 0
+    return await claimed(ledger)
+
+
+async def test_a_task_that_no_worker_was_lost_on_costs_nothing(
+    ledger: CountingLedger, quarantine: Quarantine
+):
+    await ledger.add([make_task()])
+    (lease,) = await claimed(ledger)
+
+    assert await quarantine.enter(lease)
+    quarantine.leave(lease)
+
+    assert ledger.begins == 0
+
+
+async def test_from_the_first_loss_on_it_is_written_down_that_the_work_begins(
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+):
+    one, other = await lost_before(ledger, clock, times=1)
+    ledger.away = 1
+
+    assert await quarantine.enter(one)
+    assert await quarantine.enter(other), "both at once"
+
+    assert ledger.begins == 2
+    clock.advance(seconds=LEASE.total_seconds())
+    lost = [task.lost for task in (await ledger.page(limit=2))]
+    assert lost == [1, 1]
+    for lease in await claimed(ledger):
+        record = await ledger.get(lease.task.id)
+        assert record is not None
+        assert record.task.lost == 2
+
+
+async def test_two_tasks_on_their_last_chance_are_never_under_way_at_once(
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+):
+    one, other = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    answers: list[bool] = []
+
+    async def enter_other() -> None:
+        answers.append(await quarantine.enter(other))
+
+    assert await quarantine.enter(one)
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter_other)
+        await anyio.wait_all_tasks_blocked()
+        assert answers == []
+        quarantine.leave(other)
+        await checkpoint()
+        assert answers == [], "it is not the one that is under way"
+        quarantine.leave(one)
+
+    assert answers == [False], "its host's turn is over"
+    assert await quarantine.enter(other)
+    assert ledger.begins == 2
+
+
+async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_next(
+    ledger: CountingLedger, quarantine: Quarantine, held: HeldLeases, clock: FakeClock
+):
+    one, other = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    held.add([one, other])
+    await ledger.commit([success(ledger, one)])
+
+    with anyio.CancelScope() as lost:
+        held.working(one, lost)
+        await quarantine.enter(one)
+        pytest.fail("it went on without its lease")
+
+    assert lost.cancelled_caught
+    assert one.task.id not in held
+    assert await quarantine.enter(other)
