@@ -26,6 +26,7 @@ class HeldLeases:
         self._settling: set[bytes] = set()
         self._strays: list[Lease] = []
         self._of_host: Counter[str] = Counter()
+        self._ends: dict[bytes, anyio.Event] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -86,10 +87,17 @@ class HeldLeases:
             if scope := self._scopes.get(task_id):
                 scope.cancel()
 
+    async def ended(self, lease: Lease) -> None:
+        """Wait until *lease* was committed, released or lost."""
+        if lease.task.id in self._held:
+            await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
+
     def _forget(self, task_id: bytes) -> None:
         lease = self._held.pop(task_id, None)
         if lease is None:
             return
+        if end := self._ends.pop(task_id, None):
+            end.set()
         host = lease.task.host
         self._of_host[host] -= 1
         if not self._of_host[host]:
