@@ -213,7 +213,8 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
         assert_as_without_faults(store, faultless_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of 60 s")
-    assert took < 5
+    # Its own start and first look: far less than a lease, or than a neighbour's next look.
+    assert took < 10
 
 
 def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
