@@ -71,6 +71,11 @@ class HeldLeases:
             self._forget(lease.task.id)
             self._settling.discard(lease.task.id)
 
+    async def ended(self, lease: Lease) -> None:
+        """Wait until *lease* was committed, released or lost."""
+        if lease.task.id in self._held:
+            await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
+
     def stray(self, lease: Lease) -> None:
         """Note that whoever worked under *lease* was cancelled: it is to be released."""
         self._strays.append(lease)
@@ -86,11 +91,6 @@ class HeldLeases:
             self._forget(task_id)
             if scope := self._scopes.get(task_id):
                 scope.cancel()
-
-    async def ended(self, lease: Lease) -> None:
-        """Wait until *lease* was committed, released or lost."""
-        if lease.task.id in self._held:
-            await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
 
     def _forget(self, task_id: bytes) -> None:
         lease = self._held.pop(task_id, None)

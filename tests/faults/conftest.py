@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests import docs
-from tests.crawl_process import Store
 from tests.faults import scenario
 from tests.faults.world import World, quick
 
@@ -37,12 +36,6 @@ def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
     name = f"crawlcw_test_{os.getpid()}_one_world"
     with World(mongodb_uri, name, "motor").opened() as opened:
         yield opened
-
-
-@pytest.fixture
-def store(ledger_url: str) -> Store:
-    """A ledger on each store in turn, for processes that crawl a documentation."""
-    return Store(ledger_url)
 
 
 @pytest.fixture(scope="session")

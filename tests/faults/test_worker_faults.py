@@ -29,6 +29,11 @@ from tests.faults.scenario import (
 DEADLY = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
 
 
+@pytest.fixture
+def store(ledger_url: str) -> Store:
+    return Store(ledger_url)
+
+
 def marked_by(marks: Path) -> list[int]:
     """Return the processes to which a page was hard, once for each time."""
     return [int(line) for line in marks.read_text().split()] if marks.exists() else []
