@@ -102,14 +102,18 @@ class Fetcher:
                     lease = await queue.get()
                     self.held.working(lease, lost)
                     try:
-                        result = await self._work(lease)
+                        try:
+                            result = await self._work(lease)
+                        finally:
+                            self.held.idle(lease)
+                            feeding.fetched(lease)
+                        if result is None:
+                            feeding.put_back(lease)
+                        else:
+                            await done.put(result)
+                            await self.quarantine.recorded(lease)
                     finally:
-                        self.held.idle(lease)
-                        feeding.fetched(lease)
-                    if result is None:
-                        feeding.put_back(lease)
-                    else:
-                        await done.put(result)
+                        self.quarantine.leave(lease)
             self.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | None:
@@ -119,12 +123,6 @@ class Fetcher:
         """
         if not await self.quarantine.enter(lease):
             return None
-        try:
-            return await self._begun(lease)
-        finally:
-            self.quarantine.leave(lease)
-
-    async def _begun(self, lease: Lease) -> Done | None:
         host = lease.task.host
         # A loop that stood still must not ask a host that has a new owner.
         if not self.frontier.may_ask(host, now=time.monotonic()):

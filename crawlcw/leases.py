@@ -26,6 +26,7 @@ class HeldLeases:
         self._settling: set[bytes] = set()
         self._strays: list[Lease] = []
         self._of_host: Counter[str] = Counter()
+        self._ends: dict[bytes, anyio.Event] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -70,6 +71,11 @@ class HeldLeases:
             self._forget(lease.task.id)
             self._settling.discard(lease.task.id)
 
+    async def ended(self, lease: Lease) -> None:
+        """Wait until *lease* was committed, released or lost."""
+        if lease.task.id in self._held:
+            await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
+
     def stray(self, lease: Lease) -> None:
         """Note that whoever worked under *lease* was cancelled: it is to be released."""
         self._strays.append(lease)
@@ -90,6 +96,8 @@ class HeldLeases:
         lease = self._held.pop(task_id, None)
         if lease is None:
             return
+        if end := self._ends.pop(task_id, None):
+            end.set()
         host = lease.task.host
         self._of_host[host] -= 1
         if not self._of_host[host]:

@@ -2,9 +2,10 @@
 
 A worker that crashes loses every task it holds, and most of them have nothing
 to do with it. So from the first loss on a fetcher writes down that it begins
-with the task, and only a task that was begun counts another loss; and a task
-that the next loss would end is the only one of its kind under way in a process.
-Tasks that no worker was lost on cost nothing.
+with the task, and only a task that was begun counts another loss; and while a
+task that the next loss would end is under way, until its outcome is recorded,
+nothing else is in that process: any page beside it could crash the worker, one
+that never did so before as well. Tasks that no worker was lost on cost nothing.
 """
 
 import anyio
@@ -27,6 +28,8 @@ class Quarantine:
         self._held = held
         self._patience = patience
         self._max_lost = max_lost
+        self._under_way: set[str] = set()  #: tokens
+        self._left = anyio.Event()  #: set when nothing is under way any more
         self._alone: Lease | None = None
         self._free = anyio.Event()
 
@@ -37,17 +40,17 @@ class Quarantine:
         task's host had is over. Where the lease turns out to be lost, whoever
         works under it is cancelled, here.
         """
+        if self._alone is not None:
+            await self._free.wait()
+            return False
         lost = losses(lease.task)
-        if not lost:
-            return True
-        if lost + 1 >= self._max_lost:
-            if self._alone is not None:
-                await self._free.wait()
-                return False
-            self._alone = lease
-            self._free = anyio.Event()
         try:
-            if not await self._patience.insist(lambda: self._ledger.begin(lease)):
+            if lost and lost + 1 >= self._max_lost:
+                self._alone = lease
+                self._free = anyio.Event()
+                await self._all_left()
+            self._under_way.add(lease.token)
+            if lost and not await self._patience.insist(lambda: self._ledger.begin(lease)):
                 self._held.lose([lease.task.id])
                 await checkpoint()
         except BaseException:
@@ -55,8 +58,24 @@ class Quarantine:
             raise
         return True
 
+    async def recorded(self, lease: Lease) -> None:
+        """Wait until the outcome of a task that is alone is in the ledger; of others, do not.
+
+        Until then a crash would count against it.
+        """
+        if self._alone is lease:
+            await self._held.ended(lease)
+
     def leave(self, lease: Lease) -> None:
-        """Note that the work on a task has ended, whatever came of it."""
+        """Note that the work on a task has ended, whatever came of it; it may not have begun."""
+        self._under_way.discard(lease.token)
+        if not self._under_way:
+            self._left.set()
         if self._alone is lease:
             self._alone = None
             self._free.set()
+
+    async def _all_left(self) -> None:
+        while self._under_way:
+            self._left = anyio.Event()
+            await self._left.wait()

@@ -15,6 +15,16 @@ from tests.ledgers import BACKENDS, FakeClock, Ledgers
 _numbers = itertools.count()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # Here and not beside the tests with faults: the options of a conftest.py
+    # below the folder that pytest is started for come too late.
+    parser.addoption(
+        "--soak",
+        action="store_true",
+        help="let the tests with faults (tests/faults) last longer: more kills, longer pauses",
+    )
+
+
 def pytest_report_header() -> str:
     found = mongod.find()
     return f"mongodb: {found.source if found else mongod.MISSING}"

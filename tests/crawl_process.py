@@ -1,7 +1,7 @@
 """Whole crawls in processes of their own, to be killed, stopped and frozen.
 
     python -m tests.crawl_process LEDGER SPIDER START_URL...
-        [-s NAME=VALUE ...] [--machine NAME] [--on-cue]
+        [-s NAME=VALUE ...] [-a NAME=VALUE ...] [--machine NAME] [--on-cue]
 
 Crawls a site, or many hosts, as `crawlcw run` does, signals included, and prints its report
 as one line of JSON. With `--on-cue` it says that it is ready and begins when it
@@ -38,12 +38,19 @@ from crawlcw.settings import layered
 from crawlcw.stats import Report, Stats
 from crawlcw.task import Status
 from tests.docs import REPOSITORY, DocsSpider, path_of
+from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
 from tests.many_hosts import HostsSpider
 
 LEDGER_UNAVAILABLE = 69
 LEDGER_NOT_USABLE = 78
 STOPPED_AT_ONCE = 130
-_SPIDERS: dict[str, type[Spider]] = {kind.name: kind for kind in (DocsSpider, HostsSpider)}
+_SPIDERS: dict[str, type[Spider]] = {
+    "docs": DocsSpider,
+    "blocking": BlockingSpider,
+    "deadly": DeadlySpider,
+    "slow": SlowSpider,
+    "hosts": HostsSpider,
+}
 _ENOUGH = 90.0
 
 
@@ -80,6 +87,10 @@ class Store:
 
     def _of_sqlite(self) -> list[Row]:
         with _reading(self.url) as database:
+            tables = "SELECT count(*) FROM sqlite_master WHERE name IN (?, ?)"
+            names = (self.spider, f"{self.spider}.items")
+            if database.execute(tables, names).fetchone()[0] < len(names):
+                return []
             items = f'SELECT task_id, count(*) FROM "{self.spider}.items" GROUP BY task_id'
             counts = dict(database.execute(items))
             tasks = database.execute(f'SELECT * FROM "{self.spider}"')
@@ -154,15 +165,19 @@ class Process:
         *,
         on_cue: bool,
         environment: Mapping[str, str] | None = None,
+        spider: str = "",
+        arguments: Mapping[str, object] | None = None,
         machine: str = "",
         **settings: Any,
     ):
         """Start it; *environment* is added to that of this process.
 
-        *machine* is the one that it takes itself to be on.
+        *spider* crawls instead of the one that the store is named for, and is
+        given *arguments*. *machine* is the one that it takes itself to be on.
         """
-        command = [sys.executable, "-m", "tests.crawl_process", store.url, store.spider]
+        command = [sys.executable, "-m", "tests.crawl_process", store.url, spider or store.spider]
         command += [*start_urls, *(f"-s{name}={value}" for name, value in settings.items())]
+        command += [f"-a{name}={value}" for name, value in dict(arguments or {}).items()]
         command += [f"--machine={machine}"] if machine else []
         self._log = log
         with log.open("ab") as errors:
@@ -261,10 +276,12 @@ def main() -> None:
     parser.add_argument("spider", choices=_SPIDERS)
     parser.add_argument("start", nargs="+")
     parser.add_argument("-s", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("-a", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--machine", metavar="NAME")
     parser.add_argument("--on-cue", action="store_true")
     arguments = parser.parse_args()
-    spider = _SPIDERS[arguments.spider](start_urls=arguments.start)
+    values = dict(text.split("=", 1) for text in arguments.a)
+    spider = _SPIDERS[arguments.spider](start_urls=arguments.start, **values)
     if arguments.machine:
         # What a machine is told by; see `crawlcw.workers`.
         socket.gethostname = lambda: arguments.machine

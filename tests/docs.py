@@ -19,8 +19,6 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 from urllib.request import ProxyHandler, build_opener
 
-import pytest
-
 from crawlcw import Settings, Spider
 
 REPOSITORY = Path(__file__).parent.parent
@@ -35,12 +33,18 @@ _OPENER = build_opener(ProxyHandler({}))
 def folder(name: str) -> Path:
     """Return the folder of a documentation; without it, fail in CI and skip elsewhere."""
     path, package = DOCUMENTATION[name]
-    if (path / "index.html").is_file():
-        return path
-    missing = f"{path} is missing: apt-get install {package}"
+    if not (path / "index.html").is_file():
+        _miss(f"{path} is missing: apt-get install {package}")
+    return path
+
+
+def _miss(message: str) -> None:
+    # Crawls import this module, dozens of them in some tests, and pytest takes 0.1 s of each.
+    import pytest
+
     if os.environ.get("CI"):
-        pytest.fail(missing, pytrace=False)
-    pytest.skip(missing)
+        pytest.fail(message, pytrace=False)
+    pytest.skip(message)
 
 
 class DocsSpider(Spider):

@@ -137,3 +137,94 @@ async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_nex
     assert lost.cancelled_caught
     assert one.task.id not in held
     assert await quarantine.enter(other)
+
+
+async def test_a_task_on_its_last_chance_begins_when_nothing_else_is_under_way(
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+):
+    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    fresh = await fresh_ones(ledger)
+    answers: list[bool] = []
+
+    async def enter_one() -> None:
+        answers.append(await quarantine.enter(one))
+
+    assert await quarantine.enter(fresh[0])
+    assert await quarantine.enter(fresh[1])
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter_one)
+        await anyio.wait_all_tasks_blocked()
+        quarantine.leave(fresh[0])
+        await anyio.wait_all_tasks_blocked()
+        assert answers == []
+        assert ledger.begins == 0, "whatever crashes the worker now does not count"
+        quarantine.leave(fresh[1])
+
+    assert answers == [True]
+
+
+async def test_nothing_begins_beside_a_task_on_its_last_chance(
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+):
+    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    fresh, *_ = await fresh_ones(ledger)
+    answers: list[bool] = []
+
+    async def enter_fresh() -> None:
+        answers.append(await quarantine.enter(fresh))
+
+    assert await quarantine.enter(one)
+    async with anyio.create_task_group() as group:
+        group.start_soon(enter_fresh)
+        await anyio.wait_all_tasks_blocked()
+        assert answers == []
+        quarantine.leave(one)
+
+    assert answers == [False], "its host's turn is over"
+    assert await quarantine.enter(fresh)
+
+
+async def test_who_is_cancelled_before_it_could_begin_alone_keeps_nobody_waiting(
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+):
+    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    fresh = await fresh_ones(ledger)
+    assert await quarantine.enter(fresh[0])
+
+    with anyio.move_on_after(0):
+        await quarantine.enter(one)
+        pytest.fail("it began beside another")
+
+    assert await quarantine.enter(fresh[1])
+
+
+async def test_a_task_on_its_last_chance_is_at_its_end_when_its_outcome_is_recorded(
+    ledger: CountingLedger, quarantine: Quarantine, held: HeldLeases, clock: FakeClock
+):
+    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    fresh, *_ = await fresh_ones(ledger)
+    held.add([one, fresh])
+    ends: list[str] = []
+
+    async def work(lease: Lease, name: str) -> None:
+        assert await quarantine.enter(lease)
+        await quarantine.recorded(lease)
+        quarantine.leave(lease)
+        ends.append(name)
+
+    await work(fresh, "fresh")
+    assert ends == ["fresh"], "of others it is not waited for"
+    async with anyio.create_task_group() as group:
+        group.start_soon(work, one, "one")
+        await anyio.wait_all_tasks_blocked()
+        assert ends == ["fresh"]
+        await ledger.commit([success(ledger, one)])
+        held.end([one])
+
+    assert ends == ["fresh", "one"]
+
+
+async def fresh_ones(ledger: CountingLedger) -> list[Lease]:
+    """Lease two more tasks, that no worker was lost on."""
+    await ledger.add([make_task(f"http://example.com/fresh/{n}") for n in range(2)])
+    return await claimed(ledger)

@@ -2,12 +2,16 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests import docs
 from tests.faults import scenario
 from tests.faults.world import World, quick
+
+#: Of the star: one process holds all of them.
+LEAVES = 40
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,39 @@ def one_world(mongodb_uri: str, short_waits: None) -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
+def soaking(request: pytest.FixtureRequest) -> bool:
+    """Whether there is time for a long variant."""
+    return bool(request.config.getoption("--soak"))
+
+
+@pytest.fixture(scope="session")
 def faultless(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The items of PostgreSQL's manual as a crawl to which nothing happens records them."""
     with docs.served(docs.folder("postgresql")) as site:
         return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))
+
+
+@pytest.fixture(scope="session")
+def faultless_twice(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The same for two copies of the manual, which are a crawl of 2,339 pages."""
+    with docs.served(docs.folder("postgresql"), copies=2) as site:
+        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless_twice"))
+
+
+@pytest.fixture(scope="session")
+def star(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a site of one page that links to all others, which link to nothing."""
+    folder = tmp_path_factory.mktemp("star")
+    leaves = [f"{number}.html" for number in range(LEAVES)]
+    links = "".join(f'<a href="{leaf}">{leaf}</a>' for leaf in leaves)
+    (folder / "index.html").write_text(f"<title>all</title>{links}")
+    for leaf in leaves:
+        (folder / leaf).write_text(f"<title>{leaf}</title>")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def faultless_star(star: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The items of the star as a crawl to which nothing happens records them."""
+    with docs.served(star) as site:
+        return scenario.crawled_without_faults(site, tmp_path_factory.mktemp("faultless_star"))

@@ -15,7 +15,8 @@ from typing import Any
 
 from crawlcw import doctor
 from crawlcw.assembly import look_at_ledger, open_ledger
-from tests.crawl_process import Process, Store
+from crawlcw.ledger.protocol import Worker
+from tests.crawl_process import Process, Store, wait_until
 from tests.docs import Site
 
 
@@ -43,20 +44,29 @@ class Crew:
         return self._log.read_text(errors="replace")
 
     def start(self, *, environment: Mapping[str, str] | None = None, **settings: Any) -> Process:
-        """Let one more process join; *settings* replace those of the crew."""
-        chosen = self._settings | settings
-        worker = self._ended.enter_context(
-            Process(
-                self.store,
-                [self.site.start],
-                self._log,
-                on_cue=False,
-                environment=environment,
-                **chosen,
-            )
-        )
+        """Let one more process join; *settings* replace those of the crew.
+
+        Both may be any of the keywords of `Process`.
+        """
+        worker = self._started(on_cue=False, environment=environment, **settings)
         self.workers.append(worker)
         return worker
+
+    def spare(self, **settings: Any) -> Process:
+        """Start a process that waits for `join`: its start is not waited for then."""
+        return self._started(on_cue=True, **settings)
+
+    def join(self, *spares: Process) -> None:
+        """Let processes join that were started before, all at once."""
+        for spare in spares:
+            spare.cue()
+        self.workers += spares
+
+    def _started(self, **settings: Any) -> Process:
+        chosen = self._settings | settings
+        return self._ended.enter_context(
+            Process(self.store, [self.site.start], self._log, **chosen)
+        )
 
     def kill(self, worker: Process) -> int:
         """End a process by SIGKILL at this very moment; return how many tasks it held."""
@@ -72,9 +82,47 @@ class Crew:
         self.held_at_faults += held
         return held
 
+    def freeze_at_work(self, worker: Process) -> set[str]:
+        """Stop a process where it holds tasks, and not SQLite's write lock; return their paths."""
+        held: set[str] = set()
+
+        def is_frozen() -> bool:
+            assert worker.is_running(), worker.log
+            worker.send(signal.SIGSTOP)
+            if self.store.is_writable():
+                held.update(row.path for row in self.store.held_by(worker.pid))
+                if held:
+                    return True
+            worker.send(signal.SIGCONT)
+            return False
+
+        wait_until(is_frozen)
+        self.held_at_faults += len(held)
+        return held
+
+    def ended(self, worker: Process) -> tuple[int, dict[str, Any]]:
+        """Wait until a process has ended by itself, or was told to; return exit code and report."""
+        code, report = worker.end()
+        self.held_at_faults += len(self.store.held_by(worker.pid))
+        self.workers.remove(worker)
+        return code, report
+
     def drained(self, *, within: float = 90.0) -> list[dict[str, Any]]:
         """Wait until every process has ended because nothing is left; return their reports."""
         return [worker.drained(within=within) for worker in self.workers]
+
+
+def workers_of(url: str, spider: str = "docs") -> list[Worker]:
+    """Return the processes that have joined a crawl and not left it."""
+
+    async def joined() -> list[Worker]:
+        ledger = await open_ledger(url, spider, create=False)
+        try:
+            return await ledger.workers()
+        finally:
+            await ledger.close()
+
+    return asyncio.run(joined())
 
 
 def items_of(url: str, spider: str = "docs") -> bytes:

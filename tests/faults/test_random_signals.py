@@ -1,0 +1,139 @@
+"""Workers that are killed or stopped at random moments, dozens of times within one crawl."""
+
+import random
+import time
+from pathlib import Path
+from signal import SIGTERM
+
+import pytest
+
+from crawlcw.task import Status
+from tests import docs
+from tests.crawl_process import Store, wait_until
+from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
+
+SEED = 20_260_411
+#: What is crawled here, two copies of a manual.
+PAGES = 2_339
+WORKERS = 3
+STOPPED_TOGETHER = 5
+CONCURRENCY = 6
+#: A task that is taken back may be under way again at the next kill, and at the
+#: one after that: no page kills here, and with the default of 3 chance alone
+#: would have some of them ignored for it.
+MOST_LOST = 30
+
+
+@pytest.fixture
+def store(ledger_url: str) -> Store:
+    return Store(ledger_url)
+
+
+def is_under_way(store: Store) -> bool:
+    unfinished = (Status.TODO, Status.FAILED, Status.PROCESSING)
+    return any(row.status in unfinished for row in store.rows())
+
+
+def slow_enough(seconds: float) -> int:
+    """Return the latency, in milliseconds, at which the workers need longer than *seconds*."""
+    return round(1.2 * seconds * WORKERS * CONCURRENCY / PAGES * 1000)
+
+
+@pytest.mark.timeout(1200)
+def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
+    store: Store, faultless_twice: bytes, tmp_path: Path, soaking: bool
+):
+    kills, shortest, longest = (150, 0.5, 3.0) if soaking else (60, 0.4, 0.8)
+    latency = slow_enough(kills * (shortest + longest) / 2)
+    print(f"seed {SEED}")
+    chance = random.Random(SEED)
+    with (
+        docs.served(docs.folder("postgresql"), copies=2, latency=latency) as site,
+        # Nobody here waits for a lease to run out: who is dead is found out.
+        Crew(
+            store,
+            site,
+            tmp_path / "crew.log",
+            concurrency=CONCURRENCY,
+            lease="10m",
+            max_lost=MOST_LOST,
+        ) as crew,
+    ):
+        for _ in range(WORKERS):
+            crew.start()
+        spare = crew.spare()
+        wait_until(site.hits)
+
+        held = []
+        for _ in range(kills):
+            time.sleep(chance.uniform(shortest, longest))
+            held.append(crew.kill(chance.choice(crew.workers)))
+            crew.join(spare)
+            spare = crew.spare()
+        under_way = is_under_way(store)
+        site.heal()
+        reports = crew.drained()
+
+        assert under_way
+        assert_as_without_faults(store, faultless_twice, max_lost=MOST_LOST)
+        again = fetched_again(site)
+        most = max(row.lost for row in store.rows())
+    assert again <= crew.held_at_faults
+    assert "Traceback" not in crew.log
+    # Else nothing was interrupted, and nothing is shown.
+    assert sum(map(bool, held)) > kills / 3
+    assert [report["leases_lost"] for report in reports] == [0] * WORKERS
+    print(
+        f"{kills} kills, {sum(map(bool, held))} of them at work, {sum(held)} tasks "
+        f"were held, {again} were fetched again, one was lost {most} times"
+    )
+
+
+@pytest.mark.timeout(1200)
+def test_stops_at_random_moments_cost_no_task_an_attempt(
+    store: Store, faultless_twice: bytes, tmp_path: Path, soaking: bool
+):
+    rounds, latency = (40, 1500) if soaking else (10, 200)
+    print(f"seed {SEED}")
+    chance = random.Random(SEED)
+    with (
+        docs.served(docs.folder("postgresql"), copies=2, latency=latency) as site,
+        Crew(store, site, tmp_path / "crew.log", concurrency=2, lease="10m") as crew,
+    ):
+        # Those of a round are started while the ones before are at work.
+        ahead = [crew.spare() for _ in range(STOPPED_TOGETHER)]
+        for _ in range(rounds):
+            stopped, ahead = ahead, [crew.spare() for _ in ahead]
+            crew.join(*stopped)
+            for worker in stopped:
+                wait_until(lambda pid=worker.pid: store.held_by(pid))
+            began = time.monotonic()
+            moments = sorted(chance.uniform(0, 1) for _ in stopped)
+            for moment, worker in zip(moments, stopped, strict=True):
+                time.sleep(max(0.0, began + moment - time.monotonic()))
+                worker.send(SIGTERM)
+            for worker in stopped:
+                code, report = crew.ended(worker)
+                assert (code, report["finish_reason"]) == (0, "stopped"), crew.log
+            assert_nothing_is_held_or_spent(store)
+        under_way = is_under_way(store)
+        site.heal()
+        crew.join(*ahead)
+        crew.drained()
+
+        assert under_way
+        assert_as_without_faults(store, faultless_twice)
+        # What is under way at a stop is finished: the site is quicker than the grace.
+        assert fetched_again(site) == crew.held_at_faults == 0
+    assert_nothing_is_held_or_spent(store)
+    assert "Traceback" not in crew.log
+    print(f"{rounds * STOPPED_TOGETHER} stops")
+
+
+def assert_nothing_is_held_or_spent(store: Store) -> None:
+    rows = store.rows()
+    assert {row.lock for row in rows} == {None}
+    assert Status.PROCESSING not in {row.status for row in rows}
+    assert {row.lost for row in rows} == {0}
+    # A page that is not there has one failed attempt, whatever happens to processes.
+    assert {row.retry for row in rows if row.status != Status.IGNORED} == {0}

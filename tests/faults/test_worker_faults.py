@@ -1,0 +1,306 @@
+"""Workers that freeze, stand still, die of a page, or take long: what the others make of it.
+
+Kills and stops at random moments are in `test_random_signals`.
+"""
+
+import json
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from crawlcw.task import Status
+from tests import docs
+from tests.crawl_process import Process, Row, Store, wait_until
+from tests.docs import Site
+from tests.faults.conftest import LEAVES
+from tests.faults.hard_pages import DeadlySpider
+from tests.faults.scenario import (
+    Crew,
+    assert_as_without_faults,
+    fetched_again,
+    workers_of,
+)
+
+#: Pages that other pages link to as well, and whose links are all on others too.
+DEADLY = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
+
+
+@pytest.fixture
+def store(ledger_url: str) -> Store:
+    return Store(ledger_url)
+
+
+def marked_by(marks: Path) -> list[int]:
+    """Return the processes to which a page was hard, once for each time."""
+    return [int(line) for line in marks.read_text().split()] if marks.exists() else []
+
+
+def without(items: bytes, paths: tuple[str, ...]) -> bytes:
+    lines = items.split(b"\n")
+    return b"\n".join(line for line in lines if json.loads(line)["path"] not in paths)
+
+
+def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
+    store: Store, faultless: bytes, tmp_path: Path
+):
+    with (
+        docs.served(docs.folder("postgresql"), latency=60) as site,
+        Crew(store, site, tmp_path / "crew.log", concurrency=20, lease="2s") as crew,
+    ):
+        frozen, other = crew.spare(), crew.spare()
+        crew.join(frozen, other)
+        wait_until(lambda: site.hits().total() >= 100)
+
+        held = crew.freeze_at_work(frozen)
+        other.drained()
+        finished_meanwhile = store.rows()
+        still_frozen = frozen.is_running()
+        frozen.send(signal.SIGCONT)
+        report = frozen.drained()
+
+        assert still_frozen
+        assert_as_without_faults(store, faultless)
+        assert fetched_again(site) <= len(held)
+    assert store.rows() == finished_meanwhile
+    assert {row.lost for row in finished_meanwhile if row.path in held} == {1}
+    assert report["leases_lost"] > 0
+    assert "Traceback" not in crew.log
+
+
+@pytest.mark.parametrize("leases", [2, 10])
+def test_a_process_that_stood_still_in_a_callback_goes_on_and_records_nothing_twice(
+    leases: int, store: Store, faultless: bytes, tmp_path: Path
+):
+    marks = tmp_path / "marks"
+    blocking = {"pages": "/tutorial-sql.html", "seconds": leases, "marks": marks}
+    with (
+        docs.served(docs.folder("postgresql"), latency=20) as site,
+        Crew(
+            store,
+            site,
+            tmp_path / "crew.log",
+            spider="blocking",
+            arguments=blocking,
+            concurrency=20,
+            lease="1s",
+        ) as crew,
+    ):
+        crew.join(crew.spare(), crew.spare())
+        wait_until(lambda: marked_by(marks))
+        (pid,) = marked_by(marks)
+        blocked, other = sorted(crew.workers, key=lambda worker: worker.pid != pid)
+        held = store.held_by(blocked.pid)
+        others_report = other.drained()
+        report = blocked.drained()
+
+        assert_as_without_faults(store, faultless)
+        again = fetched_again(site)
+        fetched = len(site.hits())
+    rows = store.rows()
+    lost = {row.path: row.lost for row in rows if row.lost}
+    assert again <= len(held)
+    assert lost.keys() <= {row.path for row in held}
+    # Each page is counted by who recorded it.
+    assert report["pages"] + others_report["pages"] == finished(rows)
+    assert "Traceback" not in crew.log
+    if leases > 2:
+        # Long enough for the other one to take over everything that was held.
+        assert lost == dict.fromkeys((row.path for row in held), 1)
+        assert report["leases_lost"] > 0
+    print(
+        f"{len(held)} tasks of {fetched} were held, {len(lost)} of them taken over, {again} "
+        f"fetched again; the process went on to record {report['pages']} pages in all"
+    )
+
+
+def finished(rows: list[Row]) -> int:
+    return sum(row.status == Status.FINISHED for row in rows)
+
+
+@pytest.mark.parametrize(("pages", "processes"), [(DEADLY[:1], 1), (DEADLY, 2)])
+def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
+    pages: tuple[str, ...], processes: int, store: Store, faultless: bytes, tmp_path: Path
+):
+    marks = tmp_path / "marks"
+    with (
+        docs.served(docs.folder("postgresql"), latency=20) as site,
+        Crew(
+            store,
+            site,
+            tmp_path / "crew.log",
+            spider="deadly",
+            arguments={"pages": ",".join(pages), "marks": marks},
+            concurrency=20,
+            # Nobody waits for a lease to run out, nor looks for dead neighbours but at its start.
+            lease="10m",
+        ) as crew,
+    ):
+        for _ in range(processes):
+            crew.start()
+        deaths = crawl_with_restarts(crew, most=3 * len(pages))
+
+        assert_as_without_faults(store, without(faultless, pages))
+        again = fetched_again(site)
+    rows = store.rows()
+    ignored = {row.path: (row.reason, row.lost) for row in rows if row.status == Status.IGNORED}
+    refused = docs.walked("postgresql").refused
+    assert {path: ignored[path] for path in ignored.keys() - refused} == dict.fromkeys(
+        pages, ("crashed-worker", 3)
+    )
+    assert again <= crew.held_at_faults
+    assert len(marked_by(marks)) == deaths
+    print(
+        f"{deaths} deaths of {len(pages)} pages: {crew.held_at_faults} tasks were held at them, "
+        f"{again} fetched again, {sum(row.lost > 0 for row in rows)} lost"
+    )
+
+
+def crawl_with_restarts(crew: Crew, *, most: int) -> int:
+    """Start another process for each that a page has killed; return how many there were."""
+    deaths = 0
+    while crew.workers:
+        wait_until(lambda: any(not worker.is_running() for worker in crew.workers))
+        gone = [worker for worker in crew.workers if not worker.is_running()]
+        # Noted before the first successor takes back what they held.
+        ends = [crew.ended(worker) for worker in gone]
+        for code, report in ends:
+            if code == 0:
+                assert report["finish_reason"] == "drained"
+                continue
+            assert code == DeadlySpider.exit_code, crew.log
+            deaths += 1
+            assert deaths <= most
+            crew.start()
+    return deaths
+
+
+def test_a_task_that_takes_five_leases_runs_once(
+    store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+):
+    marks = tmp_path / "marks"
+    slow = {"pages": "/7.html", "seconds": 5, "marks": marks}
+    with (
+        docs.served(star) as site,
+        Crew(store, site, tmp_path / "crew.log", spider="slow", arguments=slow, lease="1s") as crew,
+    ):
+        first = crew.start()
+        wait_until(lambda: marked_by(marks))
+        beside = crew.start()
+        wait_until(lambda: len(workers_of(store.url)) == 2)
+        reports = crew.drained()
+
+        assert_as_without_faults(store, faultless_star)
+        assert fetched_again(site) == 0
+    assert marked_by(marks) == [first.pid]
+    assert {row.lost for row in store.rows()} == {0}
+    assert [report["leases_lost"] for report in reports] == [0, 0]
+    assert beside.pid != first.pid
+    assert [report["pages"] for report in reports] == [LEAVES + 1, 0]
+
+
+def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
+    store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+):
+    with (
+        docs.served(star, stall_after=2) as site,
+        Crew(store, site, tmp_path / "crew.log", lease="60s") as crew,
+    ):
+        successor = crew.spare()
+        killed = killed_at_work(crew, crew.start())
+        crew.join(successor)
+        took = killed.until_it_ran_again()
+        crew.drained()
+
+        assert_as_without_faults(store, faultless_star)
+        assert fetched_again(site) <= crew.held_at_faults
+    print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of 60 s")
+    # Its own start and first look: far less than a lease, or than a neighbour's next look.
+    assert took < 10
+
+
+def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
+    store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+):
+    lease = 9.0
+    with (
+        docs.served(star, stall_after=2) as site,
+        Crew(store, site, tmp_path / "crew.log", lease=f"{lease:g}s") as crew,
+    ):
+        killed = killed_beside_another(crew, crew.start())
+        took = killed.until_it_ran_again()
+        crew.drained()
+
+        assert_as_without_faults(store, faultless_star)
+        assert fetched_again(site) <= crew.held_at_faults
+    print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
+    # It looks at its neighbours every third of a lease; and while there is
+    # nothing for it to do, at the ledger at least once a second.
+    assert took < lease / 3 + 2
+
+
+# A host with a limit, that is new, is asked for one page at a time.
+@pytest.mark.parametrize(
+    ("per_host", "begun"), [(0, LEAVES), (8, 1)], ids=["shared host", "owned host"]
+)
+def test_what_a_process_on_another_machine_held_runs_again_within_one_and_a_half_leases(
+    per_host: int, begun: int, store: Store, star: Path, faultless_star: bytes, tmp_path: Path
+):
+    lease = 4.0
+    with (
+        docs.served(star, stall_after=2) as site,
+        Crew(
+            store,
+            site,
+            tmp_path / "crew.log",
+            lease=f"{lease:g}s",
+            per_host_concurrency=per_host,
+        ) as crew,
+    ):
+        killed = killed_beside_another(crew, crew.start(machine="elsewhere.example"), begun=begun)
+        took = killed.until_it_ran_again()
+        crew.drained()
+
+        assert_as_without_faults(store, faultless_star)
+        assert fetched_again(site) <= crew.held_at_faults
+    print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
+    # Renewed every third, so two thirds were left at least: nobody here can know of the death.
+    assert lease * 2 / 3 - 0.5 < took <= 1.5 * lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """A process that was killed while all it had begun with waited for answers."""
+
+    site: Site
+    held: frozenset[str]  #: the paths of its tasks
+    hits: Counter[str]  #: what was asked for until then
+    at: float
+
+    def until_it_ran_again(self) -> float:
+        """Wait until each of its tasks is asked for anew; return how long that took, in all."""
+        wait_until(lambda: self.held <= (self.site.hits() - self.hits).keys())
+        return time.monotonic() - self.at
+
+
+def killed_at_work(crew: Crew, victim: Process, *, begun: int = LEAVES) -> Killed:
+    """Kill a process that waits for *begun* leaves, and let the site answer from then on."""
+    wait_until(lambda: crew.site.hits().total() > begun)
+    held = frozenset(row.path for row in crew.store.held_by(victim.pid))
+    assert len(held) >= begun
+    crew.kill(victim)
+    at = time.monotonic()
+    hits = crew.site.hits()
+    crew.site.heal()
+    return Killed(site=crew.site, held=held, hits=hits, at=at)
+
+
+def killed_beside_another(crew: Crew, victim: Process, *, begun: int = LEAVES) -> Killed:
+    """The same, once a second process has joined and found nothing to do."""
+    wait_until(lambda: crew.site.hits().total() > begun)
+    crew.start()
+    wait_until(lambda: len(workers_of(crew.store.url)) == 2)
+    return killed_at_work(crew, victim, begun=begun)
