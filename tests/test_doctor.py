@@ -21,9 +21,8 @@ from crawlcw.assembly import look_at_ledger
 from crawlcw.doctor import Report
 from crawlcw.errors import LedgerConfigurationError, Reason
 from crawlcw.invariants import Kind
-from crawlcw.ledger import mongo
 from crawlcw.ledger.examination import ExaminedLedger
-from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo import MongoLedger, examination, store
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.task import Status
@@ -731,7 +730,7 @@ async def test_writes_that_are_not_confirmed_are_found(
     served: OnMongodb, monkeypatch: pytest.MonkeyPatch
 ):
     # Three members are asked for, of a set of one.
-    monkeypatch.setattr(mongo, "_DURABLE", pymongo.WriteConcern(w=3, wtimeout=100))
+    monkeypatch.setattr(store, "_DURABLE", pymongo.WriteConcern(w=3, wtimeout=100))
 
     report = await served.examined()
 
@@ -753,6 +752,6 @@ async def test_writes_that_are_not_confirmed_are_found(
     ],
 )
 def test_what_a_server_is_part_of(hello: dict[str, Any], topology: str, kinds: list[Kind]):
-    named, violations = mongo._topology(hello)
+    named, violations = examination._topology(hello)
 
     assert (named, [violation.kind for violation in violations]) == (topology, kinds)

@@ -576,8 +576,8 @@ async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(led
 
 
 async def test_all_of_many_hosts_are_woken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.mongo._BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
     await ledger.wake_hosts({f"h{n}.com": at(500) for n in range(30)})
 
     assert await ledger.wake_all_hosts() == 30
@@ -648,8 +648,8 @@ async def test_a_claim_from_an_older_page_of_a_given_up_host_misses(ledger: Ledg
 async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, same_due: bool
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo._BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
     tasks = [
         make_task(f"http://example.com/{n}", priority=n % 3, due=at(0 if same_due else -n))
         for n in range(100)
@@ -710,8 +710,8 @@ async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: Ledgers):
 
 
 async def test_hosts_come_by_name(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.mongo._ITEM_BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite._ITEM_ROWS", 7)
+    monkeypatch.setattr("crawlcw.ledger.mongo.store._ITEM_BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts.ITEM_ROWS", 7)
     hosts = [f"h{n}.com" for n in range(30)] + ["xn--bcher-kva.ch:8080", "[::1]"]
     await ledger.wake_hosts(dict.fromkeys(hosts, START))
 
@@ -733,8 +733,8 @@ async def test_hosts_can_be_looked_at_while_they_are_written(ledger: Ledger):
 async def test_hosts_are_got_by_name_where_they_are_known(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo._BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sqlite._BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
     lease = await held(ledger)
     await ledger.save_hosts([state(lease, **LEARNED)])
     known = [f"h{n}.com" for n in range(20)]
@@ -775,7 +775,7 @@ async def test_a_host_without_work_is_never_ready(ledger: Ledger):
 
 
 async def test_tasks_are_counted_by_host(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.mongo._COUNTED", 4)
+    monkeypatch.setattr("crawlcw.ledger.mongo.hosts._COUNTED", 4)
     tasks = [make_task(f"http://h{n % 3}.com/{n}") for n in range(12)]
     await ledger.add(tasks)
     for n, lease in enumerate(await claimed(ledger, limit=8)):

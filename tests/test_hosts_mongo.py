@@ -245,7 +245,7 @@ async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, crowded, 
 async def test_the_tasks_of_a_host_are_given_up_by_the_batch(
     ledger, crowded, overheard, monkeypatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo._BATCH", 5)
+    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 5)
 
     assert await ledger.give_up_host("h300.com", reason=Reason.HOST_UNREACHABLE) == 15
 

@@ -14,9 +14,10 @@ import pytest
 
 from crawlcw.clock import LedgerClock
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
-from crawlcw.ledger import documents, sqlite
+from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Selection
-from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows
+from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.task import Status
 from crawlcw.workers import this_worker
 from tests.ledgers import (
@@ -178,7 +179,7 @@ async def test_a_damaged_file_is_refused(path: Path):
 
 
 async def test_a_file_locked_by_another_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sqlite, "_BUSY_TIMEOUT", 0.01)
+    monkeypatch.setattr(connection, "_BUSY_TIMEOUT", 0.01)
     ledger = await SqliteLedger.open(path, "books")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -226,7 +227,7 @@ async def test_a_closed_ledger_is_unavailable(path: Path):
 async def test_a_value_over_the_limit_is_rejected_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sqlite, "_LARGEST_VALUE", 1000)
+    monkeypatch.setattr(rows, "_LARGEST_VALUE", 1000)
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     long = make_task(context={"v": "é" * 500})
     body = make_task("http://example.com/2", body=b"x" * 1001)
@@ -247,7 +248,7 @@ async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Pat
     started, end = threading.Event(), threading.Event()
 
     def slow(db: sqlite3.Connection) -> None:
-        with sqlite._transaction(db):
+        with connection.transaction(db):
             started.set()
             end.wait(10)
 
@@ -271,10 +272,10 @@ class Disk:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._wal = path.with_name(f"{path.name}-wal")
-        self._sync_file = sqlite._sync_file
+        self._sync_file = connection._sync_file
         self._synced = b""
         self.syncs = 0
-        monkeypatch.setattr(sqlite, "_sync_file", self._sync)
+        monkeypatch.setattr(connection, "_sync_file", self._sync)
 
     def _sync(self, file: int) -> None:
         assert os.path.samestat(os.fstat(file), self._wal.stat())
@@ -341,7 +342,7 @@ async def test_while_one_outcome_is_synced_others_may_write(
         started.set()
         assert end.wait(10)
 
-    monkeypatch.setattr(sqlite, "_sync_file", slow)
+    monkeypatch.setattr(connection, "_sync_file", slow)
     committing = asyncio.create_task(one.commit([success(one, first)]))
     await asyncio.to_thread(started.wait, 10)
 
@@ -364,7 +365,7 @@ async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite, "_sync_file", broken)
+        patch.setattr(connection, "_sync_file", broken)
         with pytest.raises(LedgerUnavailableError, match="cannot be synced to its disk: Input"):
             await ledger.add(make_tasks(2))
 
@@ -526,7 +527,7 @@ async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
 
 def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
     seconds = 0.0
-    now = sqlite._machine_clock(LedgerClock(monotonic=lambda: seconds))
+    now = machine_clock(LedgerClock(monotonic=lambda: seconds))
     start = now()
 
     seconds = 59.0
@@ -545,7 +546,7 @@ def test_where_the_machines_clock_is_set_back_the_ledgers_time_goes_on():
         return start + timedelta(seconds=seconds) - set_back
 
     clock = LedgerClock(monotonic=lambda: seconds)
-    now = sqlite._machine_clock(clock, time_of_day=time_of_day)
+    now = machine_clock(clock, time_of_day=time_of_day)
     start = now()
 
     set_back = timedelta(hours=1)
@@ -578,7 +579,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
     writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     await reading.add([make_task("http://a.example/page")])
     link = documents.document(make_task("http://a.example/link", priority=5))
-    descending = sqlite._descending
+    descending = priorities.descending
 
     def changed_behind_the_first(db, statement, bounds):
         for priority in descending(db, statement, bounds):
@@ -591,7 +592,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
             writing.execute("UPDATE books SET status = 50, due = NULL WHERE priority = 0")
             yield priority
 
-    monkeypatch.setattr(sqlite, "_descending", changed_behind_the_first)
+    monkeypatch.setattr(priorities, "descending", changed_behind_the_first)
 
     assert await reading.horizon() == START
 

@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crawlcw import values
-from crawlcw.ledger import documents, sqlite
+from crawlcw.ledger import documents
+from crawlcw.ledger.sqlite import rows
 from crawlcw.values import MAX_DEPTH, clean
 
 
@@ -227,7 +228,7 @@ def test_a_clean_value_comes_back_from_both_stores(value):
 
     options = bson.CodecOptions(tz_aware=True)
     from_bson = bson.decode(bson.encode(escaped), codec_options=options)
-    from_json = sqlite._from_json(sqlite._json(escaped))
+    from_json = rows.from_json(rows.to_json(escaped))
 
     assert documents.unescaped(from_bson) == {"v": cleaned}
     assert documents.unescaped(from_json) == {"v": cleaned}

@@ -37,8 +37,7 @@ from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.fetcher import Done
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases, Renewer
-from crawlcw.ledger import mongo
-from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo import MongoLedger, claims
 from crawlcw.ledger.protocol import Claimed, Committed, Selection
 from crawlcw.quarantine import Quarantine
 from crawlcw.retry import RetryPolicy
@@ -750,7 +749,7 @@ class Schedule:
 
     def run(self) -> None:
         """Let everything happen; raises `ProtocolError`."""
-        with virtual(self.timeline, mongo, committer, quarantine):
+        with virtual(self.timeline, claims, committer, quarantine):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()

@@ -16,6 +16,7 @@ from typing import Any
 VARIABLE = "CRAWLCW_TEST_MUTANT"
 
 _MONGO = "crawlcw.ledger.mongo"
+_UPDATES = "crawlcw.ledger.mongo.updates"
 _COMMITTER = "crawlcw.committer"
 _CONTRACT = "tests/test_ledger_contract.py::test_"
 _WRITING = "tests/test_committer.py::test_"
@@ -36,22 +37,24 @@ class Edit:
         """Replace the function by one that is compiled from the changed source."""
         module = importlib.import_module(self._module)
         owner, name = self._place(module)
-        source = textwrap.dedent(inspect.getsource(getattr(owner, name)))
+        function = getattr(owner, name)
+        source = textwrap.dedent(inspect.getsource(function))
         for old, new in self._changes:
             if source.count(old) != 1:
                 raise ValueError(f"{self._function} has {source.count(old)} times {old!r}")
             source = source.replace(old, new)
         made: dict[str, Any] = {}
-        exec(source, vars(module), made)
-        setattr(owner, name, made[name])
+        exec(source, function.__globals__, made)
+        # In place, for other modules have imported it by its name.
+        function.__code__ = made[name].__code__
 
     def _place(self, module: ModuleType) -> tuple[Any, str]:
         owner, _, name = self._function.rpartition(".")
         return (getattr(module, owner) if owner else module), name
 
 
-def _without(function: str, *pieces: str) -> Edit:
-    return Edit(_MONGO, function, *((piece, "") for piece in pieces))
+def _without(function: str, *pieces: str, module: str = _MONGO) -> Edit:
+    return Edit(module, function, *((piece, "") for piece in pieces))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +80,11 @@ MUTANTS = [
         name="commit-by-id-only",
         edits=(
             _without(
-                "_mine",
+                "mine",
                 '"lock": lease.token,',
                 '"fence": lease.fence,',
                 '"status": int(Status.PROCESSING),',
+                module=_UPDATES,
             ),
         ),
         caught_by=(
@@ -90,7 +94,7 @@ MUTANTS = [
     ),
     Mutant(
         name="commit-tests-status-only",
-        edits=(_without("_mine", '"lock": lease.token,', '"fence": lease.fence,'),),
+        edits=(_without("mine", '"lock": lease.token,', '"fence": lease.fence,', module=_UPDATES),),
         caught_by=(
             _CONTRACT + "a_stale_commit_writes_nothing_and_is_named[motor]",
             _OPERATIONS + "an_operation_that_is_sent_again_too_late_changes_nothing[commit]",
@@ -169,7 +173,7 @@ MUTANTS = [
             Edit(
                 _MONGO,
                 "MongoLedger.begin",
-                ("_mine(lease), {", '{"_id": lease.task.id}, {'),
+                ("mine(lease), {", '{"_id": lease.task.id}, {'),
             ),
         ),
         caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_loses_only_one_lease[motor]",),

@@ -27,8 +27,8 @@ import pytest
 from pymongo import WriteConcern
 
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger import mongo
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo import store as mongo_store
 from crawlcw.task import Status
 from tests import docs
 from tests.crawl_process import LEDGER_UNAVAILABLE, Store, wait_until
@@ -339,12 +339,14 @@ def test_a_primary_that_no_client_reaches_is_waited_for(
 # --- what the write concern is for
 
 
-@pytest.mark.parametrize("concern", [mongo._DURABLE, WriteConcern(w=1)], ids=["as it is", "w=1"])
+@pytest.mark.parametrize(
+    "concern", [mongo_store._DURABLE, WriteConcern(w=1)], ids=["as it is", "w=1"]
+)
 def test_only_what_a_majority_has_is_acknowledged(
     concern: WriteConcern, members: ReplicaSet, store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     """The primary is cut off while outcomes are recorded, and then it is killed."""
-    monkeypatch.setattr(mongo, "_DURABLE", concern)
+    monkeypatch.setattr(mongo_store, "_DURABLE", concern)
     # What is shown here must not depend on how soon the primary steps down.
     members.let_elections_wait(milliseconds=60_000)
     primary = members.primary()

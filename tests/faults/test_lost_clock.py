@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawlcw.ledger import mongo
-from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo import MongoLedger, claims
 from tests.faults.proxy import Command, End, Fault, Loss
 from tests.faults.world import World
 from tests.ledgers import LEASE
@@ -37,7 +36,7 @@ class FirstLook:
 def test_a_look_that_fails_is_repeated_with_its_renewal(
     world: World, fault: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(mongo, "_CLOCK_CHECK", 0.0)
+    monkeypatch.setattr(claims, "_CLOCK_CHECK", 0.0)
     world.begin()
     plan = FirstLook(world.near._database.name, FAULTS[fault])
     world.proxy.plan(plan)

@@ -70,11 +70,11 @@ WITHOUT |= {
         ),
         (
             "renewal-ignores-the-lock",
-            _LEDGER,
-            "_locked",
+            f"{_LEDGER}.updates",
+            "locked",
             ('"lock": {"$in": list(set(tokens))},', ""),
         ),
-        ("commit-ignores-the-lock", _LEDGER, "_mine", ('"lock": lease.token,', "")),
+        ("commit-ignores-the-lock", f"{_LEDGER}.updates", "mine", ('"lock": lease.token,', "")),
         (
             "commit-is-not-durable",
             _LEDGER,
@@ -87,7 +87,7 @@ WITHOUT |= {
             "MongoLedger._add",
             ("self._durable.bulk_write", "self._tasks.bulk_write"),
         ),
-        ("adding-overwrites", _LEDGER, "_insertion", ('"$setOnInsert"', '"$set"')),
+        ("adding-overwrites", f"{_LEDGER}.tasks", "_insertion", ('"$setOnInsert"', '"$set"')),
         (
             "what-was-not-matched-was-recorded",
             _LEDGER,
@@ -123,8 +123,9 @@ def without(protection: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for edit in WITHOUT[protection]:
             owner, name = edit._place(importlib.import_module(edit._module))
+            function = getattr(owner, name)
             # It is put back as it was when the context ends.
-            patch.setattr(owner, name, getattr(owner, name))
+            patch.setattr(function, "__code__", function.__code__)
             edit.apply()
         yield
 

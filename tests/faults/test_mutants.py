@@ -47,7 +47,7 @@ def test_every_mutant_is_caught(mongodb_uri: str, mutant: Mutant):
 
 
 def test_a_mutant_that_does_not_fit_the_source_says_so():
-    edit = Edit("crawlcw.ledger.mongo", "_mine", ("no such line", ""))
+    edit = Edit("crawlcw.ledger.mongo.updates", "mine", ("no such line", ""))
 
-    with pytest.raises(ValueError, match="_mine has 0 times 'no such line'"):
+    with pytest.raises(ValueError, match="mine has 0 times 'no such line'"):
         edit.apply()

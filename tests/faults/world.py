@@ -16,8 +16,8 @@ from pymongo import common
 from crawlcw import patience
 from crawlcw.errors import Reason
 from crawlcw.hosts import Host, HostLease
-from crawlcw.ledger import documents, mongo
-from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo import MongoLedger, outcomes, store
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.patience import Patience
 from crawlcw.task import Lease, Task
@@ -218,6 +218,6 @@ def quick() -> Iterator[None]:
         # The driver's monitor looks for the server twice a second otherwise.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(patience, "_FIRST_WAIT", 0.01)
-        patch.setattr(mongo, "_ITEM_ASIDE", len(LARGE))
-        patch.setattr(mongo, "_ITEM_BATCH", 2)
+        patch.setattr(outcomes, "_ITEM_ASIDE", len(LARGE))
+        patch.setattr(store, "_ITEM_BATCH", 2)
         yield

@@ -1,0 +1,217 @@
+"""Claiming tasks, and keeping them: what a worker does between `page` and `commit`.
+
+Where the reply to a claim is lost, the task may be held without anybody's
+knowing; such claims are remembered, and looked for when they are sent again.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from crawlcw import transitions
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.updates import locked, mine, update_of
+from crawlcw.ledger.protocol import Claimed
+from crawlcw.task import Lease, Status, Task
+from crawlcw.transitions import Change
+
+_CLOCK_CHECK = 60.0
+_CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
+_HELD = ("due", "lock", "fence")
+
+
+class Claims(MongoStore):
+    """Claims tasks, and renews their leases."""
+
+    async def claim(
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
+    ) -> Claimed:
+        """Claim the tasks, one by one or in batches as the ledger was opened.
+
+        Where a reply is lost, this raises, and the same call sent again finds out
+        what became of all its claims.
+        """
+        adopted = await self._resolve_unsure(tasks, lease=lease)
+        ours = {each.task.id for each in adopted}
+        tasks = [task for task in tasks if task.id not in ours]
+        together = [t for t in tasks if self._batches and t.status is not Status.PROCESSING]
+        # A task to take over is claimed alone: each has its own count of losses.
+        alone = [t for t in tasks if not self._batches or t.status is Status.PROCESSING]
+        answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
+            *(self._claim_one(t, self._token(worker), lease, max_lost) for t in alone)
+        )
+        answers += await self._claim_together(together, self._token(worker), lease)
+        leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
+        for answer in answers:
+            if isinstance(answer, LedgerUnavailableError):
+                for each in leases:
+                    self._doubt(each.task, each.token)
+                raise answer
+        return Claimed(
+            leases=leases,
+            missed=sum(answer is None for answer in answers),
+            abandoned=sum(answer is Status.IGNORED for answer in answers),
+        )
+
+    async def _claim_one(
+        self, task: Task, token: str, lease: timedelta, max_lost: int
+    ) -> Lease | Status | LedgerUnavailableError | None:
+        """Claim one task: its lease, or IGNORED where it is given up, or None for a miss.
+
+        Returns the error where the answer is lost: other claims are under way beside it.
+        """
+        now = self.now()
+        change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
+        if change is None:
+            return None
+        # The fence makes the decision exact: nobody has claimed it since it was read.
+        guard = {
+            "_id": task.id,
+            "status": int(task.status),
+            "fence": task.fence,
+            "due": {"$lte": now},
+        }
+        # To give a task up is an outcome: after it a crawl may be at its end, and
+        # nobody is left to repeat what a failover took back.
+        collection = self._tasks if change.due is not None else self._durable
+        try:
+            with mapped():
+                found = await collection.find_one_and_update(
+                    guard, _claim(change), projection={"_id": 1}, hint="_id_"
+                )
+        except LedgerUnavailableError as error:
+            self._doubt(task, token)
+            return error
+        if found is None:
+            return None
+        if change.due is None:
+            return change.status
+        return Lease(task=task, token=token, fence=change.fence, expires=change.due)
+
+    async def _claim_together(
+        self, tasks: Sequence[Task], token: str, lease: timedelta
+    ) -> Sequence[Lease | LedgerUnavailableError | None]:
+        """Claim many tasks in two round trips: one update by ids, then a read of which we got."""
+        if not tasks:
+            return []
+        now = self.now()
+        alike: dict[tuple[int, int], list[bytes]] = {}
+        for task in tasks:
+            alike.setdefault((int(task.status), task.fence), []).append(task.id)
+        guard = {
+            "_id": {"$in": [task.id for task in tasks]},
+            "due": {"$lte": now},
+            # Each as it was read: a claim that was delayed on its way must not
+            # take a task that has been leased and released since.
+            "$or": [
+                {"status": status, "fence": fence, "_id": {"$in": ids}}
+                for (status, fence), ids in alike.items()
+            ],
+        }
+        taken = {
+            "status": int(Status.PROCESSING),
+            "due": now + lease,
+            "update_time": now,
+            "lock": token,
+            "lock_time": now,
+        }
+        claims = {task.id: {token: task} for task in tasks}
+        try:
+            with mapped():
+                await self._tasks.update_many(
+                    guard, {"$set": taken, "$inc": {"fence": 1}}, hint="_id_"
+                )
+                got = {lease.task.id: lease for lease in await self._held(claims)}
+        except LedgerUnavailableError as error:
+            for task in tasks:
+                self._doubt(task, token)
+            return [error]
+        return [got.get(task.id) for task in tasks]
+
+    def _doubt(self, task: Task, token: str) -> None:
+        # Two may claim a task at once, and either of them may have got it.
+        self._unsure.setdefault(task.id, {})[token] = task
+
+    async def _resolve_unsure(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
+        """Return the leases of earlier claims of *tasks* that did reach the server.
+
+        Each is returned to one of those who ask at once, and goes on: it may have
+        run out while the ledger was away, and would cost the task a `lost`.
+        """
+        unsure = {task.id: self._unsure.pop(task.id) for task in tasks if task.id in self._unsure}
+        if not unsure:
+            return []
+        try:
+            with mapped():
+                await self._tasks.update_many(
+                    locked(unsure, (token for tokens in unsure.values() for token in tokens)),
+                    {"$max": {"due": self.now() + lease}},
+                    hint="_id_",
+                )
+                return await self._held(unsure)
+        except BaseException:
+            # Whoever comes next is to look.
+            for tokens in unsure.values():
+                for token, task in tokens.items():
+                    self._doubt(task, token)
+            raise
+
+    async def _held(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
+        """Return the leases which the ledger shows for the claims (id -> token -> task before)."""
+        wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
+        cursor = self._tasks.find(wanted, dict.fromkeys(_HELD, 1)).hint("_id_")
+        leases = []
+        for found in await all_of(cursor, len(claims)):
+            token = found["lock"]
+            if task := claims[bytes(found["_id"])].get(token):
+                leases.append(
+                    Lease(task=task, token=token, fence=found["fence"], expires=found["due"])
+                )
+        return leases
+
+    async def begin(self, lease: Lease) -> bool:
+        """See `Ledger.begin`."""
+        with mapped():
+            result = await self._tasks.update_one(
+                mine(lease), {"$set": {"begun": lease.fence}}, hint="_id_"
+            )
+        return bool(result.matched_count)
+
+    async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
+        """Move the leases' ends by one update; read only where some were not matched."""
+        with mapped():
+            await self._check_clock(lease)
+            if not leases:
+                return set()
+            mine = locked((held.task.id for held in leases), (held.token for held in leases))
+            # One that was delayed on its way must not shorten what a later one has lengthened.
+            result = await self._tasks.update_many(
+                mine, {"$max": {"due": self.now() + lease}}, hint="_id_"
+            )
+            if result.matched_count == len(leases):
+                return set()
+            cursor = self._tasks.find(mine, {"fence": 1}).hint("_id_")
+            fences = {
+                bytes(each["_id"]): each["fence"] for each in await all_of(cursor, len(leases))
+            }
+        return {held.task.id for held in leases if fences.get(held.task.id) != held.fence}
+
+    async def _check_clock(self, lease: timedelta) -> None:
+        """Measure the server's time again where it is some time ago."""
+        # What a bad clock gains or loses between two looks must be small against a
+        # lease, or a short one seems to have run out while its holder renews it.
+        every = min(_CLOCK_CHECK, lease.total_seconds() / 2)
+        if self._own_clock and self._clock.monotonic() - self._clock_checked > every:
+            await self._set_clock()
+
+
+def _claim(change: Change) -> dict[str, Any]:
+    """Return the update of a claim: only what it changes, since there are so many."""
+    if change.error is not None:
+        return update_of(change)  # not claimed, but given up
+    fields = documents.changed(change)
+    return {"$set": {name: fields[name] for name in _CLAIMED}}

@@ -1,0 +1,109 @@
+"""How the servers are reached, and what their errors mean."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pymongo.errors import (
+    BulkWriteError,
+    ConfigurationError,
+    ConnectionFailure,
+    CursorNotFound,
+    DocumentTooLarge,
+    ExecutionTimeout,
+    InvalidURI,
+    OperationFailure,
+    PyMongoError,
+    WriteConcernError,
+    WTimeoutError,
+)
+
+from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+
+FIRST_ANSWER = 5.0
+ACCESS_CODES = {13, 18, 8000}
+
+
+def connected(url: str, driver: str) -> tuple[Any, Any]:
+    """Return a client, and the database that *url* names."""
+    try:
+        with mapped():
+            client = _client(url, driver)
+            return client, client.get_default_database(default="crawlcw")
+    except ValueError as error:
+        raise LedgerConfigurationError(f"the ledger's URL will not do: {error}") from None
+
+
+def _client(url: str, driver: str) -> Any:
+    # Only the chosen driver is loaded.
+    client: Any
+    if driver == "pymongo":
+        from pymongo import AsyncMongoClient
+
+        client = AsyncMongoClient
+    else:
+        from motor.motor_asyncio import AsyncIOMotorClient
+
+        client = AsyncIOMotorClient
+    defaults: dict[str, Any] = {
+        # The driver itself waits for ever for a server that is frozen.
+        "timeoutMS": 10_000,
+        "serverSelectionTimeoutMS": 5_000,
+        # Every operation here may be sent again, and is, by whoever waits for
+        # it; the driver's own way costs the server a second write for each claim.
+        "retryWrites": False,
+        "appname": "crawlcw",
+    }
+    given = url.partition("?")[2].lower()
+    options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in given}
+    return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
+
+
+@contextmanager
+def mapped() -> Iterator[None]:
+    """Turn the drivers' errors into the ledger's, in this one place."""
+    try:
+        yield
+    except (
+        ConnectionFailure,
+        ExecutionTimeout,
+        WTimeoutError,
+        WriteConcernError,
+        CursorNotFound,
+    ) as error:
+        raise LedgerUnavailableError(sentence(error)) from error
+    except (ConfigurationError, InvalidURI) as error:
+        raise LedgerConfigurationError(f"MongoDB: {sentence(error)}") from error
+    except BulkWriteError as error:
+        raise LedgerUnavailableError(sentence(error)) from error
+    except OperationFailure as error:
+        if error.code in ACCESS_CODES:
+            raise LedgerConfigurationError(
+                f"MongoDB refuses access: {sentence(error)}: check the user, the password and "
+                "authSource in the ledger's URL"
+            ) from error
+        raise LedgerError(f"MongoDB: {sentence(error)}") from error
+    except DocumentTooLarge:
+        raise
+    except PyMongoError as error:
+        raise LedgerError(f"MongoDB: {sentence(error)}") from error
+
+
+def refusals(error: BulkWriteError) -> dict[int, str]:
+    """Return the writes of a bulk that the server refuses for what they are, and why."""
+    details = error.details or {}
+    if details.get("writeConcernErrors"):
+        raise LedgerUnavailableError(sentence(error)) from error
+    # A duplicate key is a race between two upserts: the other one added it.
+    return {
+        e["index"]: str(e["errmsg"])[:500]
+        for e in details.get("writeErrors", ())
+        if e["code"] != 11000
+    }
+
+
+def sentence(error: Exception) -> str:
+    """Return what the driver says, without what it appends."""
+    # The drivers append a dump of the topology or of the whole reply.
+    text = str(error).partition(", full error:")[0].partition(", Timeout:")[0]
+    return text.partition(" (configured timeouts:")[0][:300]

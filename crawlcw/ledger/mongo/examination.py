@@ -1,0 +1,184 @@
+"""Examining the ledger for `doctor`: how the store is, raw documents, and their mending."""
+
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+
+import pymongo
+from pymongo.errors import (
+    ConnectionFailure,
+    ExecutionTimeout,
+    OperationFailure,
+    WriteConcernError,
+    WTimeoutError,
+)
+
+from crawlcw.invariants import Kind, Violation
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
+from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
+from crawlcw.ledger.mongo.indexes import Indexes
+from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
+from crawlcw.ledger.mongo.store import all_of
+from crawlcw.ledger.mongo.updates import setting
+
+#: What `examine` reads: of the results how many there are, and which are elsewhere.
+_EXAMINED: Mapping[str, Any] = {
+    **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
+    **dict.fromkeys(("depth", "priority", "update_time", "create_time"), 1),
+    "items": {"$cond": [{"$isArray": "$items"}, {"$size": "$items"}, "$$REMOVE"]},
+    "items_aside": {
+        "$cond": [
+            {"$isArray": "$items"},
+            {
+                "$filter": {
+                    "input": {"$range": [0, {"$size": "$items"}]},
+                    "as": "n",
+                    "cond": {"$eq": [{"$arrayElemAt": ["$items", "$$n"]}, None]},
+                }
+            },
+            "$$REMOVE",
+        ]
+    },
+}
+
+
+class Examination(Schema):
+    """Fulfils what `ExaminedLedger` has beyond `Ledger`."""
+
+    async def health(self) -> Health:
+        """Ask the server what it is, and for one write that changes nothing."""
+        violations: list[Violation] = []
+        with mapped():
+            info = await self._client.server_info()
+            await self._set_clock()
+            offset = self._clock.now() - datetime.now(UTC)
+            hello = await self._database.command("hello")
+            marker = await self._database["crawlcw.schema"].find_one({"_id": self._spider})
+            if marker is None:
+                detail = "the schema's version is missing"
+                violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))
+            for collection, indexes in self._indexes():
+                found = await collection.index_information()
+                violations += _index_violations(collection.name, found, indexes)
+            recorded = await self._tasks.find_one({}, {"_id": 1}) is not None
+        topology, doubts = _topology(hello)
+        refusal = await self._durable_refusal()
+        if refusal is not None:
+            doubts.append(Violation(kind=Kind.NOT_DURABLE, detail=refusal))
+        return Health(
+            recorded=recorded,
+            facts={
+                "store": f"MongoDB {info['version']}",
+                "topology": topology,
+                "w: majority, j: true": "confirmed" if refusal is None else "not confirmed",
+                "schema version": str(SCHEMA_VERSION),
+            },
+            violations=(*violations, *doubts),
+            clock_offset=offset,
+        )
+
+    async def _durable_refusal(self) -> str | None:
+        """Return why the server does not confirm a write as the ledger wants it, if it does not."""
+        try:
+            # It matches nothing, and is confirmed when all writes before it are.
+            with pymongo.timeout(FIRST_ANSWER):
+                await self._durable.update_one({"_id": None}, {"$set": {"status": 0}}, hint="_id_")
+        except (ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError) as error:
+            return sentence(error)
+        except OperationFailure as error:
+            if error.code in ACCESS_CODES:
+                raise
+            return sentence(error)
+        return None
+
+    async def examine(
+        self, *, only: Collection[bytes] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Stream the tasks, their results left with the server."""
+        chosen = _of_ids(only)
+        stream = self._stream(self._tasks, chosen, _EXAMINED, self._with_items_lost)
+        async with aclosing(stream):
+            async for found in stream:
+                yield found
+
+    async def _with_items_lost(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Add which of the task's large items are not where they were set aside."""
+        aside = found.get("items_aside")
+        if not aside:
+            return [found]
+        places = [
+            {"task": found["_id"], "fence": found.get("settled"), "n": number} for number in aside
+        ]
+        cursor = self._items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
+        there = {each["_id"]["n"] for each in await all_of(cursor, len(places))}
+        return [{**found, "items_lost": [number for number in aside if number not in there]}]
+
+    async def examine_hosts(
+        self, *, only: Collection[str] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Stream the hosts without their robots.txt."""
+        chosen = _of_ids(only)
+        stream = self._stream(self._hosts, chosen, {"robots": 0}, _as_it_is)
+        async with aclosing(stream):
+            async for found in stream:
+                yield found
+
+    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Update a task whose state is as it was found."""
+        return await self._mend(self._durable, TASK_STATE, found, change)
+
+    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Update a host whose state is as it was found."""
+        return await self._mend(self._hosts, HOST_STATE, found, change)
+
+    async def _mend(
+        self,
+        collection: Any,
+        state: Sequence[str],
+        found: Mapping[str, Any],
+        change: Mapping[str, Any],
+    ) -> bool:
+        guard: dict[str, Any] = {"_id": {"$eq": found["_id"]}}
+        for name in state:
+            # Null equals what is absent, but for an index.
+            guard[name] = {"$eq": found[name]} if name in found else {"$exists": False}
+        # A lock that is away is null, all else is absent.
+        null = {name: change[name] for name in ("lock", "lock_time") if name in change}
+        update = setting({k: v for k, v in change.items() if k not in null}, always=null)
+        with mapped():
+            result = await collection.update_one(guard, update, hint="_id_")
+        matched: int = result.matched_count
+        return matched == 1
+
+
+def _index_violations(
+    collection: str, found: Mapping[str, Any], indexes: Indexes
+) -> Iterator[Violation]:
+    for name, design in indexes.items():
+        if name not in found:
+            detail = f"index {name} of {collection} is missing"
+            yield Violation(kind=Kind.STORE_INCOMPLETE, detail=detail)
+        elif not is_as_designed(found[name], design):
+            detail = f"db[{collection!r}].dropIndex({name!r}) drops what is no index of crawlcw"
+            yield Violation(kind=Kind.STORE_DIFFERENT, detail=detail)
+
+
+def _topology(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
+    """Return what answered *hello*, and what that means for the ledger."""
+    if hello.get("msg") == "isdbgrid":
+        return "sharded cluster", [Violation(kind=Kind.SHARDED, detail="mongos answers")]
+    if "setName" not in hello:
+        return "standalone", [Violation(kind=Kind.STANDALONE, detail="one mongod, no replica set")]
+    members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
+    number = "1 member" if members == 1 else f"{members} members"
+    return f"replica set {hello['setName']} of {number}", []
+
+
+def _of_ids(only: Collection[Any] | None) -> dict[str, Any]:
+    # Under `$and`, for where a stream breaks it goes on with an `_id` of its own.
+    return {} if only is None else {"$and": [{"_id": {"$in": list(only)}}]}
+
+
+async def _as_it_is(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [found]

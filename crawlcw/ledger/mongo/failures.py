@@ -1,0 +1,78 @@
+"""Bringing back what failed."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from crawlcw import transitions
+from crawlcw.errors import Reason
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.hosts import Hosts
+from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.protocol import Selection
+from crawlcw.task import Status
+
+_RESETS_AT_ONCE = 5_000
+
+
+class Failures(Hosts):
+    """Resets failed tasks, and wakes the hosts for them."""
+
+    async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
+        """Reset the chosen failures a few thousand at a time, within the time limit of each."""
+        now = self.now()
+        total = 0
+        for chosen in _failures(selection, until=now):
+            with mapped():
+                if dry_run:
+                    total += await self._tasks.count_documents(chosen, hint=BY_STATUS)
+                else:
+                    total += await self._reset(chosen, now)
+        if not dry_run:
+            await self.wake_all_hosts()
+        return total
+
+    async def _reset(self, chosen: dict[str, Any], now: datetime) -> int:
+        reset = {
+            "$set": {
+                "status": int(Status.TODO),
+                "retry": 0,
+                "lost": 0,
+                "due": now,
+                "update_time": now,
+            },
+            "$unset": {"reason": ""},
+        }
+        total = 0
+        while True:
+            cursor = self._tasks.find(chosen, {"_id": 1}).hint(BY_STATUS)
+            cursor = cursor.limit(_RESETS_AT_ONCE).batch_size(_RESETS_AT_ONCE)
+            ids = [found["_id"] for found in await cursor.to_list(None)]
+            if not ids:
+                return total
+            result = await self._durable.update_many(
+                {"_id": {"$in": ids}, **chosen}, reset, hint="_id_"
+            )
+            total += result.modified_count
+
+
+def _failures(selection: Selection, *, until: datetime) -> Iterator[dict[str, Any]]:
+    """Yield a filter for each status whose tasks may be brought back."""
+    for status in Status:
+        reasons = [str(r) for r in Reason if transitions.retries(status, r)]
+        if selection.reason is not None:
+            reasons = [reason for reason in reasons if reason == selection.reason]
+        if not reasons:
+            continue
+        # What fails again meanwhile is not brought back once more.
+        failed_at = {"$lte": until}
+        if selection.since is not None:
+            failed_at["$gte"] = selection.since
+        chosen: dict[str, Any] = {
+            "status": int(status),
+            "reason": {"$in": reasons},
+            "update_time": failed_at,
+        }
+        if selection.host is not None:
+            chosen["host"] = selection.host
+        yield chosen

@@ -1,0 +1,164 @@
+"""Leasing hosts: taking many at once, and what their owner writes while it holds them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from pymongo import UpdateOne
+
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.hosts import Host, HostLease
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.hosts import Hosts
+from crawlcw.ledger.mongo.indexes import BY_READY
+from crawlcw.ledger.mongo.store import all_of
+from crawlcw.ledger.mongo.updates import setting
+
+#: How often `lease_hosts` looks again where others were faster.
+_LEASE_ROUNDS = 3
+
+
+class HostLeases(Hosts):
+    """Leases hosts, and writes what their owners have learned."""
+
+    async def lease_hosts(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """Lease many hosts in three round trips: look, compare and set, read which we got."""
+        if adopted := await self._resolve_unsure_hosts():
+            return adopted
+        token = self._token(worker)
+        now = self.now()
+        taken = {"$set": {"owner": token, "ready_at": now + lease}, "$inc": {"epoch": 1}}
+        tried: list[str] = []
+        missing = limit
+        try:
+            with mapped():
+                for _ in range(_LEASE_ROUNDS):
+                    names = await self._ready_hosts(now, missing)
+                    if not names:
+                        break
+                    tried += names
+                    ready = {"_id": {"$in": names}, "ready_at": {"$lte": now}}
+                    result = await self._hosts.update_many(ready, taken, hint="_id_")
+                    missing -= result.matched_count
+                    if result.matched_count == len(names):
+                        break
+                    # Somebody else was faster with the rest; behind it there may be more.
+                return await self._owned(dict.fromkeys(tried, token)) if missing < limit else []
+        except LedgerUnavailableError:
+            # They may be ours without our knowing, and would stand still for a lease.
+            self._unsure_hosts |= dict.fromkeys(tried, token)
+            raise
+
+    async def _ready_hosts(self, now: datetime, limit: int) -> list[str]:
+        if limit < 1:
+            return []  # to the server, no limit
+        cursor = self._hosts.find({"ready_at": {"$lte": now}}, {"_id": 1})
+        cursor = cursor.sort([("ready_at", 1)]).limit(limit).hint(BY_READY)
+        return [found["_id"] for found in await all_of(cursor, limit)]
+
+    async def _resolve_unsure_hosts(self) -> list[HostLease]:
+        """Return the leases whose reply was lost, where they did reach the server."""
+        if not self._unsure_hosts:
+            return []
+        now = self.now()
+        with mapped():
+            leases = await self._owned(self._unsure_hosts)
+        self._unsure_hosts = {}
+        # What has run out meanwhile is ready, and is leased like any other.
+        return [lease for lease in leases if lease.expires > now]
+
+    async def _owned(self, tokens: Mapping[str, str]) -> list[HostLease]:
+        """Return the leases of those hosts that the ledger shows with their tokens, in order."""
+        cursor = self._hosts.find(
+            {"_id": {"$in": list(tokens)}, "owner": {"$in": list(set(tokens.values()))}}
+        ).hint("_id_")
+        found = {each["_id"]: each for each in await all_of(cursor, len(tokens))}
+        return [
+            documents.host_lease(found[name])
+            for name, token in tokens.items()
+            if name in found and found[name]["owner"] == token
+        ]
+
+    async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """Move the leases' ends in one bulk; read only where some were not matched."""
+        ready_at = self.now() + lease
+        # As for tasks: one that was delayed on its way shortens nothing.
+        return await self._write_hosts(
+            [(held, {"$max": {"ready_at": ready_at}}) for held in leases]
+        )
+
+    async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """Write all states in one unordered bulk of fenced updates."""
+        return await self._write_hosts(
+            [
+                (lease, setting(documents.host_learned(state, since=lease.host)))
+                for lease, state in states
+            ]
+        )
+
+    async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """Write all releases in one unordered bulk, then look for what came while they were held.
+
+        A crash between the two loses a wake-up: whoever polls the ledger finds its task.
+        """
+        lost = await self._write_hosts(
+            [
+                (
+                    lease,
+                    setting(
+                        documents.host_learned(state, since=lease.host)
+                        | {"ready_at": state.ready_at, "released": lease.epoch},
+                        always={"owner": None},
+                    ),
+                )
+                for lease, state in states
+            ],
+            release=True,
+        )
+        now = self.now()
+        rests: dict[str, datetime] = {}
+        for lease, state in states:
+            rest = max(now, state.not_before or now)
+            if lease.host.name not in lost and (state.ready_at is None or state.ready_at > rest):
+                rests[lease.host.name] = rest
+        with mapped():
+            dues = await self._earliest_dues(rests)
+            await self._hasten({name: max(due, rests[name]) for name, due in dues.items()})
+        return lost
+
+    async def _write_hosts(
+        self, writes: Sequence[tuple[HostLease, dict[str, Any]]], *, release: bool = False
+    ) -> set[str]:
+        """Update hosts that are held; return the names of those that are not."""
+        if not writes:
+            return set()
+        bulk = [
+            UpdateOne(
+                {"_id": lease.host.name, "owner": lease.token, "epoch": lease.epoch},
+                update,
+                hint="_id_",
+            )
+            for lease, update in writes
+        ]
+        with mapped():
+            result = await self._hosts.bulk_write(bulk, ordered=False)
+            if result.matched_count == len(bulk):
+                return set()
+            cursor = self._hosts.find(
+                {"_id": {"$in": [lease.host.name for lease, _ in writes]}},
+                {"owner": 1, "epoch": 1, "released": 1},
+            ).hint("_id_")
+            found = {each["_id"]: each for each in await all_of(cursor, len(writes))}
+        return {
+            lease.host.name
+            for lease, _ in writes
+            if not _stands(lease, found.get(lease.host.name, {}), release=release)
+        }
+
+
+def _stands(lease: HostLease, found: Mapping[str, Any], *, release: bool) -> bool:
+    """Say whether the ledger shows a host as held by the lease, or as released by its owner."""
+    if release:
+        return found.get("released") == lease.epoch
+    return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)

@@ -1,0 +1,238 @@
+"""The hosts that nobody holds: waking them, giving them up, and reading what is known of them."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
+
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from crawlcw import transitions
+from crawlcw.errors import Reason
+from crawlcw.hosts import Host
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo.connection import mapped, refusals
+from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_READY, HAS_DUE, LONG_AGO
+from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.protocol import Counts
+from crawlcw.task import Status
+
+#: How many tasks `host_counts` counts by one command: its groups fit into one reply.
+_COUNTED = 20_000
+
+
+class Hosts(MongoStore):
+    """Wakes hosts, gives them up and reads them."""
+
+    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
+        """Read what is there, and write where it is unknown or would be ready too late.
+
+        What is held when it is read needs no write, also where it is released
+        right after: its owner looks for tasks after the release, and the task
+        that this is about is in the ledger.
+        """
+        names = list(dues)
+        for start in range(0, len(names), BATCH):
+            some = names[start : start + BATCH]
+            with mapped():
+                cursor = self._hosts.find(
+                    {"_id": {"$in": some}}, {"owner": 1, "ready_at": 1, "not_before": 1}
+                ).hint("_id_")
+                found = {each["_id"]: each for each in await all_of(cursor, len(some))}
+                late = {
+                    name: ready
+                    for name in some
+                    if (ready := _woken(found.get(name), dues[name])) is not None
+                }
+                await self._hasten(late, upsert=True)
+
+    async def _hasten(self, readies: Mapping[str, datetime], *, upsert: bool = False) -> None:
+        """Let hosts that nobody holds be ready no later than given; *upsert* those unknown."""
+        if not readies:
+            return
+        names = list(readies)
+        bulk = []
+        for name in names:
+            update: dict[str, Any] = {"$min": {"ready_at": readies[name]}}
+            if upsert:
+                new = documents.host_document(Host(name=name))
+                # The filter sets these two.
+                del new["_id"], new["owner"]
+                update["$setOnInsert"] = new
+            bulk.append(UpdateOne({"_id": name, "owner": None}, update, upsert=upsert, hint="_id_"))
+        try:
+            await self._hosts.bulk_write(bulk, ordered=False)
+        except BulkWriteError as error:
+            errors = (error.details or {}).get("writeErrors", ())
+            if not upsert or refusals(error):
+                raise
+            # Another process was faster: it made the host known, perhaps for a
+            # later time, or it holds it.
+            await self._hasten({names[e["index"]]: readies[names[e["index"]]] for e in errors})
+
+    async def wake_all_hosts(self) -> int:
+        """Wake the hosts in the order of their names, a few thousand at a time."""
+        now = self.now()
+        total = 0
+        behind: dict[str, Any] = {}
+        while True:
+            with mapped():
+                cursor = self._hosts.find(behind, {"_id": 1}).sort([("_id", 1)])
+                cursor = cursor.limit(BATCH).hint("_id_")
+                names = [each["_id"] for each in await all_of(cursor, BATCH)]
+                if not names:
+                    return total
+                free = {"_id": {"$in": names}, "owner": None}
+                # A rest without a failure is the gap after the last request, and is kept.
+                await self._hosts.update_many(
+                    {**free, "failures": {"$gt": 0}}, {"$unset": {"not_before": ""}}, hint="_id_"
+                )
+                woken = await self._hosts.update_many(
+                    free,
+                    {
+                        "$set": {"ready_at": now, "failures": 0, "page_failures": 0},
+                        "$unset": {"given_up": ""},
+                    },
+                    hint="_id_",
+                )
+            total += woken.matched_count
+            behind = {"_id": {"$gt": names[-1]}}
+
+    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+        """Walk the host's tasks by their index once, and ignore them a batch at a time."""
+        waiting = {"status": {"$in": [int(each) for each in transitions.GIVEN_UP_WITH_HOST]}}
+        of_host = {"host": host, "priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
+        total = 0
+        with mapped():
+            # What is given up leaves the index behind the cursor, so the
+            # leased tasks and the revisits are read once and not for each batch.
+            cursor = self._tasks.find(of_host | waiting, {"_id": 1}).hint(BY_HOST)
+            cursor = cursor.batch_size(BATCH)
+            while found := await cursor.to_list(BATCH):
+                given_up = {
+                    "status": int(Status.IGNORED),
+                    "reason": str(reason),
+                    "update_time": self.now(),
+                }
+                result = await self._durable.update_many(
+                    {"_id": {"$in": [each["_id"] for each in found]}, **waiting},
+                    {"$set": given_up, "$unset": {"due": ""}},
+                    hint="_id_",
+                )
+                total += result.modified_count
+        return total
+
+    async def hosts(self) -> AsyncIterator[Host]:
+        """Stream the hosts' documents."""
+        stream = self._stream(self._hosts, {}, None, _host_read)
+        async with aclosing(stream):
+            async for host in stream:
+                yield host
+
+    async def host_counts(self) -> dict[str, Counts]:
+        """Count by host and status, some tasks at a time in the order of their ids."""
+        totals: dict[str, Counter[Status]] = {}
+        behind: dict[str, Any] = {}
+        while True:
+            groups = await self._aggregate(
+                [
+                    {"$match": behind},
+                    {"$sort": {"_id": 1}},
+                    {"$limit": _COUNTED},
+                    {
+                        "$group": {
+                            "_id": {"host": "$host", "status": "$status"},
+                            "n": {"$sum": 1},
+                            "last": {"$max": "$_id"},
+                        }
+                    },
+                ],
+                hint="_id_",
+                most=_COUNTED,
+            )
+            for group in groups:
+                of_host = totals.setdefault(group["_id"]["host"], Counter())
+                of_host[Status(group["_id"]["status"])] += group["n"]
+            if sum(group["n"] for group in groups) < _COUNTED:
+                return {host: Counts(by_status=dict(of_host)) for host, of_host in totals.items()}
+            behind = {"_id": {"$gt": max(group["last"] for group in groups)}}
+
+    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
+        """Read whole documents by their ids, a few thousand at a time."""
+        wanted = list(names)
+        hosts: dict[str, Host] = {}
+        for start in range(0, len(wanted), BATCH):
+            some = wanted[start : start + BATCH]
+            with mapped():
+                cursor = self._hosts.find({"_id": {"$in": some}}).hint("_id_")
+                found = await all_of(cursor, len(some))
+            hosts |= {each["_id"]: documents.host(each) for each in found}
+        return hosts
+
+    async def next_ready(self) -> datetime | None:
+        """Read the first key of the index."""
+        cursor = self._hosts.find({"ready_at": {"$gt": LONG_AGO}}, {"_id": 0, "ready_at": 1})
+        cursor = cursor.sort([("ready_at", 1)]).limit(1).hint(BY_READY)
+        with mapped():
+            found = await cursor.to_list(1)
+        return found[0]["ready_at"] if found else None
+
+    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
+        """Seek from each host to the next one."""
+        names: list[str] = []
+        with mapped():
+            while len(names) < limit:
+                found = await self._first_of({"$gt": after}, {"$lte": ANY_PRIORITY})
+                if found is None:
+                    break
+                after = found["host"]
+                names.append(after)
+        return names
+
+    async def earliest_due(self, host: str) -> datetime | None:
+        """Seek the earliest `due` of each priority that the host has."""
+        with mapped():
+            return (await self._earliest_dues([host])).get(host)
+
+    async def _earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
+        """Return the earliest `due` of those hosts that have one; the others cost nothing."""
+        earliest: dict[str, datetime] = {}
+        # In the order of the index: the first task found tells of all hosts
+        # before it that they have none.
+        rest = sorted(hosts)
+        while rest:
+            found = await self._first_of({"$in": rest}, {"$lte": ANY_PRIORITY})
+            if found is None:
+                break
+            host = found["host"]
+            while found is not None:
+                earliest[host] = min(found["due"], earliest.get(host, found["due"]))
+                found = await self._first_of(host, {"$lt": found["priority"]})
+            rest = rest[bisect_right(rest, host) :]
+        return earliest
+
+    async def _first_of(self, host: Any, priority: dict[str, int]) -> dict[str, Any] | None:
+        cursor = self._tasks.find(
+            {"host": host, "priority": priority, **HAS_DUE},
+            {"_id": 0, "host": 1, "priority": 1, "due": 1},
+        )
+        cursor = cursor.sort([("host", 1), ("priority", -1), ("due", 1)]).limit(1).hint(BY_HOST)
+        found: list[dict[str, Any]] = await cursor.to_list(1)
+        return found[0] if found else None
+
+
+def _woken(found: Mapping[str, Any] | None, due: datetime) -> datetime | None:
+    """Return when a host is to be ready for a task that is due, or None where nothing changes."""
+    if found is None:
+        return due
+    ready_at = max(due, found.get("not_before") or due)
+    if found["owner"] is not None:
+        return None
+    return None if "ready_at" in found and found["ready_at"] <= ready_at else ready_at
+
+
+async def _host_read(found: Mapping[str, Any]) -> list[Host]:
+    return [documents.host(found)]

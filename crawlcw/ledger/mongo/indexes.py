@@ -1,0 +1,36 @@
+"""The indexes, by their names, and what a query says so that one of them answers it."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+#: Name -> keys, and what a document must be to be in it.
+Indexes = Mapping[str, tuple[list[tuple[str, int]], dict[str, Any]]]
+#: An upper bound of priorities: without a bound on the index's first field the
+#: second one is not used as a range, and every deferred task is read as well.
+ANY_PRIORITY = 1_000
+#: Earlier than any time in a ledger: as a bound it lets an index alone answer.
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+HAS_DUE = {"due": {"$exists": True}}
+
+BY_HOST = "host_priority_due"
+BY_PRIORITY = "priority_due"
+BY_STATUS = "status_update_time"
+INDEXES: Indexes = {
+    BY_HOST: ([("host", 1), ("priority", -1), ("due", 1)], HAS_DUE),
+    BY_PRIORITY: ([("priority", -1), ("due", 1)], HAS_DUE),
+    BY_STATUS: ([("status", 1), ("update_time", -1)], {}),
+}
+
+BY_READY = "ready_at"
+BY_OWNER = "owner"
+HOST_INDEXES: Indexes = {
+    BY_READY: ([("ready_at", 1)], {"ready_at": {"$exists": True}}),
+    # Only of the hosts that are held: `leave` must not read all the others.
+    BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
+}
+
+BY_LEFT = "left"
+WORKER_INDEXES: Indexes = {
+    BY_LEFT: ([("left", 1), ("_id", 1)], {}),
+}

@@ -1,0 +1,88 @@
+"""The ledger on MongoDB, put together."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Self
+
+from crawlcw.ledger.mongo.claims import Claims
+from crawlcw.ledger.mongo.connection import connected, mapped
+from crawlcw.ledger.mongo.examination import Examination
+from crawlcw.ledger.mongo.failures import Failures
+from crawlcw.ledger.mongo.host_leases import HostLeases
+from crawlcw.ledger.mongo.hosts import Hosts
+from crawlcw.ledger.mongo.items import Items
+from crawlcw.ledger.mongo.outcomes import Outcomes
+from crawlcw.ledger.mongo.questions import Questions
+from crawlcw.ledger.mongo.schema import Schema, check_version
+from crawlcw.ledger.mongo.tasks import Tasks
+from crawlcw.ledger.mongo.workers import Workers
+
+
+class MongoLedger(
+    Tasks,
+    Claims,
+    Outcomes,
+    Items,
+    Failures,
+    Questions,
+    HostLeases,
+    Hosts,
+    Workers,
+    Examination,
+    Schema,
+):
+    """The tasks of one spider in a MongoDB database. Fulfils `Ledger`."""
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        spider: str,
+        *,
+        driver: str = "motor",
+        claims: str = "each",
+        clock: Callable[[], datetime] | None = None,
+    ) -> Self:
+        """Connect to *url* and prepare the spider's collections.
+
+        The database is the URL's path, by default `crawlcw`; *driver* is
+        `motor` or `pymongo`, *claims* as for the constructor. Raises
+        `LedgerUnavailableError` where no server answers within 5 s, and
+        `LedgerConfigurationError` where one answers that will not do.
+        """
+        client, database = connected(url, driver)
+        ledger = cls(database, spider, claims=claims, clock=clock, client=client)
+        try:
+            await ledger._check_server()
+            await ledger.prepare()
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    async def look(
+        cls,
+        url: str,
+        spider: str,
+        *,
+        driver: str = "motor",
+        clock: Callable[[], datetime] | None = None,
+    ) -> Self:
+        """Connect to *url* to examine what is there; nothing is made.
+
+        The arguments and errors are those of `open`, but that missing or wrong
+        indexes are no error: `health` tells of them.
+        """
+        client, database = connected(url, driver)
+        ledger = cls(database, spider, clock=clock, client=client)
+        try:
+            await ledger._check_server()
+            with mapped():
+                marker = await ledger._database["crawlcw.schema"].find_one({"_id": spider})
+            if marker is not None:
+                check_version(marker, spider)
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger

@@ -1,0 +1,137 @@
+"""Recording what came of tasks, and giving back those of which nothing did."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import bson
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from crawlcw import transitions
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo.connection import mapped, refusals
+from crawlcw.ledger.mongo.encoding import LARGEST_ITEM, UNENCODABLE, encoding_error
+from crawlcw.ledger.mongo.items import Items
+from crawlcw.ledger.mongo.store import all_of
+from crawlcw.ledger.mongo.updates import mine, update_of
+from crawlcw.ledger.protocol import Committed
+from crawlcw.task import Lease
+from crawlcw.transitions import Change, Settlement
+
+_ITEM_ASIDE = 1 << 20
+_ITEMS_INSIDE = 8 << 20
+
+
+class Outcomes(Items):
+    """Writes the outcomes of leases, and releases them."""
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        """Write all outcomes in one unordered bulk of fenced updates."""
+        if not settlements:
+            return Committed()
+        rejected: list[tuple[Lease, str]] = []
+        with mapped():
+            writes = [await self._outcome_write(s, rejected) for s in settlements]
+            try:
+                matched = await self._write(writes)
+            except UNENCODABLE:
+                # The driver encodes a bulk as a whole; find out which it was.
+                writes = [
+                    _storable(*each, rejected) for each in zip(settlements, writes, strict=True)
+                ]
+                matched = await self._write(writes)
+            except BulkWriteError as error:
+                refused = refusals(error)
+                again = [_rejection(settlements[n], text, rejected) for n, text in refused.items()]
+                matched = (error.details or {}).get("nMatched", 0) + await self._write(again)
+            if matched == len(writes):
+                return Committed(rejected=tuple(rejected))
+            lost = await self._not_settled([settlement.lease for settlement in settlements])
+        return Committed(lost=tuple(lost), rejected=tuple(rejected))
+
+    async def _outcome_write(
+        self, settlement: Settlement, rejected: list[tuple[Lease, str]]
+    ) -> UpdateOne:
+        """Return the fenced update that records an outcome.
+
+        Large items are written to their own collection first; the fence makes
+        them visible when the update is applied.
+        """
+        update = _outcome(settlement.change)
+        items = settlement.change.items
+        if not items:
+            if items is not None and settlement.lease.task.settled:
+                # An earlier outcome may have left some.
+                update.setdefault("$unset", {})["items"] = ""
+            return UpdateOne(mine(settlement.lease), update, hint="_id_")
+        inside = 0
+        kept: list[documents.Document | None] = []
+        for number, item in enumerate(items):
+            stored = documents.escaped(item)
+            try:
+                size = len(bson.encode(stored))
+            except UNENCODABLE as error:
+                return _rejection(settlement, str(error), rejected)
+            if size > LARGEST_ITEM:
+                return _rejection(settlement, f"an item of {size} bytes, too large", rejected)
+            if size > _ITEM_ASIDE or inside + size > _ITEMS_INSIDE:
+                await self._set_aside(settlement.lease, number, stored)
+                kept.append(None)
+            else:
+                inside += size
+                kept.append(stored)
+        update["$set"]["items"] = kept
+        return UpdateOne(mine(settlement.lease), update, hint="_id_")
+
+    async def _write(self, writes: Sequence[UpdateOne]) -> int:
+        if not writes:
+            return 0
+        result = await self._durable.bulk_write(writes, ordered=False)
+        matched: int = result.matched_count
+        return matched
+
+    async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Return the leases whose outcome is not the last one recorded for the task."""
+        ids = [lease.task.id for lease in leases]
+        cursor = self._tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
+        settled = {bytes(each["_id"]): each["settled"] for each in await all_of(cursor, len(ids))}
+        return [lease for lease in leases if settled.get(lease.task.id) != lease.fence]
+
+    async def release(self, leases: Sequence[Lease]) -> int:
+        """Write all releases in one unordered bulk of fenced updates."""
+        if not leases:
+            return 0
+        now = self.now()
+        with mapped():
+            changes = [transitions.release(lease, now=now).change for lease in leases]
+            return await self._write(
+                [
+                    UpdateOne(mine(lease), update_of(change), hint="_id_")
+                    for lease, change in zip(leases, changes, strict=True)
+                ]
+            )
+
+
+def _outcome(change: Change) -> dict[str, Any]:
+    """Return the update of a commit, without the items."""
+    update = update_of(change)
+    if change.response is not None:
+        update["$set"]["response"] = documents.response_document(change.response)
+    return update
+
+
+def _storable(
+    settlement: Settlement, write: UpdateOne, rejected: list[tuple[Lease, str]]
+) -> UpdateOne:
+    error = encoding_error({"update": _outcome(settlement.change)})
+    return write if error is None else _rejection(settlement, error, rejected)
+
+
+def _rejection(
+    settlement: Settlement, message: str, rejected: list[tuple[Lease, str]]
+) -> UpdateOne:
+    """Return the write that gives a task up because its outcome cannot be stored."""
+    rejected.append((settlement.lease, message))
+    given_up = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
+    return UpdateOne(mine(settlement.lease), _outcome(given_up.change), hint="_id_")

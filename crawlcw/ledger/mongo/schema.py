@@ -1,0 +1,110 @@
+"""What must be there before a crawl: the server, the collections, their indexes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pymongo
+from pymongo.errors import CollectionInvalid, OperationFailure
+
+from crawlcw.errors import LedgerConfigurationError
+from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
+from crawlcw.ledger.mongo.indexes import HOST_INDEXES, INDEXES, WORKER_INDEXES, Indexes
+from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.task import Status
+
+SCHEMA_VERSION = 2
+OLDEST_SERVER = (5, 0)
+#: The server itself refuses any other status.
+_VALIDATOR = {
+    "$jsonSchema": {"properties": {"status": {"enum": [int(status) for status in Status]}}}
+}
+
+
+class Schema(MongoStore):
+    """Makes what is missing, and checks what is there."""
+
+    async def prepare(self) -> None:
+        """Create the collection and its indexes where they are missing, and check what is there."""
+        with mapped():
+            await self._check_schema()
+            try:
+                await self._database.create_collection(self._spider, validator=_VALIDATOR)
+            except CollectionInvalid:
+                pass  # it is there already, which is the usual case
+            except OperationFailure as error:
+                if error.code != 48:  # NamespaceExists: another process was faster
+                    raise
+            for collection, indexes in self._indexes():
+                for name, (keys, partial) in indexes.items():
+                    await self._create_index(collection, name, keys, partial)
+                await self._check_indexes(collection, indexes)
+
+    def _indexes(self) -> list[tuple[Any, Indexes]]:
+        return [
+            (self._tasks, INDEXES),
+            (self._hosts, HOST_INDEXES),
+            (self._workers, WORKER_INDEXES),
+        ]
+
+    async def _create_index(
+        self, collection: Any, name: str, keys: list[tuple[str, int]], partial: dict[str, Any]
+    ) -> None:
+        options = {"partialFilterExpression": partial} if partial else {}
+        try:
+            await collection.create_index(keys, name=name, **options)
+        except OperationFailure as error:
+            if error.code not in (85, 86):  # IndexOptionsConflict, IndexKeySpecsConflict
+                raise
+            raise _wrong_index(collection.name, name) from None
+
+    async def _check_indexes(self, collection: Any, indexes: Indexes) -> None:
+        found = await collection.index_information()
+        for name, design in indexes.items():
+            if not is_as_designed(found.get(name, {}), design):
+                raise _wrong_index(collection.name, name)
+
+    async def _check_schema(self) -> None:
+        marker = await self._database["crawlcw.schema"].find_one_and_update(
+            {"_id": self._spider},
+            {"$setOnInsert": {"version": SCHEMA_VERSION}},
+            upsert=True,
+            return_document=True,
+        )
+        check_version(marker, self._spider)
+
+    async def _check_server(self) -> None:
+        # A retry inside the driver would double what it takes to say that nobody is there.
+        with mapped(), pymongo.timeout(FIRST_ANSWER):
+            info = await self._client.server_info()
+            await self._set_clock()
+        version = tuple(info["versionArray"][:2])
+        if version < OLDEST_SERVER:
+            needed = ".".join(map(str, OLDEST_SERVER))
+            raise LedgerConfigurationError(
+                f"the server is MongoDB {info['version']}, and {needed} or later is needed"
+            )
+
+
+def check_version(marker: Mapping[str, Any], spider: str) -> None:
+    """Raise where the spider's collections are of another version."""
+    if marker["version"] != SCHEMA_VERSION:
+        raise LedgerConfigurationError(
+            f"the ledger of {spider} has schema version {marker['version']!r}, and this "
+            f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
+            "another database"
+        )
+
+
+def is_as_designed(
+    index: Mapping[str, Any], design: tuple[list[tuple[str, int]], dict[str, Any]]
+) -> bool:
+    """Say whether an index is the one that `prepare` makes."""
+    there = [(field, int(direction)) for field, direction in index.get("key", [])]
+    return (there, dict(index.get("partialFilterExpression", {}))) == design
+
+
+def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
+    return LedgerConfigurationError(
+        f"index {name} of collection {collection} is not as crawlcw makes it: "
+        f"drop it (db[{collection!r}].dropIndex({name!r})) and start again"
+    )

@@ -1,0 +1,92 @@
+"""Adding tasks, and reading them: those that are due, or one with all that is known of it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo.connection import mapped, refusals
+from crawlcw.ledger.mongo.encoding import UNENCODABLE, encoding_error
+from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
+from crawlcw.ledger.mongo.items import Items
+from crawlcw.ledger.mongo.store import all_of
+from crawlcw.ledger.protocol import Added
+from crawlcw.task import Record, Task
+
+#: What grows with a task's results; `page` leaves it out.
+_RESULTS = ("errors", "response", "items")
+
+
+class Tasks(Items):
+    """Adds tasks and reads them."""
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        """Add tasks by unordered upserts that only insert."""
+        if not tasks:
+            return Added()
+        writes = [_insertion(task) for task in tasks]
+        with mapped():
+            try:
+                return await self._add(writes)
+            except UNENCODABLE:
+                # The driver encodes a batch as a whole; find out which it was.
+                bad = [encoding_error(document) for _, document in writes]
+                sound = [write for write, error in zip(writes, bad, strict=True) if not error]
+                added = await self._add(sound) if sound else Added()
+                rejected = tuple(
+                    (task, error) for task, error in zip(tasks, bad, strict=True) if error
+                )
+                return replace(added, rejected=added.rejected + rejected)
+
+    async def _add(self, writes: Sequence[tuple[UpdateOne, documents.Document]]) -> Added:
+        try:
+            result = await self._durable.bulk_write([w for w, _ in writes], ordered=False)
+        except BulkWriteError as error:
+            return _partly_added(error, writes)
+        return Added(new=result.upserted_count, known=len(writes) - result.upserted_count)
+
+    async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
+        """Return due tasks by one index range, in the index's order."""
+        if limit < 1:
+            return []  # to the server, no limit
+        due: dict[str, Any] = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self.now()}}
+        hint = BY_PRIORITY
+        if hosts is not None:
+            due = {"host": {"$in": list(hosts)}, **due}
+            hint = BY_HOST
+        with mapped():
+            cursor = self._tasks.find(due, dict.fromkeys(_RESULTS, 0))
+            cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
+            return [documents.task(found) for found in await all_of(cursor, limit)]
+
+    async def get(self, task_id: bytes) -> Record | None:
+        """Read one whole document."""
+        with mapped():
+            found = await self._tasks.find_one({"_id": task_id})
+            if found is None:
+                return None
+            found["items"] = [documents.escaped(item) for item in await self._whole_items(found)]
+        return documents.record(found)
+
+
+def _insertion(task: Task) -> tuple[UpdateOne, documents.Document]:
+    document = documents.document(task)
+    identity = {"_id": document.pop("_id")}
+    return UpdateOne(identity, {"$setOnInsert": document}, upsert=True), identity | document
+
+
+def _partly_added(
+    error: BulkWriteError, writes: Sequence[tuple[UpdateOne, documents.Document]]
+) -> Added:
+    """Read what a bulk did that the server refused in part."""
+    bad = refusals(error)
+    new = (error.details or {}).get("nUpserted", 0)
+    tasks = [
+        (documents.task(document), bad[index])
+        for index, (_, document) in enumerate(writes)
+        if index in bad
+    ]
+    return Added(new=new, known=len(writes) - new - len(bad), rejected=tuple(tasks))

@@ -1,0 +1,52 @@
+"""What writes are made of: filters that say whose a task must still be, and updates."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from crawlcw import transitions
+from crawlcw.ledger import documents
+from crawlcw.task import Lease, Status
+from crawlcw.transitions import Change
+
+
+def mine(lease: Lease) -> dict[str, Any]:
+    """Return the filter of a task that is still held by the lease."""
+    return {
+        "_id": lease.task.id,
+        "lock": lease.token,
+        "fence": lease.fence,
+        "status": int(Status.PROCESSING),
+    }
+
+
+def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
+    """Return the filter of those tasks that are held under one of the tokens."""
+    return {
+        "_id": {"$in": list(ids)},
+        "lock": {"$in": list(set(tokens))},
+        "status": int(Status.PROCESSING),
+    }
+
+
+def update_of(change: Change) -> dict[str, Any]:
+    """Return what sets a task's fields: None means absent for `due` and `reason`."""
+    fields = documents.changed(change)
+    absent = {name: "" for name in ("due", "reason") if fields[name] is None}
+    for name in absent:
+        del fields[name]
+    update: dict[str, Any] = {"$set": fields}
+    if absent:
+        update["$unset"] = absent
+    if change.error is not None:
+        errors = [documents.error_document(change.error)]
+        update["$push"] = {"errors": {"$each": errors, "$slice": -transitions.KEPT_ERRORS}}
+    return update
+
+
+def setting(
+    fields: documents.Document, *, always: documents.Document | None = None
+) -> dict[str, Any]:
+    """Return what sets the fields, those that are None to absent, and *always* as they are."""
+    kept = {name: value for name, value in fields.items() if value is not None} | (always or {})
+    absent = dict.fromkeys(fields.keys() - kept.keys(), "")
+    return {"$set": kept} | ({"$unset": absent} if absent else {})

@@ -1,0 +1,79 @@
+"""Claiming tasks, and keeping them: what a worker does between `page` and `commit`."""
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import timedelta
+
+from crawlcw import transitions
+from crawlcw.ledger.protocol import Claimed
+from crawlcw.ledger.sqlite.changes import Changes, mine, written
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction
+from crawlcw.ledger.sqlite.rows import milliseconds
+from crawlcw.task import Lease, Task
+from crawlcw.transitions import Change, Event
+
+
+class Claims(Changes):
+    """Claims tasks, and renews their leases."""
+
+    async def claim(
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
+    ) -> Claimed:
+        """See `Ledger.claim`."""
+        now = self.now()
+        decided: list[tuple[Task, Change]] = []
+        for task in tasks:
+            self._claims += 1
+            token = f"{worker}:{self._claims}"
+            change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
+            if change is not None:
+                decided.append((task, change))
+        leases, abandoned = await self._writer.run(self._claim, decided, milliseconds(now))
+        missed = len(tasks) - len(leases) - abandoned
+        return Claimed(leases=tuple(leases), missed=missed, abandoned=abandoned)
+
+    def _claim(
+        self, db: Database, decided: Sequence[tuple[Task, Change]], now: int
+    ) -> tuple[list[Lease], int]:
+        leases: list[Lease] = []
+        abandoned = 0
+        # To give a task up is an outcome: the crawl may be at its end with it.
+        outcome = any(change.event is Event.ABANDON for _, change in decided)
+        with durable_transaction(db) if outcome else transaction(db):
+            for task, change in decided:
+                as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
+                if not self._apply(db, self._sql.claim, written(task, change), as_read):
+                    continue
+                if change.event is Event.ABANDON:
+                    abandoned += 1
+                else:
+                    leases.append(_leased(task, change))
+        return leases, abandoned
+
+    async def begin(self, lease: Lease) -> bool:
+        """See `Ledger.begin`."""
+        return await self._writer.run(self._begin, lease)
+
+    def _begin(self, db: sqlite3.Connection, lease: Lease) -> bool:
+        with transaction(db):
+            return db.execute(self._sql.begin, mine(lease) | {"id": lease.task.id}).rowcount == 1
+
+    async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
+        """See `Ledger.renew`."""
+        return await self._writer.run(self._renew, leases, milliseconds(self.now() + lease))
+
+    def _renew(self, db: sqlite3.Connection, leases: Sequence[Lease], due: int) -> set[bytes]:
+        with transaction(db):
+            return {
+                held.task.id
+                for held in leases
+                if not db.execute(
+                    self._sql.renew, {**mine(held), "id": held.task.id, "due": due}
+                ).rowcount
+            }
+
+
+def _leased(task: Task, change: Change) -> Lease:
+    assert change.lock is not None
+    assert change.due is not None
+    return Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)

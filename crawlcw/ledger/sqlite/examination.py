@@ -1,0 +1,162 @@
+"""Examining the ledger for `doctor`: how the store is, raw rows, and their mending."""
+
+import json
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from crawlcw.invariants import Kind, Violation
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
+from crawlcw.ledger.sqlite.connection import update
+from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
+from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables, marker_of, names_in
+from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
+
+#: How much of a damaged file is told.
+_DAMAGES = 10
+#: The last millisecond of 9999.
+_LATEST = 253_402_300_799_999
+
+
+class Examination(SqliteStore):
+    """Fulfils what `ExaminedLedger` has beyond `Ledger`."""
+
+    async def health(self) -> Health:
+        """See `ExaminedLedger.health`."""
+        return await self._reader.run(self._health)
+
+    def _health(self, db: sqlite3.Connection) -> Health:
+        violations = list(_store_violations(db, self._tables, self._spider))
+        # After a read: until then a connection has the mode that was before.
+        mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
+        if mode != "wal":
+            violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
+        violations += [
+            Violation(kind=Kind.STORE_READ_ONLY, detail=str(place))
+            for place in (self._path, self._path.parent)
+            if not os.access(place, os.W_OK)
+        ]
+        violations += [
+            Violation(kind=Kind.STORE_DAMAGED, detail=str(row[0]))
+            for row in db.execute(f"PRAGMA quick_check({_DAMAGES})")
+            # A status that does not exist is told of with its task.
+            if row[0] != "ok" and not row[0].startswith("CHECK constraint")
+        ]
+        there = db.execute(self._sql.has_table, (self._spider,)).fetchone()
+        return Health(
+            recorded=there is not None and db.execute(self._sql.any_task).fetchone() is not None,
+            facts={
+                "store": f"SQLite {sqlite3.sqlite_version}, {self._path}",
+                "journal mode": mode,
+                "schema version": str(SCHEMA_VERSION),
+            },
+            violations=tuple(violations),
+        )
+
+    async def examine(
+        self, *, only: Collection[bytes] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """See `ExaminedLedger.examine`."""
+        if only is not None:
+            for identity in only:
+                for statement in (self._sql.examine_one, self._sql.items_of_no_such_task):
+                    for row in await self._reader.run(_examined, statement, (identity,)):
+                        yield _raw(row)
+            return
+        # By the row's number: ids that are no bytes have a place in its order too.
+        last = -INT64
+        while rows := await self._reader.run(_examined, self._sql.examine, (last,)):
+            for row in rows:
+                yield _raw(row)
+            last = rows[-1]["row"]
+        behind = b""
+        while rows := await self._reader.run(_examined, self._sql.items_of_no_task, (behind,)):
+            for row in rows:
+                yield _raw(row)
+            behind = rows[-1]["id"]
+
+    async def examine_hosts(
+        self, *, only: Collection[str] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """See `ExaminedLedger.examine_hosts`."""
+        if only is not None:
+            for name in only:
+                for row in await self._reader.run(_examined, self._sql.examine_host, (name,)):
+                    yield _raw(row)
+            return
+        last = -INT64
+        while rows := await self._reader.run(_examined, self._sql.examine_hosts, (last,)):
+            for row in rows:
+                yield _raw(row)
+            last = rows[-1]["row"]
+
+    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """See `ExaminedLedger.mend`."""
+        return await self._mend(self._sql.mend, TASK_STATE, found, change)
+
+    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """See `ExaminedLedger.mend_host`."""
+        return await self._mend(self._sql.mend_host, HOST_STATE, found, change)
+
+    async def _mend(
+        self,
+        statement: str,
+        state: Sequence[str],
+        found: Mapping[str, Any],
+        change: Mapping[str, Any],
+    ) -> bool:
+        before = {name: _as_found(found.get(name)) for name in state}
+        after = before | {name: _as_found(value) for name, value in change.items()}
+        values = {f"was_{name}": value for name, value in before.items()} | after
+        changed = await self._writer.run(update, statement, {**values, "id": found["_id"]})
+        return changed == 1
+
+
+def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> Iterator[Violation]:
+    """Yield which tables and indexes are not as `create` makes them."""
+    if MARKER not in names_in(db) or marker_of(db, spider) is None:
+        yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the schema's version is missing")
+    there = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
+    for statement in tables.create:
+        # SQLite keeps the text of a statement, without this.
+        made = statement.replace("IF NOT EXISTS ", "")
+        name = made.split('"')[1]
+        if name not in there:
+            yield Violation(kind=Kind.STORE_INCOMPLETE, detail=f"{name} is missing")
+        elif there[name].split() != made.split():
+            yield Violation(kind=Kind.STORE_DIFFERENT, detail=f"{name} is {there[name]}")
+
+
+def _examined(db: sqlite3.Connection, statement: str, values: Sequence[Any]) -> list[sqlite3.Row]:
+    """Return the next rows of a walk through a table, few enough for the memory."""
+    rows: list[sqlite3.Row] = []
+    size = 0
+    for row in db.execute(statement, values):
+        rows.append(row)
+        size += len(row["body"] or b"") if "body" in row.keys() else 0  # noqa: SIM118  # a Row's
+        if len(rows) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
+            break
+    return rows
+
+
+def _raw(row: sqlite3.Row) -> dict[str, Any]:
+    """Return a row as a document without what is null; values of wrong types as they are."""
+    found = {name: row[name] for name in row.keys() if row[name] is not None}  # noqa: SIM118
+    found.pop("row", None)
+    for name in TIMES & found.keys():
+        if isinstance(found[name], int) and abs(found[name]) < _LATEST:
+            found[name] = moment(found[name])
+    if isinstance(found.get("counts"), str):
+        # Else it is shown as the text it is.
+        with suppress(ValueError):
+            found["counts"] = json.loads(found["counts"])
+    if "id" in found:
+        found["_id"] = found.pop("id")
+    return found
+
+
+def _as_found(value: Any) -> Any:
+    return milliseconds(value) if isinstance(value, datetime) else value

@@ -1,0 +1,114 @@
+"""Leasing hosts: taking many at once, and what their owner writes while it holds them."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from crawlcw.hosts import Host, HostLease
+from crawlcw.ledger import documents
+from crawlcw.ledger.sqlite.connection import transaction
+from crawlcw.ledger.sqlite.hosts import NEW_HOST, Hosts
+from crawlcw.ledger.sqlite.rows import document_of, milliseconds, row_of
+
+
+class HostLeases(Hosts):
+    """Leases hosts, and writes what their owners have learned."""
+
+    async def lease_hosts(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """See `Ledger.lease_hosts`."""
+        self._claims += 1
+        now = self.now()
+        bounds = {
+            "now": milliseconds(now),
+            "limit": max(limit, 0),
+            "owner": f"{worker}:{self._claims}",
+            "end": milliseconds(now + lease),
+        }
+        return await self._writer.run(self._lease_hosts, bounds)
+
+    def _lease_hosts(self, db: sqlite3.Connection, bounds: Mapping[str, Any]) -> list[HostLease]:
+        # Most looks find nothing, and those must not take the writers' turn.
+        if not db.execute(self._sql.ready_hosts, bounds).fetchone():
+            return []
+        with transaction(db):
+            rows = db.execute(self._sql.ready_hosts, bounds).fetchall()
+            db.executemany(self._sql.lease_host, [{**bounds, "id": row["id"]} for row in rows])
+        taken = {"owner": bounds["owner"], "ready_at": bounds["end"]}
+        return [
+            documents.host_lease(document_of({**dict(row), **taken, "epoch": row["epoch"] + 1}))
+            for row in rows
+        ]
+
+    async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """See `Ledger.renew_hosts`."""
+        end = {"ready_at": milliseconds(self.now() + lease)}
+        return await self._writer.run(
+            self._write_hosts, self._sql.renew_host, [(held, end) for held in leases]
+        )
+
+    async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `Ledger.save_hosts`."""
+        writes = [(lease, _learned(lease, state)) for lease, state in states]
+        return await self._writer.run(self._write_hosts, self._sql.save_host, writes)
+
+    async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `Ledger.release_hosts`."""
+        writes = [
+            (lease, state, _learned(lease, state) | row_of({"ready_at": state.ready_at}))
+            for lease, state in states
+        ]
+        if not writes:
+            return set()
+        return await self._writer.run(self._release_hosts, writes, milliseconds(self.now()))
+
+    def _release_hosts(
+        self,
+        db: sqlite3.Connection,
+        writes: Sequence[tuple[HostLease, Host, Mapping[str, Any]]],
+        now: int,
+    ) -> set[str]:
+        lost: set[str] = set()
+        # A release that is lost in a power cut is a lease that runs out.
+        with transaction(db):
+            for lease, state, values in writes:
+                name = lease.host.name
+                mine = {**values, **_my_host(lease)}
+                if not db.execute(self._sql.release_host, mine).rowcount:
+                    # Unless it was sent before, and only the reply was lost.
+                    if not db.execute(self._sql.host_was_released, mine).fetchone():
+                        lost.add(name)
+                    continue
+                rest = max(now, milliseconds(state.not_before) if state.not_before else now)
+                if values["ready_at"] is not None and values["ready_at"] <= rest:
+                    continue
+                due = self._earliest_due(db, name)
+                if due is not None:
+                    db.execute(self._sql.wake_host, {**NEW_HOST, "id": name, "due": max(due, now)})
+        return lost
+
+    def _write_hosts(
+        self,
+        db: sqlite3.Connection,
+        statement: str,
+        writes: Sequence[tuple[HostLease, Mapping[str, Any]]],
+    ) -> set[str]:
+        """Change hosts where they are held; return those that are not."""
+        if not writes:
+            return set()
+        with transaction(db):
+            return {
+                lease.host.name
+                for lease, values in writes
+                if not db.execute(statement, {**values, **_my_host(lease)}).rowcount
+            }
+
+
+def _my_host(lease: HostLease) -> dict[str, Any]:
+    """Return what a host's row must still say, where it is held by the lease."""
+    return {"id": lease.host.name, "token": lease.token, "held_epoch": lease.epoch}
+
+
+def _learned(lease: HostLease, state: Host) -> dict[str, Any]:
+    learned = documents.host_learned(state, since=lease.host)
+    return {"robots": None, "new_robots": "robots" in learned} | row_of(learned)

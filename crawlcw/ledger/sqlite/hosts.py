@@ -1,0 +1,148 @@
+"""The hosts that nobody holds: waking them, giving them up, and reading what is known of them."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from crawlcw.errors import Reason
+from crawlcw.hosts import Host
+from crawlcw.ledger import documents
+from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.sqlite.connection import (
+    Database,
+    all_rows,
+    durable_transaction,
+    number_of,
+    update,
+)
+from crawlcw.ledger.sqlite.priorities import Priorities
+from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment, row_of
+from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
+from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS
+from crawlcw.task import Status
+
+#: One transaction gives up this many tasks, or wakes this many hosts: others wait meanwhile.
+_BATCH = 5_000
+#: What a host is that nobody has heard of, for `wake_host`.
+NEW_HOST: Mapping[str, Any] = dict.fromkeys(HOST_COLUMNS) | row_of(
+    documents.host_document(Host(name=""))
+)
+
+
+class Hosts(Priorities):
+    """Wakes hosts, gives them up and reads them."""
+
+    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
+        """See `Ledger.wake_hosts`."""
+        rows = [{**NEW_HOST, "id": host, "due": milliseconds(due)} for host, due in dues.items()]
+        for start in range(0, len(rows), _BATCH):
+            await self._writer.run(self._wake_hosts, rows[start : start + _BATCH])
+
+    def _wake_hosts(self, db: Database, rows: Sequence[Mapping[str, Any]]) -> None:
+        # What is held when it is read needs no write, also where it is released
+        # right after: the release looks for tasks, and the task that this is
+        # about is in the ledger.
+        late = [row for row in rows if not db.execute(self._sql.host_is_awake, row).fetchone()]
+        if late:
+            # As durable as the task, which nobody would look for without it.
+            with durable_transaction(db):
+                db.executemany(self._sql.wake_host, late)
+
+    async def wake_all_hosts(self) -> int:
+        """See `Ledger.wake_all_hosts`."""
+        now = {"now": milliseconds(self.now())}
+        return await self._writer.run(update, self._sql.wake_all_hosts, now)
+
+    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+        """See `Ledger.give_up_host`."""
+        total = 0
+        for priority in await self._reader.run(self._priorities_of_host, host):
+            bounds: dict[str, Any] = {"host": host, "priority": priority, "due": -INT64}
+            # What is given up leaves the index; each batch begins where the
+            # last one ended, so that the leased tasks are not read for each.
+            while True:
+                bounds |= {"reason": str(reason), "now": milliseconds(self.now())}
+                given_up, bounds["due"] = await self._writer.run(self._give_up_some, bounds)
+                if not given_up:
+                    break
+                total += given_up
+        return total
+
+    def _give_up_some(self, db: Database, bounds: Mapping[str, Any]) -> tuple[int, int]:
+        """Give up the next tasks of one priority; return how many, and the last one's `due`."""
+        with durable_transaction(db):
+            rows = db.execute(self._sql.waiting_of_host, {**bounds, "limit": _BATCH}).fetchall()
+            for row in rows:
+                db.execute(self._sql.give_up, {**bounds, "id": row["id"]})
+        return len(rows), rows[-1]["due"] if rows else bounds["due"]
+
+    async def hosts(self) -> AsyncIterator[Host]:
+        """See `Ledger.hosts`."""
+        last = ""
+        while rows := await self._reader.run(self._some_hosts, last):
+            for row in rows:
+                yield documents.host(document_of(row))
+            last = rows[-1]["id"]
+
+    def _some_hosts(self, db: sqlite3.Connection, after: str) -> list[sqlite3.Row]:
+        rows: list[sqlite3.Row] = []
+        characters = 0
+        for row in db.execute(self._sql.hosts, (after,)):
+            rows.append(row)
+            characters += len(row["robots"] or "")
+            if len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS:
+                break
+        return rows
+
+    async def host_counts(self) -> dict[str, Counts]:
+        """See `Ledger.host_counts`."""
+        found: dict[str, dict[Status, int]] = {}
+        for host, status, number in await self._reader.run(all_rows, self._sql.host_counts):
+            found.setdefault(host, {})[Status(status)] = number
+        return {host: Counts(by_status=by_status) for host, by_status in found.items()}
+
+    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
+        """See `Ledger.get_hosts`."""
+        wanted = list(names)
+        hosts: dict[str, Host] = {}
+        for start in range(0, len(wanted), _BATCH):
+            rows = await self._reader.run(self._get_hosts, wanted[start : start + _BATCH])
+            hosts |= {row["id"]: documents.host(document_of(row)) for row in rows}
+        return hosts
+
+    def _get_hosts(self, db: sqlite3.Connection, names: Sequence[str]) -> list[sqlite3.Row]:
+        return [row for name in names for row in db.execute(self._sql.get_host, (name,))]
+
+    async def next_ready(self) -> datetime | None:
+        """See `Ledger.next_ready`."""
+        rows = await self._reader.run(all_rows, self._sql.next_ready)
+        return moment(rows[0]["ready_at"]) if rows else None
+
+    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
+        """See `Ledger.due_hosts`."""
+        return await self._reader.run(self._due_hosts, after, limit)
+
+    def _due_hosts(self, db: sqlite3.Connection, after: str, limit: int) -> list[str]:
+        names: list[str] = []
+        while len(names) < limit:
+            row = db.execute(self._sql.next_host, (after,)).fetchone()
+            if row is None:
+                break
+            after = row["host"]
+            names.append(after)
+        return names
+
+    async def earliest_due(self, host: str) -> datetime | None:
+        """See `Ledger.earliest_due`."""
+        due = await self._reader.run(self._earliest_due, host)
+        return None if due is None else moment(due)
+
+    def _earliest_due(self, db: sqlite3.Connection, host: str) -> int | None:
+        return min(
+            (
+                number_of(db, self._sql.first_due_of_host, {"host": host, "priority": priority})
+                for priority in self._priorities_of_host(db, host)
+            ),
+            default=None,
+        )

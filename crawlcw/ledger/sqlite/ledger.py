@@ -1,0 +1,97 @@
+"""The ledger in an SQLite file, put together."""
+
+import sqlite3
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from crawlcw.clock import LedgerClock
+from crawlcw.ledger.sqlite.claims import Claims
+from crawlcw.ledger.sqlite.clock import machine_clock
+from crawlcw.ledger.sqlite.connection import number_of, restrict_to_reading
+from crawlcw.ledger.sqlite.examination import Examination
+from crawlcw.ledger.sqlite.failures import Failures
+from crawlcw.ledger.sqlite.host_leases import HostLeases
+from crawlcw.ledger.sqlite.hosts import Hosts
+from crawlcw.ledger.sqlite.items import Items
+from crawlcw.ledger.sqlite.outcomes import Outcomes
+from crawlcw.ledger.sqlite.questions import Questions
+from crawlcw.ledger.sqlite.rows import EPOCH, moment
+from crawlcw.ledger.sqlite.schema import check_marker, create, names_in
+from crawlcw.ledger.sqlite.statements import Statements
+from crawlcw.ledger.sqlite.tasks import Tasks
+from crawlcw.ledger.sqlite.workers import Workers
+
+
+class SqliteLedger(
+    Tasks,
+    Claims,
+    Outcomes,
+    Items,
+    Failures,
+    Questions,
+    HostLeases,
+    Hosts,
+    Workers,
+    Examination,
+):
+    """A `Ledger` in an SQLite file."""
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, spider: str, *, clock: Callable[[], datetime] | None = None
+    ) -> Self:
+        """Return the ledger of *spider* in the file at *path*, both made where they do not exist.
+
+        Raises `LedgerConfigurationError` for a file that is not such a ledger.
+        """
+        machine = LedgerClock()
+        ledger = cls(Path(path), spider, clock=clock or machine_clock(machine))
+        try:
+            await ledger.prepare()
+            await ledger._reader.run(restrict_to_reading)
+            await ledger._go_on_from_the_latest(machine)
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    async def look(
+        cls, path: str | Path, spider: str, *, clock: Callable[[], datetime] | None = None
+    ) -> Self:
+        """Return the ledger of *spider* in the file at *path* as it is, to be examined.
+
+        Nothing is made or switched. Raises `LedgerConfigurationError` for a
+        file that is no ledger, or one of another version.
+        """
+        machine = LedgerClock()
+        ledger = cls(Path(path), spider, clock=clock or machine_clock(machine))
+        try:
+            await ledger._reader.run(restrict_to_reading)
+            await ledger._reader.run(check_marker, spider, ledger._path)
+            await ledger._go_on_from_the_latest(machine)
+        except BaseException:
+            await ledger.close()
+            raise
+        return ledger
+
+    async def prepare(self) -> None:
+        """Make the tables and indexes that are missing, and check what is there."""
+        await self._writer.run(create, self._tables, self._spider, self._path)
+
+    async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
+        """Set the clock to what a worker has last shown, should that be later than it is."""
+        # The machine's clock was set back since: else what is due would be due much later.
+        latest = await self._reader.run(_latest, self._sql, self._spider)
+        reading = machine.monotonic()
+        if latest > machine.now():
+            machine.set(latest, asked=reading, answered=reading)
+
+
+def _latest(db: sqlite3.Connection, sql: Statements, spider: str) -> datetime:
+    """Return the latest time that a worker has written down."""
+    if f"{spider}.workers" not in names_in(db):
+        return EPOCH
+    return moment(number_of(db, sql.latest, {}) or 0)

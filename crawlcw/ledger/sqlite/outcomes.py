@@ -1,0 +1,70 @@
+"""Recording what came of tasks, and giving back those of which nothing did."""
+
+import sqlite3
+from collections.abc import Sequence
+
+from crawlcw import transitions
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Committed
+from crawlcw.ledger.sqlite.changes import Changes, Write, mine, written
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction
+from crawlcw.ledger.sqlite.rows import UNHOLDABLE, said
+from crawlcw.task import Lease
+from crawlcw.transitions import Settlement
+
+
+class Outcomes(Changes):
+    """Writes the outcomes of leases, and releases them."""
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        """See `Ledger.commit`."""
+        return await self._writer.run(self._commit, settlements)
+
+    def _commit(self, db: Database, settlements: Sequence[Settlement]) -> Committed:
+        lost: list[Lease] = []
+        rejected: list[tuple[Lease, str]] = []
+        # Encoded before the transaction begins, for it keeps all others waiting.
+        writes = [(settlement.lease, *_storable(settlement)) for settlement in settlements]
+        with durable_transaction(db):
+            for lease, write, refusal in writes:
+                if not self._settle(db, lease, write) and not self._was_settled(db, lease):
+                    lost.append(lease)
+                elif refusal is not None:
+                    rejected.append((lease, refusal))
+        return Committed(lost=tuple(lost), rejected=tuple(rejected))
+
+    def _settle(self, db: sqlite3.Connection, lease: Lease, write: Write) -> bool:
+        """Apply what ends a lease, where it is still held; say whether it was."""
+        if not self._apply(db, self._sql.settle, write, mine(lease)):
+            return False
+        if write.items is not None:
+            db.execute(self._sql.forget_items, (write.task_id,))
+            db.executemany(self._sql.add_item, write.items)
+        return True
+
+    def _was_settled(self, db: sqlite3.Connection, lease: Lease) -> bool:
+        """Say whether an earlier send of the same settlement was applied, its reply lost."""
+        row = db.execute(self._sql.settled, (lease.task.id,)).fetchone()
+        return row is not None and row["settled"] == lease.fence
+
+    async def release(self, leases: Sequence[Lease]) -> int:
+        """See `Ledger.release`."""
+        now = self.now()
+        settlements = [transitions.release(lease, now=now) for lease in leases]
+        return await self._writer.run(self._release, settlements)
+
+    def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
+        writes = [(s.lease, written(s.lease.task, s.change)) for s in settlements]
+        with durable_transaction(db):
+            return sum(self._settle(db, lease, write) for lease, write in writes)
+
+
+def _storable(settlement: Settlement) -> tuple[Write, str | None]:
+    """Return what to write; and why it is a rejection, where the store cannot hold the outcome."""
+    task = settlement.lease.task
+    try:
+        return written(task, settlement.change), None
+    except UNHOLDABLE as error:
+        why = said(error)
+        instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
+        return written(task, instead.change), why

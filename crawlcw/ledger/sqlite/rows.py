@@ -1,0 +1,124 @@
+"""Documents as rows, and rows as documents: times are milliseconds, what is nested is JSON."""
+
+import base64
+import json
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from crawlcw.ledger import documents
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+INT64 = 1 << 63
+#: SQLite's own limit for a row is 10**9 bytes.
+_LARGEST_VALUE = 1 << 28
+
+TIMES = frozenset(
+    {
+        "due",
+        "update_time",
+        "create_time",
+        "lock_time",
+        "ready_at",
+        "not_before",
+        "started",
+        "heartbeat",
+        "left",
+    }
+)
+_JSON = frozenset({"headers", "context", "errors", "response", "robots", "counts", "tally"})
+
+#: What is raised for a value that has no place in a row.
+UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
+
+
+def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a document as its columns hold them."""
+    row = {name: _column(name, value) for name, value in document.items()}
+    if "_id" in row:
+        row["id"] = row.pop("_id")
+    return row
+
+
+def _column(name: str, value: Any) -> Any:
+    """Return a field as its column holds it; raises one of `UNHOLDABLE` for what none holds."""
+    if value is None:
+        return None
+    if name in TIMES:
+        return milliseconds(value)
+    if name in _JSON:
+        return to_json(value)
+    if isinstance(value, int) and not -INT64 <= value < INT64:
+        raise ValueError(f"{name} is not an integer of 64 bits")
+    if isinstance(value, str | bytes):
+        _check_size(value)
+    return value
+
+
+def _check_size(value: str | bytes) -> None:
+    size = len(value.encode() if isinstance(value, str) else value)
+    if size > _LARGEST_VALUE:
+        raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
+
+
+def said(error: Exception) -> str:
+    """Return what is wrong with a value that has no place in a row."""
+    return str(error) or type(error).__name__
+
+
+def document_of(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:
+    """Return the document whose fields a row holds."""
+    found: documents.Document = dict(row)
+    for name in TIMES & found.keys():
+        if found[name] is not None:
+            found[name] = moment(found[name])
+    for name in _JSON & found.keys():
+        if found[name] is not None:
+            found[name] = from_json(found[name])
+    found["_id"] = found.pop("id")
+    return found
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return a time as its column holds it."""
+    return (moment - EPOCH) // _MILLISECOND
+
+
+def moment(milliseconds: int) -> datetime:
+    """Return the time that a column holds."""
+    return EPOCH + milliseconds * _MILLISECOND
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON text; bytes and datetimes as objects with a `$` key.
+
+    Crawled keys are escaped by `documents.escaped`, so none begins with `$`.
+    """
+    text = json.dumps(
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
+    )
+    _check_size(text)
+    return text
+
+
+def _tagged(value: object) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        return {"$bytes": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, datetime):
+        return {"$date": milliseconds(value)}
+    raise TypeError(f"{type(value).__name__} is not a clean value")
+
+
+def from_json(text: str) -> Any:
+    """Return what `to_json` was given."""
+    return json.loads(text, object_hook=_untagged if '"$' in text else None)
+
+
+def _untagged(found: dict[str, Any]) -> Any:
+    if "$bytes" in found:
+        return base64.b64decode(found["$bytes"])
+    if "$date" in found:
+        return moment(found["$date"])
+    return found

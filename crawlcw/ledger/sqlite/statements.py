@@ -1,0 +1,223 @@
+"""Every statement that the operations use."""
+
+# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+
+from collections.abc import Iterator
+
+from crawlcw import transitions
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
+from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, Tables
+from crawlcw.task import Status
+
+
+class Statements:
+    """Every statement, on the tables of one spider."""
+
+    def __init__(self, tables: Tables) -> None:
+        tasks, items, workers, hosts = tables.tasks, tables.items, tables.workers, tables.hosts
+        due, host_due, ready, left = tables.due, tables.host_due, tables.ready, tables.left
+        columns = ", ".join(COLUMNS)
+
+        self.add = (
+            f"INSERT INTO {tasks} ({columns}) VALUES ({', '.join(f':{c}' for c in COLUMNS)}) "
+            "ON CONFLICT (id) DO NOTHING"
+        )
+        self.get = (
+            f"SELECT {tasks}.*, i.item FROM {tasks} LEFT JOIN {items} AS i ON i.task_id = id "
+            "WHERE id = ? ORDER BY i.n"
+        )
+
+        # `priority = ... AND due <= ...` is one stretch of the index; without
+        # the priority, all that is due later would be read as well.
+        read = "id, " + ", ".join(documents.TASK_FIELDS)
+        stretch = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
+        self.page = f"SELECT {read} FROM {tasks} INDEXED BY {due} WHERE {stretch}"
+        self.page_of_host = (
+            f"SELECT {read} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {stretch}"
+        )
+        lower = "due IS NOT NULL AND priority < :above ORDER BY priority DESC LIMIT 1"
+        self.next_priority = f"SELECT priority FROM {tasks} INDEXED BY {due} WHERE {lower}"
+        self.next_priority_of_host = (
+            f"SELECT priority FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {lower}"
+        )
+        self.first_due = (
+            f"SELECT due FROM {tasks} INDEXED BY {due} "
+            "WHERE priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
+        )
+
+        self.next_host = (
+            f"SELECT host FROM {tasks} INDEXED BY {host_due} WHERE host > ? AND due IS NOT NULL "
+            "ORDER BY host LIMIT 1"
+        )
+        self.first_due_of_host = (
+            f"SELECT due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
+            "AND priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
+        )
+
+        changed = (
+            f"UPDATE {tasks} SET status = :status, due = :due, update_time = :update_time, "
+            "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
+            "retry = :retry, lost = :lost, reason = :reason, "
+            "errors = coalesce(:errors, errors), response = coalesce(:response, response)"
+        )
+        mine = (
+            f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
+        )
+        self.claim = (
+            f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence "
+            "AND due <= :now"
+        )
+        self.settle = f"{changed} WHERE {mine}"
+        self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
+        self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
+        self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
+        self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
+
+        self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
+        self.add_item = f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?)"
+        self.items = (
+            f"SELECT task_id, n, item, url, fetched_at FROM {items} "
+            "WHERE task_id > ? ORDER BY task_id, n"
+        )
+        self.item_count = f"SELECT count(*) FROM {items}"
+
+        failed = (
+            f"({' OR '.join(_retried())}) AND (:reason IS NULL OR reason = :reason) "
+            "AND (:host IS NULL OR host = :host) AND (:since IS NULL OR update_time >= :since)"
+        )
+        self.count_failed = f"SELECT count(*) FROM {tasks} WHERE {failed}"
+        self.retry_failed = (
+            f"UPDATE {tasks} SET status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, "
+            f"update_time = :now, reason = NULL WHERE {failed}"
+        )
+
+        waiting = f"status IN ({', '.join(f'{s:d}' for s in transitions.GIVEN_UP_WITH_HOST)})"
+        self.waiting_of_host = (
+            f"SELECT id, due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
+            f"AND priority = :priority AND due >= :due AND {waiting} ORDER BY due LIMIT :limit"
+        )
+        self.give_up = (
+            f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL, reason = :reason, "
+            "update_time = :now WHERE id = :id"
+        )
+
+        self.ready_hosts = (
+            f"SELECT * FROM {hosts} INDEXED BY {ready} WHERE ready_at <= :now "
+            "ORDER BY ready_at LIMIT :limit"
+        )
+        self.lease_host = (
+            f"UPDATE {hosts} SET owner = :owner, epoch = epoch + 1, ready_at = :end WHERE id = :id"
+        )
+        my_host = "id = :id AND owner = :token AND epoch = :held_epoch"
+        learned = (
+            "not_before = :not_before, delay = :delay, failures = :failures, "
+            "page_failures = :page_failures, given_up = :given_up, counts = :counts, "
+            "robots = CASE WHEN :new_robots THEN :robots ELSE robots END"
+        )
+        self.renew_host = f"UPDATE {hosts} SET ready_at = :ready_at WHERE {my_host}"
+        self.save_host = f"UPDATE {hosts} SET {learned} WHERE {my_host}"
+        self.release_host = (
+            f"UPDATE {hosts} SET owner = NULL, released = epoch, ready_at = :ready_at, {learned} "
+            f"WHERE {my_host}"
+        )
+        self.host_was_released = f"SELECT 1 FROM {hosts} WHERE id = :id AND released = :held_epoch"
+        # A host that rests is woken for the end of its rest.
+        woken = "max(:due, coalesce(not_before, :due))"
+        self.host_is_awake = (
+            f"SELECT 1 FROM {hosts} WHERE id = :id AND (owner IS NOT NULL OR ready_at <= {woken})"
+        )
+        columns = ", ".join(HOST_COLUMNS)
+        new = ", ".join(":due" if name == "ready_at" else f":{name}" for name in HOST_COLUMNS)
+        self.wake_host = (
+            f"INSERT INTO {hosts} ({columns}) VALUES ({new}) "
+            f"ON CONFLICT (id) DO UPDATE SET ready_at = {woken} "
+            f"WHERE owner IS NULL AND (ready_at IS NULL OR ready_at > {woken})"
+        )
+        # A rest without a failure is the gap after the last request, and is kept.
+        self.wake_all_hosts = (
+            f"UPDATE {hosts} SET ready_at = :now, page_failures = 0, given_up = NULL, "
+            "not_before = CASE WHEN failures > 0 THEN NULL ELSE not_before END, failures = 0 "
+            "WHERE owner IS NULL"
+        )
+        self.hosts = f"SELECT * FROM {hosts} WHERE id > ? ORDER BY id"
+        self.get_host = f"SELECT * FROM {hosts} WHERE id = ?"
+        self.next_ready = (
+            f"SELECT ready_at FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "
+            "ORDER BY ready_at LIMIT 1"
+        )
+        self.host_counts = (
+            f"SELECT host, status, count(*) FROM {tasks} GROUP BY host, status ORDER BY host"
+        )
+        self.end_host_leases = (
+            f"UPDATE {hosts} SET ready_at = :now, owner = NULL "
+            "WHERE owner >= :first AND owner < :end"
+        )
+
+        self.counts = f"SELECT status, count(*) FROM {tasks} GROUP BY status"
+        self.reasons = (
+            f"SELECT reason, count(*) AS tasks FROM {tasks} WHERE status IN "
+            f"({Status.FAILED:d}, {Status.IGNORED:d}) AND reason IS NOT NULL "
+            "GROUP BY reason ORDER BY tasks DESC, reason"
+        )
+
+        self.join = (
+            f"INSERT OR REPLACE INTO {workers} VALUES (:id, :machine, :host, :pid, :birth, "
+            ":started, :heartbeat, :left, :hungry, :tally)"
+        )
+        at_work = '"left" IS NULL'
+        self.workers = f"SELECT * FROM {workers} INDEXED BY {left} WHERE {at_work} ORDER BY id"
+        self.beat = (
+            f"UPDATE {workers} SET heartbeat = :heartbeat, hungry = :hungry, tally = :tally "
+            f"WHERE id = :id AND {at_work}"
+        )
+        self.tallies = f"SELECT tally FROM {workers}"
+        self.latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {workers}'
+        self.leave = f'UPDATE {workers} SET "left" = :now WHERE id = :name AND {at_work}'
+        self.forget_workers = (
+            f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
+            'WHERE "left" IS NOT NULL ORDER BY "left" DESC, id DESC LIMIT -1 OFFSET :kept)'
+        )
+        self.has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+        self.any_task = f"SELECT 1 FROM {tasks} LIMIT 1"
+        unchanging = "id, url, host, method, body, callback, depth, priority"
+        examined = f"{unchanging}, update_time, create_time, {', '.join(TASK_STATE)}"
+        examine = (
+            f"SELECT {tasks}.rowid AS row, {examined}, nullif((SELECT count(*) FROM {items} "
+            f"WHERE task_id = {tasks}.id), 0) AS items FROM {tasks}"
+        )
+        self.examine = f"{examine} WHERE {tasks}.rowid > ? ORDER BY {tasks}.rowid"
+        self.examine_one = f"{examine} WHERE id = ?"
+        self.items_of_no_such_task, self.items_of_no_task = (
+            f"SELECT task_id AS id, count(*) AS items FROM {items} WHERE task_id {bound} "
+            f"AND task_id NOT IN (SELECT id FROM {tasks}) GROUP BY task_id ORDER BY task_id"
+            for bound in ("= ?", "> ?")
+        )
+        of_host = ", ".join(name for name in HOST_COLUMNS if name != "robots")
+        self.examine_hosts = (
+            f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE rowid > ? ORDER BY rowid"
+        )
+        self.examine_host = f"SELECT rowid AS row, {of_host} FROM {hosts} WHERE id = ?"
+        self.mend, self.mend_host = (
+            f"UPDATE {table} SET {', '.join(f'{name} = :{name}' for name in state)} WHERE id = :id "
+            + "".join(f"AND {name} IS :was_{name} " for name in state)
+            for table, state in ((tasks, TASK_STATE), (hosts, HOST_STATE))
+        )
+
+        # ';' follows ':', so these are the tokens that begin with `name:`.
+        self.end_leases = (
+            f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} "
+            "AND lock >= :first AND lock < :end"
+        )
+
+
+def _retried() -> Iterator[str]:
+    """Yield what `transitions.retries` says, a condition for each status that it brings back."""
+    for status in Status:
+        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
+        if len(reasons) == len(Reason):
+            yield f"status = {status:d}"
+        elif reasons:
+            listed = ", ".join(f"'{reason}'" for reason in reasons)
+            yield f"(status = {status:d} AND reason IN ({listed}))"

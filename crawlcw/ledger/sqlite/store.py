@@ -1,0 +1,37 @@
+"""What every operation stands on: two connections, the statements, the time."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from crawlcw.ledger.sqlite.connection import Connection
+from crawlcw.ledger.sqlite.schema import Tables
+from crawlcw.ledger.sqlite.statements import Statements
+
+#: What is walked through is read so much at a time: rows, and characters of JSON.
+ITEM_ROWS = 500
+ITEM_CHARACTERS = 1 << 20
+
+
+class SqliteStore:
+    """The tables of one spider in an SQLite file."""
+
+    def __init__(self, path: Path, spider: str, *, clock: Callable[[], datetime]) -> None:
+        self._path = path
+        self._spider = spider
+        self._tables = Tables(spider)
+        self._sql = Statements(self._tables)
+        self._clock = clock
+        self._writer = Connection(path)
+        # Its own, so that `items` and `counts` do not keep claims waiting.
+        self._reader = Connection(path)
+        self._claims = 0
+
+    def now(self) -> datetime:
+        """Return this machine's time, which all processes on the file share."""
+        return self._clock()
+
+    async def close(self) -> None:
+        """See `Ledger.close`."""
+        await self._reader.close()
+        await self._writer.close()

@@ -1,0 +1,86 @@
+"""Adding tasks, and reading them: those that are due, or one with all that is known of it."""
+
+import heapq
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from crawlcw.ledger import documents
+from crawlcw.ledger.protocol import Added
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction
+from crawlcw.ledger.sqlite.priorities import Priorities, descending
+from crawlcw.ledger.sqlite.rows import (
+    UNHOLDABLE,
+    document_of,
+    from_json,
+    milliseconds,
+    row_of,
+    said,
+)
+from crawlcw.ledger.sqlite.schema import COLUMNS
+from crawlcw.task import Record, Task
+
+_NEW_ROW = dict.fromkeys(COLUMNS)
+
+
+class Tasks(Priorities):
+    """Adds tasks and reads them."""
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        """See `Ledger.add`."""
+        return await self._writer.run(self._add, tasks)
+
+    def _add(self, db: Database, tasks: Sequence[Task]) -> Added:
+        rows: list[dict[str, Any]] = []
+        rejected: list[tuple[Task, str]] = []
+        for task in tasks:
+            try:
+                rows.append(_NEW_ROW | row_of(documents.document(task)))
+            except UNHOLDABLE as error:
+                rejected.append((task, said(error)))
+        with durable_transaction(db):
+            new = db.executemany(self._sql.add, rows).rowcount if rows else 0
+        return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
+
+    async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
+        """See `Ledger.page`."""
+        return await self._reader.run(self._page, limit, hosts, milliseconds(self.now()))
+
+    def _page(
+        self, db: sqlite3.Connection, limit: int, hosts: Collection[str] | None, now: int
+    ) -> list[Task]:
+        if hosts is None:
+            due = self._due(db, limit, now)
+        else:
+            # Each host's tasks come in order and are read only as far as they
+            # are taken, so a page costs its length and not the hosts' backlog.
+            lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
+            due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
+        return [documents.task(document_of(row)) for row in islice(due, limit)]
+
+    def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
+        for priority in self._priorities(db):
+            yield from db.execute(
+                self._sql.page, {"priority": priority, "now": now, "limit": limit}
+            )
+
+    def _due_of_host(
+        self, db: sqlite3.Connection, limit: int, now: int, host: str
+    ) -> Iterator[sqlite3.Row]:
+        bounds: dict[str, Any] = {"host": host, "now": now, "limit": limit}
+        for priority in descending(db, self._sql.next_priority_of_host, bounds):
+            yield from db.execute(self._sql.page_of_host, bounds | {"priority": priority})
+
+    async def get(self, task_id: bytes) -> Record | None:
+        """See `Ledger.get`."""
+        return await self._reader.run(self._get, task_id)
+
+    def _get(self, db: sqlite3.Connection, task_id: bytes) -> Record | None:
+        # One statement, so that the items are those of the status beside them.
+        rows = db.execute(self._sql.get, (task_id,)).fetchall()
+        if not rows:
+            return None
+        found = document_of(rows[0])
+        found["items"] = [from_json(row["item"]) for row in rows if row["item"] is not None]
+        return documents.record(found)
