@@ -206,8 +206,8 @@ ADVICE: Mapping[Kind, Advice] = {
         todo="bring back a copy, or recover it with `sqlite3 FILE .recover`",
     ),
     Kind.STORE_READ_ONLY: Advice(
-        meaning="the file or its folder cannot be written by this user",
-        todo="give this user the right to write to the file and to its folder",
+        meaning="the file, the -wal or -shm beside it, or its folder is read-only for this user",
+        todo="give this user the right to write to the files and to their folder",
     ),
     Kind.NOT_WAL: Advice(
         meaning="the file is not in WAL mode: readers and the writer wait for each other",

@@ -31,6 +31,7 @@ FULL = make_task(
     settled=3,
     retry=2,
     lost=1,
+    begun=4,
 )
 
 

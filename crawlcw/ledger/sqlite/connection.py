@@ -37,7 +37,10 @@ _UNAVAILABLE = {
     sqlite3.SQLITE_INTERRUPT: "was interrupted",
 }
 MISCONFIGURED = {
-    sqlite3.SQLITE_READONLY: "is read-only: a crawl needs a file and a folder it can write to",
+    sqlite3.SQLITE_READONLY: (
+        "is read-only: a crawl needs a folder that it can write to, and in it "
+        "this file and the -wal and -shm beside it"
+    ),
     sqlite3.SQLITE_PERM: "may not be opened by this user",
     sqlite3.SQLITE_AUTH: "may not be opened by this user",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it a folder, or may this user not write there?",
@@ -127,8 +130,6 @@ class Connection:
                 factory=Database,
             )
             self._db.row_factory = sqlite3.Row
-            # Synced when the WAL is folded into the file; otherwise by `_sync`.
-            self._db.execute("PRAGMA synchronous = NORMAL")
         return self._db
 
     async def close(self) -> None:

@@ -34,10 +34,12 @@ class Examination(SqliteStore):
         mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
         if mode != "wal":
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
+        # What SQLite has made beside a read-only file stays so when that is writable again.
+        beside = [self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm")]
         violations += [
             Violation(kind=Kind.STORE_READ_ONLY, detail=str(place))
-            for place in (self._path, self._path.parent)
-            if not os.access(place, os.W_OK)
+            for place in (self._path, self._path.parent, *beside)
+            if place.exists() and not os.access(place, os.W_OK)
         ]
         violations += [
             Violation(kind=Kind.STORE_DAMAGED, detail=str(row[0]))

@@ -131,6 +131,8 @@ def create(db: Database, tables: Tables, spider: str, path: Path) -> None:
     # Before anything is changed, for the mode is written into the file.
     check_marker(db, spider, path, upgrades=True)
     enter_wal_mode(db)
+    # Synced when the WAL is folded into the file; otherwise by the connection itself.
+    db.execute("PRAGMA synchronous = NORMAL")
     with durable_transaction(db):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(
