@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -307,6 +308,27 @@ def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, stor
     assert {(row.retry, row.lost) for row in rows} == {(0, 0)}
     assert any(row.status == Status.TODO for row in rows)
     assert {row.path for row in rows if row.status == Status.FINISHED} == site.hits().keys()
+
+
+def test_what_a_worker_prints_when_its_supervisor_is_gone_fails_nothing():
+    prints = "from crawlcw.cli import worker; import os, sys; worker.prepare(os.dup(0))\n"
+    prints += "sys.stdin.readline(); print('é' * 100_000); print('x', file=sys.stderr)\n"
+    prints += "open(sys.argv[1], 'w').close()"
+    with TemporaryDirectory() as folder:
+        went_on = Path(folder) / "went on"
+        with subprocess.Popen(
+            [sys.executable, "-c", prints, went_on],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        ) as process:
+            for stream in (process.stdout, process.stderr):
+                stream.close()
+            process.stdin.write(b"go on\n")
+            process.stdin.close()
+            assert process.wait(ENOUGH) == 0
+        assert went_on.exists()
 
 
 def test_a_slot_whose_workers_crash_five_times_stays_down_and_the_others_finish(

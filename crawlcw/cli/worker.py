@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
@@ -23,10 +24,29 @@ def prepare(channel: int) -> None:
     """Make this process a worker, before any code of the spider runs in it."""
     # A process that the spider starts must not keep the channel open.
     os.set_inheritable(channel, False)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # The supervisor gives on whole lines, of UTF-8.
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+
+
+class _Pipe(io.FileIO):
+    """A pipe to the supervisor, which may have been killed."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            # A page must not fail for what it prints, not even before this
+            # process has seen that nobody reads any more.
+            return memoryview(data).nbytes
+
+
+def _lines_to(descriptor: int) -> io.TextIOWrapper:
+    # The supervisor gives on whole lines, of UTF-8.
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Pipe(descriptor, "wb", closefd=False)),
+        encoding="utf-8",
+        errors="backslashreplace",
+        line_buffering=True,
+    )
 
 
 async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel: int) -> int:
