@@ -28,7 +28,8 @@ class Quarantine:
         self._held = held
         self._patience = patience
         self._max_lost = max_lost
-        self._under_way: set[str] = set()  #: tokens
+        #: Ids and fences: tasks that were claimed together have one token.
+        self._under_way: set[tuple[bytes, int]] = set()
         self._left = anyio.Event()  #: set when nothing is under way any more
         self._alone: Lease | None = None
         self._free = anyio.Event()
@@ -49,7 +50,7 @@ class Quarantine:
                 self._alone = lease
                 self._free = anyio.Event()
                 await self._all_left()
-            self._under_way.add(lease.token)
+            self._under_way.add((lease.task.id, lease.fence))
             if lost and not await self._patience.insist(lambda: self._ledger.begin(lease)):
                 self._held.lose([lease.task.id])
                 await checkpoint()
@@ -68,7 +69,7 @@ class Quarantine:
 
     def leave(self, lease: Lease) -> None:
         """Note that the work on a task has ended, whatever came of it; it may not have begun."""
-        self._under_way.discard(lease.token)
+        self._under_way.discard((lease.task.id, lease.fence))
         if not self._under_way:
             self._left.set()
         if self._alone is lease:

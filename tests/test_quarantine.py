@@ -1,6 +1,7 @@
 """Beginning with tasks that a crashed worker held: written down, and at the last chance alone."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -139,11 +140,15 @@ async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_nex
     assert await quarantine.enter(other)
 
 
+@pytest.mark.parametrize("together", [False, True])
 async def test_a_task_on_its_last_chance_begins_when_nothing_else_is_under_way(
-    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock, together: bool
 ):
     one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
     fresh = await fresh_ones(ledger)
+    if together:
+        # Tasks that are claimed in a batch have one token.
+        fresh = [replace(lease, token="a:1") for lease in fresh]
     answers: list[bool] = []
 
     async def enter_one() -> None:
