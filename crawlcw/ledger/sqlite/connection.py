@@ -106,11 +106,9 @@ class Connection:
                 # SQLite knows where a link leads to.
                 with self._lock:
                     file = Path(self._opened().execute(_FILE).fetchone()["file"])
-                self._wal = os.open(f"{file}-wal", os.O_RDONLY)
                 # It may be a new file, and then its name is to survive as well.
-                folder = os.open(file.parent, os.O_RDONLY)
-                os.fsync(folder)
-                os.close(folder)
+                _sync_folder(file.parent)
+                self._wal = os.open(f"{file}-wal", os.O_RDONLY)
             _sync_file(self._wal)
         except OSError as error:
             raise LedgerUnavailableError(
@@ -146,6 +144,14 @@ class Connection:
             if self._wal is not None:
                 os.close(self._wal)
                 self._wal = None
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
