@@ -24,7 +24,7 @@ import pytest
 from crawlcw.clock import LedgerClock
 from crawlcw.ledger.mongo import MongoLedger
 from tests import docs
-from tests.crawl_process import Process, Store, wait_until
+from tests.crawl_process import Store, wait_until
 from tests.docs import Site
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
 from tests.mongod import with_database
@@ -241,8 +241,7 @@ def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
     with crew(sqlite_store, site, tmp_path, lease=5 * LEASE) as workers:
         before = workers.start()
         asked(site, for_pages=200)
-        wait_until(lambda: _frozen_at_work(before, sqlite_store))
-        held = len(sqlite_store.held_by(before.pid))
+        held = len(workers.freeze_at_work(before))
         site.heal()
         workers.start(environment=clocks.wrong("+1h")).drained()
         before.send(signal.SIGCONT)
@@ -252,15 +251,6 @@ def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
     assert report["leases_lost"] > 0
     assert fetched_again(site) <= held
     assert_as_without_faults(sqlite_store, faultless)
-
-
-def _frozen_at_work(process: Process, store: Store) -> bool:
-    """Stop a process, but where it holds no task, or the file that the others need too."""
-    process.send(signal.SIGSTOP)
-    if store.is_writable() and store.held_by(process.pid):
-        return True
-    process.send(signal.SIGCONT)
-    return False
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
