@@ -122,8 +122,8 @@ async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
 async def _outlive(crawl: Crawl, supervisor: _Supervisor) -> None:
     """Stop softly when the supervisor was killed."""
     await supervisor.gone()
-    # Nobody reads what is printed any more, and a page that is still under way
-    # must not fail for that.
+    # Nobody reads what is printed any more, and what a page that is still under
+    # way has started must not fail for that either.
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
