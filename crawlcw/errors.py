@@ -6,15 +6,22 @@
     │   └── SpiderError
     ├── FetchError                     an attempt failed; carries a `Reason`
     │   └── ParseRefusedError          the page would hang the HTML parser
-    └── LedgerError
-        ├── LedgerUnavailableError     no answer; try again, then exit 69
-        ├── LedgerConfigurationError   will never answer as configured; exit 78
-        └── LeaseLostError             somebody else holds the task now
+    ├── LedgerError
+    │   ├── LedgerUnavailableError     no answer; try again, then exit 69
+    │   ├── LedgerConfigurationError   will never answer as configured; exit 78
+    │   └── LeaseLostError             somebody else holds the task now
+    └── TaskMissedError                a tracked task cannot be started now; carries its key
+        ├── TaskNotFoundError
+        ├── TaskLockedError            somebody holds it; carries the holder, and until when
+        ├── TaskNotDueError            it waits for its time; carries it
+        ├── TaskFinishedError
+        └── TaskIgnoredError           it was given up or is unwanted; carries the `Reason`
 
 Every error makes its own sentence. What came from a server is kept as it is
 here, and is cleaned where it is stored or shown.
 """
 
+from datetime import datetime
 from enum import StrEnum
 
 
@@ -32,6 +39,7 @@ class Reason(StrEnum):
     HTTP_STATUS = "http-status"  #: retried or not by its number
     ROBOTS_UNAVAILABLE = "robots-unavailable"
     PARSE_ERROR = "parse-error"  #: a callback raised
+    TASK_ERROR = "task-error"  #: the work on a tracked task raised
 
     # A failure that another attempt would only repeat.
     DNS_NXDOMAIN = "dns-nxdomain"
@@ -65,6 +73,8 @@ class Reason(StrEnum):
     TRAP_REPEATED_SEGMENT = "trap-repeated-segment"
     TRAP_QUERY_PARAMETERS = "trap-query-parameters"
     CONTENT_TYPE = "content-type"
+    UNWANTED = "unwanted"  #: the work on a tracked task said so
+    WITHDRAWN = "withdrawn"  #: taken out of the pool before anybody worked on it
 
 
 #: The reasons which say that a task was unwanted, not that it failed.
@@ -83,6 +93,8 @@ POLICY_REASONS = frozenset(
         Reason.TRAP_REPEATED_SEGMENT,
         Reason.TRAP_QUERY_PARAMETERS,
         Reason.CONTENT_TYPE,
+        Reason.UNWANTED,
+        Reason.WITHDRAWN,
     }
 )
 FAILURE_REASONS = frozenset(Reason) - POLICY_REASONS
@@ -153,3 +165,50 @@ class LedgerConfigurationError(LedgerError):
 
 class LeaseLostError(LedgerError):
     """The lease has ended or is held by another claim; nothing was written."""
+
+
+class TaskMissedError(CrawlcwError):
+    """A tracked task cannot be started now."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"task {key!r} {why}")
+        self.key = key
+
+
+class TaskNotFoundError(TaskMissedError):
+    """There is no task with this key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "does not exist: add it first")
+
+
+class TaskLockedError(TaskMissedError):
+    """Somebody holds the task."""
+
+    def __init__(self, key: str, *, holder: str, until: datetime) -> None:
+        super().__init__(key, f"is held by {holder} until {until:%Y-%m-%d %H:%M:%S.%f} UTC")
+        self.holder = holder
+        self.until = until
+
+
+class TaskNotDueError(TaskMissedError):
+    """The task waits for its time, after a failure or because it was delayed."""
+
+    def __init__(self, key: str, *, due: datetime) -> None:
+        super().__init__(key, f"is not due before {due:%Y-%m-%d %H:%M:%S.%f} UTC")
+        self.due = due
+
+
+class TaskFinishedError(TaskMissedError):
+    """The task is done."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key, "is finished already")
+
+
+class TaskIgnoredError(TaskMissedError):
+    """The task was given up, or is unwanted."""
+
+    def __init__(self, key: str, *, reason: Reason | None) -> None:
+        super().__init__(key, f"is ignored ({reason}): `retry` brings back what failed")
+        self.reason = reason

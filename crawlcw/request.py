@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from crawlcw import urls, values
 from crawlcw.errors import SpiderError
-from crawlcw.task import Task, task_id
+from crawlcw.task import Aside, Task, task_id
 from crawlcw.urls import Location
 
 Callback = Callable[..., object] | str
@@ -94,6 +94,7 @@ class Request:
     @classmethod
     def of(cls, task: Task) -> Self:
         """Return the request that *task* was made of."""
+        assert not isinstance(task.context, Aside), "nothing of a crawl is kept aside"
         return cls(
             task.url,
             task.callback,

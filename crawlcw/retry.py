@@ -14,6 +14,8 @@ from crawlcw.errors import Reason
 #: Answers that may be different next time. 520-526 are Cloudflare's.
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 527)})
 LONGEST_RETRY_AFTER = timedelta(hours=1)
+#: How many errors a task keeps, where nobody says otherwise.
+KEPT_ERRORS = 10
 
 _RETRIED = frozenset(
     {
@@ -26,6 +28,7 @@ _RETRIED = frozenset(
         Reason.PAYLOAD_TRUNCATED,
         Reason.ROBOTS_UNAVAILABLE,
         Reason.PARSE_ERROR,
+        Reason.TASK_ERROR,
     }
 )
 #: A name that does not exist may be a resolver's passing mistake: once more, not thrice.
@@ -40,6 +43,7 @@ class RetryPolicy:
     max_lost: int = 3  #: lost leases before a task is given up
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
+    kept_errors: int = KEPT_ERRORS  #: of a task, the last ones
 
     def tries_again(self, reason: Reason, *, attempt: int, status: int | None = None) -> bool:
         """Say whether attempt number *attempt* (the first is 1), which failed, is not the last."""

@@ -1,11 +1,15 @@
-"""One URL in the ledger: what it is, where it stands, and the right to work on it.
+"""One task in the ledger: what it is, where it stands, and the right to work on it.
+
+A crawl's task is a URL. A tracked task is anything else that is to be done once:
+its `url` is its key, its `callback` the stage it is in, and so is its `host`, for
+what is paged apart has a host of its own; and it carries data.
 
 These are values. What may happen to them is in `transitions`; how they are
 written down is in `ledger.documents`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from hashlib import blake2b
@@ -26,18 +30,34 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """Stands for a value that is too large for a task's document and is kept beside it."""
+
+    id: str
+    size: int  #: about how many bytes the value has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a tracked task carries from claim to claim."""
+
+    data: Mapping[str, Any] | Aside = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or an `Aside`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A document of the ledger as a coordinator sees it, without its results."""
 
     id: bytes  #: 16 bytes, see `task_id`
-    url: str  #: exactly as discovered
-    host: str  #: the politeness key
+    url: str  #: exactly as discovered; the key of a tracked task
+    host: str  #: the politeness key; the stage of a tracked task
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    callback: str = "parse"  #: the spider's method that parses the page
+    callback: str = "parse"  #: the spider's method that parses the page; the stage
     errback: str | None = None  #: the spider's method for a task given up, if not `on_error`
-    context: Mapping[str, Any] | None = None  #: the spider's own; never read here
+    context: Mapping[str, Any] | Aside | None = None  #: the spider's own; never read here
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
     priority: int = 0  #: higher first
@@ -53,6 +73,7 @@ class Task:
     lost: int = 0  #: leases that ran out, see `transitions.losses`
     begun: int | None = None  #: the fence of the last claim whose work is known to have begun
     reason: Reason | None = None
+    carried: Carried | None = None  #: of a tracked task; `page` does not read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +98,18 @@ class AttemptError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One claim of a tracked task and how it ended, as it is kept in the task's `trace`."""
+
+    fence: int
+    stage: str
+    worker: str  #: who held it: a process, or a worker that asked for its share
+    began: datetime
+    ended: datetime
+    event: str  #: `finish`, `advance`, `fail` or `give up`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseInfo:
     """What is remembered of a response."""
 
@@ -98,6 +131,7 @@ class Record:
     errors: tuple[AttemptError, ...] = ()
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
+    trace: tuple[Trace, ...] = ()  #: of a tracked task: the last ones
 
 
 def task_id(

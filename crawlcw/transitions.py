@@ -9,18 +9,18 @@ the decision was made on (its id, status and fence), else it is not applied.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
 
 from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.printable import printable, printable_block
-from crawlcw.retry import RetryPolicy
-from crawlcw.task import AttemptError, Lease, ResponseInfo, Status, Task
+from crawlcw.retry import KEPT_ERRORS, RetryPolicy
+from crawlcw.task import Aside, AttemptError, Lease, ResponseInfo, Status, Task, Trace
 
-#: How many errors a task keeps.
-KEPT_ERRORS = 10
+#: Of a tracked task, so many claims are remembered.
+KEPT_TRACE = 20
 _MESSAGE_LIMIT = 500
 
 
@@ -37,6 +37,9 @@ class Event(StrEnum):
     RELEASE = "release"
     GIVE_UP_HOST = "give up host"  #: nobody will ask its host any more
     RETRY = "retry-failed"
+    ADVANCE = "advance"  #: on to the next stage
+    WITHDRAW = "withdraw"  #: nobody is to work on it any more
+    REOPEN = "reopen"  #: once more, or in another stage
 
 
 #: status x event -> what it may become. What is not here cannot happen.
@@ -56,12 +59,33 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.FAILED, Event.GIVE_UP_HOST): (Status.IGNORED,),
     (Status.FAILED, Event.RETRY): (Status.TODO,),
     (Status.IGNORED, Event.RETRY): (Status.TODO,),
+    (Status.PROCESSING, Event.ADVANCE): (Status.TODO,),
+    (Status.TODO, Event.WITHDRAW): (Status.IGNORED,),
+    (Status.FAILED, Event.WITHDRAW): (Status.IGNORED,),
+    (Status.TODO, Event.REOPEN): (Status.TODO,),
+    (Status.FAILED, Event.REOPEN): (Status.TODO,),
+    (Status.FINISHED, Event.REOPEN): (Status.TODO,),
+    (Status.IGNORED, Event.REOPEN): (Status.TODO,),
 }
 
 #: `retry-failed` brings back these, and no task with another status or reason.
 RETRIED_REASONS = FAILURE_REASONS
 #: What waits for its host, and is ignored when that is given up.
 GIVEN_UP_WITH_HOST = tuple(status for status in Status if (status, Event.GIVE_UP_HOST) in TABLE)
+#: What can be withdrawn: nobody works on it.
+WITHDRAWN = tuple(status for status in Status if (status, Event.WITHDRAW) in TABLE)
+#: What can be reopened: all but what somebody works on.
+REOPENED = tuple(status for status in Status if (status, Event.REOPEN) in TABLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What an attempt at a tracked task leaves in it."""
+
+    worker: str  #: who held it, for the trace
+    began: datetime
+    data: Mapping[str, Any] | Aside | None = None  #: None keeps what is there
+    results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +95,7 @@ class Succeeded:
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
     revisit: datetime | None = None  #: when to visit it again, if ever
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +108,29 @@ class Failed:
     status: int | None = None  #: of the HTTP answer, where that is the failure
     retry_after: float | None = None  #: seconds
     response: ResponseInfo | None = None
+    progress: Progress | None = None
+    last: bool = False  #: whether no other attempt is wanted, whatever the policy says
 
 
-Outcome = Succeeded | Failed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """A stage of a tracked task is done, and the next one is to be."""
+
+    stage: str
+    progress: Progress
+    context: Mapping[str, Any] | Aside | None = None  #: the next stage's, whatever was there
+    delay: timedelta = timedelta(0)  #: until the next stage is due
+
+
+Outcome = Succeeded | Failed | Advanced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """The stage that a tracked task goes on to, and what is passed along to it."""
+
+    stage: str
+    context: Mapping[str, Any] | Aside | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +148,13 @@ class Change:
     retry: int
     lost: int
     reason: Reason | None
-    error: AttemptError | None = None  #: added to the errors; the last ten are kept
+    error: AttemptError | None = None  #: added to the errors
+    kept_errors: int = KEPT_ERRORS  #: so many of them are kept
     response: ResponseInfo | None = None  #: None keeps what is there
     items: tuple[Mapping[str, Any], ...] | None = None  #: None keeps what is there
+    progress: Progress | None = None  #: its data and results, where there are some
+    trace: Trace | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
+    next: Next | None = None  #: None keeps stage and context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +237,8 @@ def settle(
             change = _finished(lease, outcome, now=now)
         case Failed():
             change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
+        case Advanced():
+            change = _advanced(lease, outcome, now=now)
         case _:
             assert_never(outcome)
     return Settlement(lease=lease, change=change)
@@ -206,6 +257,39 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         reason=None,
         response=outcome.response,
         items=outcome.items,
+        progress=outcome.progress,
+        trace=_trace(lease, outcome.progress, Event.FINISH, now=now),
+    )
+
+
+def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
+    return Change(
+        event=Event.ADVANCE,
+        status=_after(Status.PROCESSING, Event.ADVANCE),
+        due=now + outcome.delay,
+        update_time=now,
+        fence=lease.fence,
+        settled=lease.fence,
+        # A stage has attempts of its own.
+        retry=0,
+        lost=0,
+        reason=None,
+        progress=outcome.progress,
+        trace=_trace(lease, outcome.progress, Event.ADVANCE, now=now),
+        next=Next(stage=outcome.stage, context=outcome.context),
+    )
+
+
+def _trace(lease: Lease, progress: Progress | None, event: Event, *, now: datetime) -> Trace | None:
+    if progress is None:
+        return None
+    return Trace(
+        fence=lease.fence,
+        stage=lease.task.callback,
+        worker=progress.worker,
+        began=progress.began,
+        ended=now,
+        event=event,
     )
 
 
@@ -214,7 +298,9 @@ def _failed(
 ) -> Change:
     failure = outcome.reason in FAILURE_REASONS
     attempt = lease.task.retry + 1
-    again = policy.tries_again(outcome.reason, attempt=attempt, status=outcome.status)
+    again = not outcome.last and policy.tries_again(
+        outcome.reason, attempt=attempt, status=outcome.status
+    )
     event = Event.FAIL if again else Event.GIVE_UP
     wait = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
     return Change(
@@ -235,7 +321,10 @@ def _failed(
             attempt=attempt,
             traceback=printable_block(outcome.traceback) if outcome.traceback else None,
         ),
+        kept_errors=policy.kept_errors,
         response=outcome.response,
+        progress=outcome.progress,
+        trace=_trace(lease, outcome.progress, event, now=now),
     )
 
 

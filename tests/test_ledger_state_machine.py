@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, Selection
-from crawlcw.retry import RetryPolicy
+from crawlcw.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.task import Lease, Record, Status, Task
 from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded
 from tests import ledgers
@@ -263,7 +263,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert task.settled <= task.fence
             assert task.retry <= POLICY.max_retry
             assert task.lost <= POLICY.max_lost
-            assert len(record.errors) <= transitions.KEPT_ERRORS
+            assert len(record.errors) <= KEPT_ERRORS
             assert record.items == self.accepted.get(task_id, ())
             self.check_edge(self.seen.get(task_id), record)
         self.seen = now

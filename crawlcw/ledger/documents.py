@@ -25,6 +25,15 @@ and a worker
     hungry       whether it has no host to ask, though there is work
     tally        {pages, items, fetched, bytes, dropped: {reason: number}}
 
+A tracked task has besides
+
+    data         its own; or where it is kept, see `aside`
+    results      {stage: result}, or where that is kept
+    trace        the last claims: {fence, stage, worker, began, ended, event}
+
+A value that is too large is kept beside its task, and `{%aside: id, size: n}`
+stands in its place.
+
 Keys that a spider or a page chose are escaped (`$`, `.`, NUL and `%`
 as `%24`, ...), so they can neither become operators nor field paths.
 """
@@ -38,11 +47,15 @@ from crawlcw import values
 from crawlcw.errors import Reason
 from crawlcw.hosts import Host, HostLease, RobotsRecord
 from crawlcw.ledger.protocol import Tally, Worker
-from crawlcw.task import AttemptError, Record, ResponseInfo, Status, Task
+from crawlcw.task import Aside, AttemptError, Carried, Record, ResponseInfo, Status, Task, Trace
 from crawlcw.transitions import Change
 
 #: What `page` reads of a task: all but what grows with its results.
-TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name != "id")
+TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
+#: What a claim of a tracked task reads besides.
+CARRIED_FIELDS = tuple(field.name for field in fields(Carried))
+#: No key of anybody's begins like this once it is escaped.
+_ASIDE = "%aside"
 #: Of workers that left, this many are kept: the last ones.
 KEPT_WORKERS = 1_000
 
@@ -78,11 +91,14 @@ def document(task: Task) -> Document:
     if task.errback is not None:
         found["errback"] = task.errback
     if task.context is not None:
-        found["context"] = escaped(task.context)
+        found["context"] = value_document(task.context)
     if task.parent is not None:
         found["parent"] = task.parent
     if task.begun is not None:
         found["begun"] = task.begun
+    if task.carried is not None:
+        found["data"] = value_document(task.carried.data)
+        found["results"] = results_document(task.carried.results)
     return found
 
 
@@ -99,7 +115,7 @@ def task(found: Mapping[str, Any]) -> Task:
         body=found.get("body"),
         callback=found["callback"],
         errback=found.get("errback"),
-        context=unescaped(context) if context is not None else None,
+        context=value(context) if context is not None else None,
         depth=found["depth"],
         parent=found.get("parent"),
         priority=found["priority"],
@@ -115,7 +131,36 @@ def task(found: Mapping[str, Any]) -> Task:
         lost=found["lost"],
         begun=found.get("begun"),
         reason=Reason(reason) if reason is not None else None,
+        carried=carried(found) if found.get("data") is not None else None,
     )
+
+
+def carried(found: Mapping[str, Any]) -> Carried:
+    """Return what the document of a tracked task carries."""
+    results = found.get("results") or {}
+    return Carried(
+        data=value(found["data"]),
+        results={stage: value(result) for stage, result in results.items()},
+    )
+
+
+def value_document(value: Any) -> Any:
+    """Return a clean value, or what stands for it, as it is written down."""
+    if isinstance(value, Aside):
+        return {_ASIDE: value.id, "size": value.size}
+    return escaped(value)
+
+
+def value(found: Any) -> Any:
+    """Return what `value_document` was given."""
+    if isinstance(found, dict) and _ASIDE in found:
+        return Aside(id=found[_ASIDE], size=found["size"])
+    return unescaped(found)
+
+
+def results_document(results: Mapping[str, Any]) -> Document:
+    """Return the results of stages, whose names need no escaping."""
+    return {stage: value_document(result) for stage, result in results.items()}
 
 
 def changed(change: Change) -> Document:
@@ -135,6 +180,29 @@ def changed(change: Change) -> Document:
         "lost": change.lost,
         "reason": str(change.reason) if change.reason is not None else None,
     }
+
+
+def progressed(change: Change) -> Document:
+    """Return the fields that a change of a tracked task sets besides, and no others.
+
+    Of `results` only those that are added to what is there.
+    """
+    found: Document = {}
+    if change.next is not None:
+        context = change.next.context
+        found["host"] = found["callback"] = change.next.stage
+        found["context"] = value_document(context) if context is not None else None
+    if change.progress is not None:
+        if change.progress.data is not None:
+            found["data"] = value_document(change.progress.data)
+        if change.progress.results:
+            found["results"] = results_document(change.progress.results)
+    return found
+
+
+def trace_document(trace: Trace) -> Document:
+    """Return one entry of a task's `trace`."""
+    return {name: getattr(trace, name) for name in Trace.__dataclass_fields__}
 
 
 def error_document(error: AttemptError) -> Document:
@@ -173,6 +241,7 @@ def record(found: Mapping[str, Any]) -> Record:
         ),
         response=ResponseInfo(**response) if response else None,
         items=tuple(unescaped(item) for item in found.get("items") or ()),
+        trace=tuple(Trace(**each) for each in found.get("trace") or ()),
     )
 
 

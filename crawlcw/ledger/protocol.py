@@ -106,6 +106,27 @@ class Selection:
     reason: Reason | None = None  #: only those that failed for this reason
     host: str | None = None  #: only those of this host
     since: datetime | None = None  #: only those that failed at or after this time
+    ids: Collection[bytes] | None = None  #: only these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Which tasks a question or a change is about: those of which all that is given holds."""
+
+    statuses: Collection[Status] = tuple(Status)
+    reason: Reason | None = None
+    host: str | None = None  #: of tracked tasks the stage
+    since: datetime | None = None  #: changed their status at or after this time
+    until: datetime | None = None  #: and before this one
+    ids: Collection[bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a walk through tasks, the last changed first, has come to."""
+
+    update_time: datetime
+    id: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +207,34 @@ class Ledger(Protocol):
         is a failure (not: refused, out of scope). Leased tasks are never
         touched. The hosts are woken as by `wake_all_hosts`. With *dry_run*
         nothing is written.
+        """
+
+    async def find(self, chosen: Chosen, *, limit: int, after: Place | None = None) -> list[Record]:
+        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
+
+        Without their items. *after* is the place of the last one that is known
+        already. Nothing is read but what is returned, unless *reason*, *host* or
+        *ids* leave out what lies in between. Equal times are ordered by id.
+        """
+
+    async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
+        """Ignore the tasks that nobody works on and that are not done; return how many."""
+
+    async def reopen(self, chosen: Chosen, *, stage: str | None = None, anew: bool = False) -> int:
+        """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
+
+        *stage*, where given, becomes the stage and host of tracked tasks; *anew*
+        forgets their results. What changes its status after `chosen.until` is left
+        alone, so a call that is sent again changes nothing twice.
+        """
+
+    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
+        """Set the priority of tasks that wait; return how many have another one now."""
+
+    async def purge(self, chosen: Chosen) -> int:
+        """Delete tasks with all that belongs to them; return how many.
+
+        Those that somebody works on as well, where *chosen* names their status.
         """
 
     async def horizon(self) -> datetime | None:

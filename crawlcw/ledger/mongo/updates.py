@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-from crawlcw import transitions
 from crawlcw.ledger import documents
 from crawlcw.task import Lease, Status
 from crawlcw.transitions import Change
@@ -39,7 +38,7 @@ def update_of(change: Change) -> dict[str, Any]:
         update["$unset"] = absent
     if change.error is not None:
         errors = [documents.error_document(change.error)]
-        update["$push"] = {"errors": {"$each": errors, "$slice": -transitions.KEPT_ERRORS}}
+        update["$push"] = {"errors": {"$each": errors, "$slice": -change.kept_errors}}
     return update
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crawlcw import transitions
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.rows import milliseconds, row_of, to_json
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -21,6 +20,7 @@ class Write:
     task_id: bytes
     values: dict[str, Any]
     error: str | None  #: JSON, to be added to those there
+    kept_errors: int
     items: list[tuple[bytes, int, str, str, int]] | None  #: rows; None keeps those there
 
 
@@ -35,7 +35,7 @@ class Changes(SqliteStore):
         if write.error is not None:
             row = db.execute(self._sql.errors, (write.task_id,)).fetchone()
             kept = json.loads(row["errors"]) if row and row["errors"] else []
-            errors = to_json([*kept, json.loads(write.error)][-transitions.KEPT_ERRORS :])
+            errors = to_json([*kept, json.loads(write.error)][-write.kept_errors :])
         values = {**write.values, **guard, "id": write.task_id, "errors": errors}
         return db.execute(statement, values).rowcount == 1
 
@@ -60,6 +60,7 @@ def written(task: Task, change: Change) -> Write:
             }
         ),
         error=to_json(documents.error_document(change.error)) if change.error else None,
+        kept_errors=change.kept_errors,
         items=items,
     )
 
