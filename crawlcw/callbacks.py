@@ -5,7 +5,6 @@ may raise, it may yield a hundred thousand links. The crawl goes on.
 """
 
 import inspect
-import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 from crawlcw import urls, values
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
+from crawlcw.raised import said, shown
 from crawlcw.request import Request
 from crawlcw.settings import Settings
 from crawlcw.task import Task
@@ -96,8 +96,8 @@ async def run(
     except Exception as error:  # the spider's code may raise anything
         return Failed(
             reason=Reason.PARSE_ERROR,
-            message=_said(error),
-            traceback=_traceback(error),
+            message=said(error),
+            traceback=shown(error, own=(__file__,)),
         )
     return sorter.produced
 
@@ -162,21 +162,6 @@ class _Sorter:
         self.produced.tasks.append(
             request.task(now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt)
         )
-
-
-def _said(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # any code may be behind `__str__`
-        return type(error).__name__
-
-
-def _traceback(error: Exception) -> str:
-    """Return the traceback of *error* without our own frames, which the user cannot change."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
 def missing(error: SpiderError) -> Failed:

@@ -165,3 +165,14 @@ def _json_default(value: object) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     raise TypeError(f"{type(value).__name__} is not a clean value")
+
+
+def size(value: object) -> int:
+    """Return about how many bytes a clean *value* takes in a store."""
+    if isinstance(value, str | bytes):
+        return len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
+    if isinstance(value, Mapping):
+        return sum(len(key) + 8 + size(each) for key, each in value.items())
+    if isinstance(value, list):
+        return sum(8 + size(each) for each in value)
+    return 8

@@ -1,0 +1,28 @@
+"""Tracking: orders, files, videos - anything that is to be done once, on a crawl's own ledger.
+
+tracker = await Tracker.open("sqlite:///orders.db", "orders", max_retry=3)
+await tracker.add("order-1", data={"amount": 3})
+async with tracker.start("order-1") as execution:
+execution.data["receipt"] = await charge(execution.data)
+"""
+
+from crawlcw.tracking.execution import Execution
+from crawlcw.tracking.new_task import NewTask
+from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.sync import SyncTracker
+from crawlcw.tracking.sync_execution import SyncExecution
+from crawlcw.tracking.tracker import Tracker
+from crawlcw.tracking.use_case import UseCase
+from crawlcw.tracking.views import Page, TrackedTask
+
+__all__ = [
+    "Execution",
+    "NewTask",
+    "Page",
+    "Policy",
+    "SyncExecution",
+    "SyncTracker",
+    "TrackedTask",
+    "Tracker",
+    "UseCase",
+]

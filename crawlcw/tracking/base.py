@@ -1,0 +1,42 @@
+"""What everything that is done to a use case stands on: its ledger, and one session on it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TypeVar
+
+from crawlcw.errors import TaskNotFoundError
+from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.task import Record, key_id
+from crawlcw.tracking.asides import Asides
+from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.portal import LoopPortal
+from crawlcw.tracking.session import Session
+from crawlcw.tracking.use_case import UseCase
+
+T = TypeVar("T")
+
+
+class Base:
+    """A use case, its ledger and its session."""
+
+    def __init__(
+        self, ledger: TrackedLedger, use_case: UseCase, policy: Policy, *, give_up: timedelta
+    ) -> None:
+        """Take what `Tracker.open` has made; wait for a ledger that is away for *give_up*."""
+        self.use_case = use_case
+        self.ledger = ledger
+        self.session = Session(ledger, policy, give_up=give_up)
+        #: Set when this process has made tasks due.
+        self.added = asyncio.Event()
+        self._portal = LoopPortal()
+        self._asides = Asides(ledger, self.session.patience)
+
+    async def _record(self, key: str) -> Record:
+        record = await self._insist(lambda: self.ledger.get(key_id(key)))
+        if record is None:
+            raise TaskNotFoundError(key)
+        return record
+
+    async def _insist(self, operation: Callable[[], Awaitable[T]]) -> T:
+        return await self.session.patience.insist(operation)

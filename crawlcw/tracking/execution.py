@@ -1,0 +1,181 @@
+"""One execution of a tracked task: its data while somebody works on it, and how it ends.
+
+It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, which the
+block around it does for those that do not. What is done to `data` is kept only
+by `checkpoint` and by a good end.
+"""
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from crawlcw import values
+from crawlcw.errors import LeaseLostError, Reason, UsageError
+from crawlcw.raised import said, shown
+from crawlcw.task import Aside, Carried, Lease
+from crawlcw.tracking import keys
+from crawlcw.tracking.asides import Asides
+from crawlcw.tracking.session import Session
+from crawlcw.tracking.use_case import UseCase
+from crawlcw.transitions import Advanced, Failed, Outcome, Progress, Succeeded
+
+logger = logging.getLogger(__name__)
+
+
+class Execution:
+    """The right to work on one task, and what comes of it."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        data: dict[str, Any],
+        results: Mapping[str, Any],
+        context: Mapping[str, Any],
+        session: Session,
+        asides: Asides,
+        use_case: UseCase,
+    ) -> None:
+        self.lease = lease
+        self.data = data  #: yours to change
+        self.results = results  #: of the stages before: stage -> what it returned
+        self.context = context  #: what the stage before has passed along
+        self.result: Any = None  #: of this stage
+        self.ended = False
+        self._session = session
+        self._asides = asides
+        self._use_case = use_case
+        self._began = session.ledger.now()
+        carried = lease.task.carried or Carried()
+        self._stored_data: Any = carried.data  #: what the ledger has now
+
+    @property
+    def key(self) -> str:
+        """The task's key."""
+        return self.lease.task.url
+
+    @property
+    def stage(self) -> str:
+        """The stage that is to be done."""
+        return self.lease.task.callback
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt at this stage it is; the first is 1."""
+        return self.lease.task.retry + 1
+
+    @property
+    def fence(self) -> int:
+        """The number of this claim: larger than that of any before.
+
+        Whoever records an effect elsewhere can refuse a smaller one than the last.
+        """
+        return self.lease.fence
+
+    async def checkpoint(self) -> None:
+        """Keep `data` as it is now, whatever comes; and renew the lease.
+
+        Raises `LeaseLostError` where somebody else holds the task now: nothing is kept.
+        """
+        self._check()
+        data = await self._stowed(keys.data(self.data))
+        session = self._session
+        held = await session.patience.insist(
+            lambda: session.ledger.save(self.lease, data=data, duration=session.policy.lease)
+        )
+        if not held:
+            await self._asides.drop(data)
+            session.held.end([self.lease])
+            self.ended = True
+            raise LeaseLostError(f"somebody else holds task {self.key!r} now")
+        await self._asides.drop(self._stored_data)
+        self._stored_data = data
+
+    async def finish(self) -> None:
+        """End it well: the task is finished, or in the next stage of its chain."""
+        following = self._use_case.after(self.stage)
+        if following is None:
+            await self._succeed(Succeeded(progress=await self._progress()))
+        else:
+            await self.advance(following, context=self.context)
+
+    async def advance(
+        self,
+        stage: str,
+        *,
+        context: Mapping[str, Any] | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> None:
+        """End this stage and queue the next one, in one write: no attempt of it is spent yet.
+
+        *context* is what it finds in `Execution.context`; it is due after *delay*.
+        """
+        self._check()
+        stage = keys.stage(stage)
+        passed = None if not context else await self._stowed(keys.data(context))
+        progress = await self._progress()
+        await self._succeed(Advanced(stage=stage, progress=progress, context=passed, delay=delay))
+        await self._drop_replaced(self.lease.task.context)
+
+    async def fail(self, error: BaseException | str, *, again: bool = True) -> None:
+        """End it badly: an attempt is spent, and the last one gives the task up.
+
+        Without *again* this was the last one. `data` is as it was before.
+        """
+        raised = None if isinstance(error, str) else error
+        await self._end(
+            Failed(
+                reason=Reason.TASK_ERROR,
+                message=said(raised) if raised else str(error),
+                traceback=shown(raised, own=_OUR_FRAMES) if raised else None,
+                progress=self._trace(),
+                last=not again,
+            )
+        )
+
+    async def ignore(self, why: str) -> None:
+        """End it for good: the task turned out to be unwanted, which is no failure."""
+        await self._end(Failed(reason=Reason.UNWANTED, message=why, progress=self._trace()))
+
+    async def release(self) -> None:
+        """Give the task back as it was, no attempt spent."""
+        self._check()
+        self.ended = True
+        await self._session.release([self.lease])
+
+    def _check(self) -> None:
+        if self.ended:
+            raise UsageError(f"the execution of task {self.key!r} has ended")
+
+    async def _succeed(self, outcome: Outcome) -> None:
+        await self._end(outcome)
+        await self._drop_replaced(self._stored_data)
+
+    async def _end(self, outcome: Outcome) -> None:
+        self._check()
+        self.ended = True
+        await self._session.settle(self.lease, outcome)
+
+    async def _progress(self) -> Progress:
+        self._check()
+        results = {}
+        if self.result is not None:
+            results[self.stage] = await self._stowed(values.clean(self.result))
+        data = await self._stowed(keys.data(self.data))
+        return Progress(worker=self._session.worker, began=self._began, data=data, results=results)
+
+    def _trace(self) -> Progress:
+        return Progress(worker=self._session.worker, began=self._began)
+
+    async def _stowed(self, value: Any) -> Any:
+        limit = self._session.policy.inline_limit
+        return await self._asides.stowed(self.lease.task.id, value, limit=limit)
+
+    async def _drop_replaced(self, value: Any) -> None:
+        if isinstance(value, Aside):
+            await self._asides.drop(value)
+
+
+#: What is between the user's code and the block around it.
+_OUR_FRAMES = (__file__,)

@@ -1,0 +1,54 @@
+"""Letting a handler work on an execution: in the loop, in a thread, or in a process."""
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import anyio
+from anyio import CapacityLimiter, to_process, to_thread
+
+from crawlcw.tracking.execution import Execution
+from crawlcw.tracking.sync_execution import SyncExecution
+from crawlcw.tracking.use_case import Handler, Runs
+
+T = TypeVar("T")
+
+
+async def handle(
+    handler: Handler,
+    execution: Execution,
+    *,
+    threads: CapacityLimiter | None = None,
+    processes: CapacityLimiter | None = None,
+) -> None:
+    """Let *handler* do its stage; what it returns is the stage's result.
+
+    Raises what it raises. Where the lease is lost meanwhile a coroutine is
+    cancelled, a process is killed, and a thread is left to itself: nothing of
+    what it still does to the execution is accepted.
+    """
+    match handler.runs:
+        case Runs.LOOP:
+            result = await handler.function(execution)
+        case Runs.THREAD:
+            result = await to_thread.run_sync(
+                handler.function,
+                SyncExecution(execution, call=_from_thread),
+                abandon_on_cancel=True,
+                limiter=threads,
+            )
+        case Runs.PROCESS:
+            result = await to_process.run_sync(
+                handler.function,
+                execution.key,
+                execution.data,
+                execution.context,
+                cancellable=True,
+                limiter=processes,
+            )
+    if result is not None and not execution.ended:
+        execution.result = result
+
+
+def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
+    return anyio.from_thread.run(functools.partial(function, *args, **kwargs))

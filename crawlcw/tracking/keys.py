@@ -1,0 +1,67 @@
+"""Keys, stages and data: what a tracked task may be called and may carry."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from crawlcw import values
+from crawlcw.errors import UsageError
+
+LONGEST_KEY = 1024
+LARGEST_PRIORITY = 1000
+_STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_USE_CASE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+def key(given: object) -> str:
+    """Return *given* if it can be a task's key: text of 1 to 1,024 bytes; raises `UsageError`."""
+    if not isinstance(given, str):
+        raise UsageError(f"a task's key is text, not {type(given).__name__}: write str(...)")
+    try:
+        size = len(given.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"the key {given!r} has a lone surrogate: no ledger can hold it") from None
+    if not 0 < size <= LONGEST_KEY:
+        raise UsageError(
+            f"a key has 1 to {LONGEST_KEY} bytes, this one has {size}: take a digest of it, "
+            "and keep the whole in the task's data"
+        )
+    return given
+
+
+def stage(given: object) -> str:
+    """Return *given* if it can be a stage's name; raises `UsageError`."""
+    if not isinstance(given, str) or not _STAGE.fullmatch(given):
+        raise UsageError(
+            f"{given!r} is no name of a stage: write a letter, and then up to 63 letters, "
+            "digits, - or _"
+        )
+    return given
+
+
+def use_case(given: object) -> str:
+    """Return *given* if it can be a use case's name; raises `UsageError`."""
+    if not isinstance(given, str) or not _USE_CASE.fullmatch(given):
+        raise UsageError(
+            f"{given!r} is no name of a use case: write a letter, and then up to 63 letters, "
+            "digits, - or _"
+        )
+    return given
+
+
+def data(given: object) -> dict[str, Any]:
+    """Return *given* as the data of a task, cleaned; raises `UsageError` where it is no mapping."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"a task's data is a mapping, not {type(given).__name__}")
+    cleaned: dict[str, Any] = values.clean(given)
+    return cleaned
+
+
+def priority(given: object) -> int:
+    """Return *given* if it can be a priority, -1,000 to 1,000; raises `UsageError`."""
+    if isinstance(given, bool) or not isinstance(given, int) or abs(given) > LARGEST_PRIORITY:
+        raise UsageError(
+            f"a priority is a whole number from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
+            f"not {given!r}"
+        )
+    return given

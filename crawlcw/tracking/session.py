@@ -1,0 +1,254 @@
+"""What one process holds of a use case: claimed, renewed, settled, and given back at the end.
+
+Everything that works on tracked tasks goes through a session, so that one
+process has one name in the ledger, one renewal and one group commit. It enters
+the list of workers at its first claim; what needs no claim costs nothing.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import anyio
+
+from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
+from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
+from crawlcw.ledger.protocol import Claimed
+from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.patience import Patience
+from crawlcw.presence import Presence
+from crawlcw.printable import printable
+from crawlcw.stats import Stats
+from crawlcw.task import Lease, Task
+from crawlcw.tracking.policy import Policy
+from crawlcw.transitions import Outcome, Settlement, settle
+from crawlcw.workers import this_worker
+
+logger = logging.getLogger(__name__)
+
+#: The most outcomes in one group, and how many groups are written side by side.
+_LARGEST_GROUP = 200
+_GROUPS_AT_ONCE = 3
+#: Seconds between two looks at the use case's settings.
+_POLICY_CHECK = 15.0
+#: Seconds that the end of a session waits for a ledger that is away.
+_LAST_PATIENCE = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An outcome on its way to the ledger, and who waits for it."""
+
+    settlement: Settlement
+    written: asyncio.Future[None]
+
+
+class Session:
+    """The leases of one process on one use case."""
+
+    def __init__(self, ledger: TrackedLedger, policy: Policy, *, give_up: timedelta) -> None:
+        """Give up where the ledger has not answered for *give_up*."""
+        self.ledger = ledger
+        self.policy = policy
+        self.held = HeldLeases()
+        self.stats = Stats()
+        self.patience = Patience(give_up)
+        self._this = this_worker(now=ledger.now())
+        self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._upkeep: asyncio.Task[None] | None = None
+        self._joining = anyio.Lock()
+        self._broken: Exception | None = None
+
+    @property
+    def worker(self) -> str:
+        """The name of this process in the ledger."""
+        return self._this.name
+
+    async def claim(self, tasks: Sequence[Task]) -> Claimed:
+        """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`."""
+        await self._begin()
+        claimed = await self.patience.insist(
+            lambda: self.ledger.claim(
+                tasks,
+                worker=self.worker,
+                lease=self.policy.lease,
+                max_lost=self.policy.max_lost,
+            )
+        )
+        self.held.add(claimed.leases)
+        return claimed
+
+    async def settle(self, lease: Lease, outcome: Outcome) -> None:
+        """Record an outcome, together with others that are on their way, and end the lease.
+
+        Raises `LeaseLostError` where somebody else holds the task now, and
+        `LedgerError` where the store cannot hold the outcome: then the task is
+        given up as `store-rejected`.
+        """
+        settlement = settle(
+            lease,
+            outcome,
+            now=self.ledger.now(),
+            policy=self.policy.retries,
+            chance=random.random(),
+        )
+        self._check()
+        written = asyncio.get_running_loop().create_future()
+        # Whoever waits may be cancelled, and the outcome is recorded all the same.
+        self._outcomes.put_nowait(_Waiting(settlement, written))
+        await asyncio.shield(written)
+
+    async def release(self, leases: Iterable[Lease]) -> None:
+        """Give tasks back, no attempt spent; raises `LedgerError`."""
+        released = list(leases)
+        self.held.settling(released)
+        try:
+            await self.patience.insist(lambda: self.ledger.release(released))
+        finally:
+            self.held.end(released)
+
+    async def close(self) -> None:
+        """Write what is on its way, give back what is held, and leave the list of workers."""
+        if self._upkeep is None:
+            return
+        if self._broken is None:
+            self.patience.shorten(_LAST_PATIENCE)
+            await self._outcomes.join()
+        self._upkeep.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await self._upkeep
+        self._upkeep = None
+        left = self.held.all()
+        self.held.lose([lease.task.id for lease in left])
+        # What cannot be said now the next process on this machine finds out.
+        with suppress(LedgerUnavailableError):
+            await self.patience.insist(lambda: self.ledger.release(left))
+            await self.patience.insist(lambda: self.ledger.leave(self.worker))
+
+    async def refresh(self) -> None:
+        """Follow the settings that the ledger has now; raises `LedgerUnavailableError`."""
+        try:
+            self.policy = Policy.of(await self.ledger.policy())
+        except SettingsError as error:
+            # Somebody wrote it by hand; those that were good enough so far still are.
+            logger.warning("the settings in the ledger are wrong: %s", printable(error))
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise LedgerError(f"the session has ended: {self._broken}") from self._broken
+
+    async def _begin(self) -> None:
+        """Join the workers and begin the upkeep, where that has not happened yet."""
+        self._check()
+        if self._upkeep is not None:
+            return
+        async with self._joining:
+            if self._upkeep is None:
+                await self.patience.insist(lambda: self.ledger.join(self._this))
+                await self.patience.insist(lambda: bury_the_dead(self.ledger))
+                self._upkeep = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
+
+    async def _keep_up(self) -> None:
+        try:
+            async with anyio.create_task_group() as running:
+                running.start_soon(self._follow_policy)
+                running.start_soon(self._write_outcomes)
+        except* Exception as errors:
+            self._break(errors.exceptions[0])
+
+    def _break(self, error: Exception) -> None:
+        """Stop everything that runs under a lease: nothing of it could be recorded."""
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        logger.error("the session ends: %s", printable(error), extra={"event": "session_broken"})
+        self._broken = error
+        self.held.lose([lease.task.id for lease in self.held.all()])
+        while not self._outcomes.empty():
+            waiting = self._outcomes.get_nowait()
+            if not waiting.written.done():
+                waiting.written.set_exception(error)
+            self._outcomes.task_done()
+
+    async def _follow_policy(self) -> None:
+        """Renew and beat by the settings as they are now."""
+        while True:
+            lease = self.policy.lease
+            async with anyio.create_task_group() as running:
+                running.start_soon(self._renewer(lease).run)
+                running.start_soon(Presence(self.ledger, self.worker, self.stats, lease=lease).run)
+                while self.policy.lease == lease:
+                    await anyio.sleep(_POLICY_CHECK)
+                    with suppress(LedgerUnavailableError):
+                        await self.refresh()
+                running.cancel_scope.cancel()
+
+    def _renewer(self, lease: timedelta) -> Renewer:
+        return Renewer(
+            self.ledger,
+            self.held,
+            lease=lease,
+            patience=self.patience,
+            renew_hosts=_no_hosts,
+            on_lost=self._count_lost,
+        )
+
+    def _count_lost(self, task_ids: set[bytes]) -> None:
+        self.stats.leases_lost += len(task_ids)
+
+    async def _write_outcomes(self) -> None:
+        room = anyio.Semaphore(_GROUPS_AT_ONCE)
+        async with anyio.create_task_group() as writing:
+            while True:
+                # First room and then the group, which grows as long as there is none.
+                await room.acquire()
+                group = [await self._outcomes.get()]
+                while len(group) < _LARGEST_GROUP and not self._outcomes.empty():
+                    group.append(self._outcomes.get_nowait())
+                writing.start_soon(self._write_group, group, room)
+
+    async def _write_group(self, group: list[_Waiting], room: anyio.Semaphore) -> None:
+        settlements = [waiting.settlement for waiting in group]
+        self.held.settling(settlement.lease for settlement in settlements)
+        try:
+            committed = await self.patience.insist(lambda: self.ledger.commit(settlements))
+        except LedgerError as error:
+            for waiting in group:
+                _tell(waiting, error)
+            raise
+        finally:
+            self.held.end(settlement.lease for settlement in settlements)
+            for _ in group:
+                self._outcomes.task_done()
+            room.release()
+        lost = {lease.task.id for lease in committed.lost}
+        rejected = {lease.task.id: why for lease, why in committed.rejected}
+        self.stats.leases_lost += len(lost)
+        for waiting in group:
+            task = waiting.settlement.lease.task
+            if task.id in lost:
+                _tell(waiting, LeaseLostError(f"somebody else holds task {task.url!r} now"))
+            elif task.id in rejected:
+                said = f"the outcome of task {task.url!r} cannot be stored: {rejected[task.id]}"
+                _tell(waiting, LedgerError(said))
+            else:
+                self.stats.record(waiting.settlement)
+                _tell(waiting, None)
+
+
+def _tell(waiting: _Waiting, error: Exception | None) -> None:
+    if waiting.written.done():
+        return
+    if error is None:
+        waiting.written.set_result(None)
+    else:
+        waiting.written.set_exception(error)
+        # Nobody may wait any more, and asyncio would complain of an error unseen.
+        waiting.written.exception()
+
+
+async def _no_hosts() -> None:
+    """Tracked tasks have no hosts to renew."""

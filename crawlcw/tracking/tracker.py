@@ -1,0 +1,299 @@
+"""Tracking: any piece of work is done once, and its ledger says where it stands."""
+
+import functools
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import anyio
+
+from crawlcw.assembly import open_tracked
+from crawlcw.errors import (
+    LeaseLostError,
+    TaskFinishedError,
+    TaskIgnoredError,
+    TaskLockedError,
+    TaskNotDueError,
+    UsageError,
+)
+from crawlcw.ledger.protocol import Added, Chosen
+from crawlcw.task import Carried, Lease, Record, Status, Task, key_id
+from crawlcw.tracking import keys, views
+from crawlcw.tracking.changes import A_MILLISECOND, Changes
+from crawlcw.tracking.execution import Execution
+from crawlcw.tracking.handling import handle
+from crawlcw.tracking.new_task import NewTask, in_chunks
+from crawlcw.tracking.opening import Opening
+from crawlcw.tracking.policy import Policy, written
+from crawlcw.tracking.questions import Questions
+from crawlcw.tracking.sync import SyncTracker
+from crawlcw.tracking.use_case import UseCase
+from crawlcw.transitions import losses
+
+T = TypeVar("T")
+
+_GIVE_UP = timedelta(minutes=5)
+#: So many tasks are added by one write.
+CHUNK = 500
+
+
+class Tracker(Questions, Changes):
+    """The tasks of one use case."""
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        use_case: str | UseCase,
+        *,
+        driver: str = "motor",
+        ledger_give_up: timedelta = _GIVE_UP,
+        **policy: Any,
+    ) -> Opening[Self]:
+        """Open the tasks of *use_case* in the ledger at *url*, made where there is none.
+
+        Await it, or use it by `async with`, which closes it. *url* is as for
+        `open_ledger`; *driver* is `motor` or `pymongo`. *policy* are settings of
+        `Policy`: those that are given are written down, the others are as they
+        were. Raises `UsageError`, `LedgerConfigurationError` (the name is a
+        spider's), `LedgerUnavailableError`.
+        """
+        declared = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
+        return Opening(cls._open(url, declared, driver, ledger_give_up, policy))
+
+    @classmethod
+    async def _open(
+        cls,
+        url: str,
+        use_case: UseCase,
+        driver: str,
+        give_up: timedelta,
+        policy: Mapping[str, Any],
+    ) -> Self:
+        given = written({**use_case.policy, **policy})
+        ledger = await open_tracked(url, use_case.name, driver=driver)
+        try:
+            if given:
+                await ledger.set_policy(given)
+            return cls(ledger, use_case, Policy.of(await ledger.policy()), give_up=give_up)
+        except BaseException:
+            await ledger.close()
+            raise
+
+    async def close(self) -> None:
+        """Give back what is held, and let go of the ledger."""
+        await self._portal.close()
+        await self.session.close()
+        await self.ledger.close()
+
+    @property
+    def sync(self) -> SyncTracker:
+        """The same for other threads: `with tracker.sync.start(key)`."""
+        return SyncTracker(self, self._portal)
+
+    @property
+    def name(self) -> str:
+        """The use case's name."""
+        return self.use_case.name
+
+    @property
+    def policy(self) -> Policy:
+        """The settings that are in force."""
+        return self.session.policy
+
+    async def configure(self, **policy: Any) -> Policy:
+        """Write settings down: every process on the use case follows them within seconds.
+
+        Return all that are in force. Raises `SettingsError`.
+        """
+        given = written(policy)
+        await self._insist(lambda: self.ledger.set_policy(given))
+        await self.session.refresh()
+        return self.policy
+
+    async def add(
+        self,
+        key: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        stage: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        delay: timedelta = timedelta(0),
+    ) -> bool:
+        """Add a task that is not known; return whether it was. A known one is not changed.
+
+        *stage* is by default the use case's first. It is due after *delay*. Raises
+        `UsageError`, and `LedgerError` where the store cannot hold it.
+        """
+        new = NewTask(key, data or {}, priority=priority, stage=stage, context=context, delay=delay)
+        added = await self.add_many([new])
+        for _, why in added.rejected:
+            raise UsageError(f"task {key!r} cannot be stored: {why}")
+        return bool(added.new)
+
+    async def add_many(
+        self, tasks: Iterable[NewTask | str] | AsyncIterable[NewTask | str]
+    ) -> Added:
+        """Add the tasks that are not known, 500 at a time, whatever number there is of them."""
+        new = known = 0
+        rejected: tuple[tuple[Task, str], ...] = ()
+        async for chunk in in_chunks(tasks, size=CHUNK):
+            made = [await self._task(each) for each in chunk]
+            added = await self._insist(functools.partial(self.ledger.add, made))
+            new += added.new
+            known += added.known
+            rejected += added.rejected
+            self.added.set()
+        return Added(new=new, known=known, rejected=rejected)
+
+    async def _task(self, given: NewTask | str) -> Task:
+        new = NewTask(given) if isinstance(given, str) else given
+        now = self.ledger.now()
+        task_id = key_id(keys.key(new.key))
+        stage = keys.stage(new.stage or self.use_case.first)
+        limit = self.policy.inline_limit
+        data = await self._asides.stowed(task_id, keys.data(new.data), limit=limit)
+        context = keys.data(new.context) if new.context else None
+        return Task(
+            id=task_id,
+            url=new.key,
+            host=stage,
+            callback=stage,
+            context=await self._asides.stowed(task_id, context, limit=limit),
+            priority=keys.priority(new.priority),
+            due=now + new.delay,
+            update_time=now,
+            create_time=now,
+            carried=Carried(data=data),
+        )
+
+    @asynccontextmanager
+    async def start(
+        self,
+        key: str,
+        *,
+        enter_from: Status | Collection[Status] = (),
+        stage: str | None = None,
+    ) -> AsyncIterator[Execution]:
+        """Work on a task: it is locked and processing inside the block, and its lease renewed.
+
+        A good end finishes it, an exception costs an attempt and is raised on,
+        cancellation and KeyboardInterrupt give it back. With *enter_from* a task
+        of that status, such as `Status.FINISHED`, is opened once more, in *stage*.
+        Raises `TaskMissedError` in its kinds where it cannot be worked on now, and
+        `LeaseLostError` where somebody else has taken it over.
+        """
+        entered = (enter_from,) if isinstance(enter_from, Status) else tuple(enter_from)
+        lease = await self._claimed(keys.key(key), entered, stage)
+        async with self.executing(lease) as execution:
+            yield execution
+
+    @asynccontextmanager
+    async def executing(self, lease: Lease) -> AsyncIterator[Execution]:
+        """Do what `start` does, under a lease that is held already."""
+        held = self.session.held
+        execution: Execution | None = None
+        try:
+            with anyio.CancelScope() as scope:
+                held.working(lease, scope)
+                execution = await self._execution(lease)
+                yield execution
+        except Exception as error:
+            if execution is not None and not execution.ended:
+                await execution.fail(error)
+            elif execution is None:
+                await self.session.release([lease])
+            raise
+        except BaseException:
+            if execution is None or not execution.ended:
+                with anyio.CancelScope(shield=True):
+                    await self.session.release([lease])
+            raise
+        finally:
+            held.idle(lease)
+        if scope.cancelled_caught:
+            raise LeaseLostError(f"somebody else holds task {lease.task.url!r} now")
+        assert execution is not None
+        if not execution.ended:
+            await execution.finish()
+
+    async def _execution(self, lease: Lease) -> Execution:
+        carried = lease.task.carried or Carried()
+        context = await self._asides.whole(lease.task.context)
+        return Execution(
+            lease,
+            data=await self._asides.whole(carried.data),
+            results={
+                stage: await self._asides.whole(result) for stage, result in carried.results.items()
+            },
+            context=context or {},
+            session=self.session,
+            asides=self._asides,
+            use_case=self.use_case,
+        )
+
+    async def _claimed(self, key: str, enter_from: Collection[Status], stage: str | None) -> Lease:
+        while True:
+            record = await self._record(key)
+            if record.task.status in enter_from:
+                await self._enter(record, stage)
+                record = await self._record(key)
+            task = record.task
+            self._check_due(task)
+            claimed = await self.session.claim([task])
+            for lease in claimed.leases:
+                if losses(task):
+                    await self._insist(functools.partial(self.ledger.begin, lease))
+                return lease
+            # Somebody was faster, or it is given up: the next look says which.
+
+    def _check_due(self, task: Task) -> None:
+        """Raise where a task cannot be claimed now."""
+        now = self.ledger.now()
+        key, due = task.url, task.due
+        if task.status is Status.IGNORED:
+            raise TaskIgnoredError(key, reason=task.reason)
+        if due is None:
+            raise TaskFinishedError(key)
+        spared = self.session.patience.spared_since(now)
+        processing = task.status is Status.PROCESSING
+        if processing and (due > now or (spared is not None and due >= spared)):
+            raise TaskLockedError(key, holder=views.holder(task) or "", until=due)
+        if due > now:
+            raise TaskNotDueError(key, due=due)
+
+    async def _enter(self, record: Record, stage: str | None) -> None:
+        chosen = Chosen(
+            statuses=(record.task.status,),
+            ids=(record.task.id,),
+            until=record.task.update_time + A_MILLISECOND,
+        )
+        entered = keys.stage(stage) if stage else None
+        await self._insist(lambda: self.ledger.reopen(chosen, stage=entered))
+
+    def task(self, function: Callable[[Execution], Awaitable[T]]) -> Callable[[str], Awaitable[T]]:
+        """Let a coroutine function be called with a key: it works on that task, tracked.
+
+        It is the handler of the stage of its name for a `Worker` as well.
+        """
+        self.use_case.handle(function.__name__, function)
+        handler = self.use_case.handlers[function.__name__]
+
+        @functools.wraps(function)
+        async def tracked(key: str) -> T:
+            async with self.start(key) as execution:
+                await handle(handler, execution)
+            result: T = execution.result
+            return result
+
+        return tracked

@@ -1,0 +1,93 @@
+"""What the ledger knows of a tracked task, as its users see it."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from crawlcw.errors import Reason, UsageError
+from crawlcw.ledger.protocol import Place
+from crawlcw.task import Aside, AttemptError, Carried, Record, Status, Task, Trace
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackedTask:
+    """One tracked task, as it was when it was read."""
+
+    key: str
+    stage: str
+    status: Status
+    reason: Reason | None  #: why it failed or is ignored
+    data: Mapping[str, Any] | Aside  #: an `Aside` where it is large and was not asked for
+    results: Mapping[str, Any]  #: stage -> what it returned
+    context: Mapping[str, Any] | Aside | None
+    priority: int
+    retry: int  #: failed attempts at this stage
+    lost: int  #: workers lost on it
+    due: datetime | None  #: when it may be worked on; the end of its lease; None: never
+    holder: str | None  #: who holds it
+    create_time: datetime
+    update_time: datetime  #: of the last change of its status
+    errors: tuple[AttemptError, ...]
+    trace: tuple[Trace, ...]
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        """Return what a record says."""
+        task = record.task
+        carried = task.carried or Carried()
+        return cls(
+            key=task.url,
+            stage=task.callback,
+            status=task.status,
+            reason=task.reason,
+            data=carried.data,
+            results=carried.results,
+            context=task.context,
+            priority=task.priority,
+            retry=task.retry,
+            lost=task.lost,
+            due=task.due,
+            holder=holder(task),
+            create_time=task.create_time,
+            update_time=task.update_time,
+            errors=record.errors,
+            trace=record.trace,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Some of the tasks that were asked for."""
+
+    tasks: tuple[TrackedTask, ...]
+    after: str | None  #: what to ask for the next ones with; None: there are no more
+
+
+def holder(task: Task) -> str | None:
+    """Return who holds a task: its token is `holder:n`."""
+    return None if task.lock is None else task.lock.partition(":")[0]
+
+
+def cursor(record: Record) -> str:
+    """Return the place of a task as text."""
+    moment = (record.task.update_time - _EPOCH) // _MILLISECOND
+    raw = moment.to_bytes(8, "big", signed=True) + record.task.id
+    return base64.urlsafe_b64encode(raw).decode("ascii")
+
+
+def place(text: str) -> Place:
+    """Return what `cursor` was given; raises `UsageError` for any other text."""
+    try:
+        raw = base64.b64decode(text, altchars=b"-_", validate=True)
+        if len(raw) != 24:
+            raise ValueError
+        moment = _EPOCH + int.from_bytes(raw[:8], "big", signed=True) * _MILLISECOND
+    except (ValueError, binascii.Error, OverflowError):
+        raise UsageError("`after` is not what an earlier answer gave") from None
+    return Place(update_time=moment, id=raw[8:])
