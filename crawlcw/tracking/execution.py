@@ -58,7 +58,7 @@ class Execution:
     @property
     def stage(self) -> str:
         """The stage that is to be done."""
-        return self.lease.task.callback
+        return self._use_case.named(self.lease.task.callback)
 
     @property
     def attempt(self) -> int:
