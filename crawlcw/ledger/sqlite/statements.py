@@ -13,11 +13,12 @@ from crawlcw.task import Status
 
 
 class Statements:
-    """Every statement, on the tables of one spider."""
+    """Every statement, on the tables of one spider or use case."""
 
     def __init__(self, tables: Tables) -> None:
         tasks, items, workers, hosts = tables.tasks, tables.items, tables.workers, tables.hosts
         due, host_due, ready, left = tables.due, tables.host_due, tables.ready, tables.left
+        changed_last = tables.changed
         columns = ", ".join(COLUMNS)
 
         self.add = (
@@ -66,14 +67,35 @@ class Statements:
             f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
         )
         self.claim = (
+            # Reopened in another stage, a task has the fence that it had.
             f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence "
-            "AND due <= :now"
+            "AND callback = :from_stage AND due <= :now"
         )
         self.settle = f"{changed} WHERE {mine}"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
         self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
+        progress = ("host", "callback", "context", "data", "results", "trace")
+        self.progressed = f"SELECT id, {', '.join(progress)} FROM {tasks} WHERE id = ?"
+        self.progress = (
+            f"UPDATE {tasks} SET {', '.join(f'{name} = :{name}' for name in progress)} "
+            "WHERE id = :id"
+        )
+        carried = ", ".join(documents.CARRIED_FIELDS)
+        self.carried = f"SELECT {carried} FROM {tasks} WHERE id = ?"
+        self.save = f"UPDATE {tasks} SET data = :data, due = :due WHERE {mine}"
+        # Walked backwards, the index of those last changed begins with those longest held.
+        self.held = (
+            f"SELECT {read}, {carried} FROM {tasks} INDEXED BY {changed_last} "
+            f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end "
+            "ORDER BY update_time, id"
+        )
+
+        asides = tables.asides
+        self.set_aside = f"INSERT INTO {asides} VALUES (:id, :task_id, :content, :create_time)"
+        self.read_aside = f"SELECT content FROM {asides} WHERE id = ?"
+        self.drop_aside = f"DELETE FROM {asides} WHERE id = ?"
 
         self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
         self.add_item = f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?)"
