@@ -19,6 +19,7 @@ from crawlcw.ledger.sqlite.marker import check_marker, create, names_in
 from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.questions import Questions
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
+from crawlcw.ledger.sqlite.selections import Selections
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.tasks import Tasks
 from crawlcw.ledger.sqlite.tracked import Tracked
@@ -31,6 +32,7 @@ class SqliteLedger(
     Outcomes,
     Items,
     Failures,
+    Selections,
     Questions,
     HostLeases,
     Hosts,

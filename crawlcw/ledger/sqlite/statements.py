@@ -2,10 +2,7 @@
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Iterator
-
 from crawlcw import transitions
-from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, Tables
@@ -105,15 +102,11 @@ class Statements:
         )
         self.item_count = f"SELECT count(*) FROM {items}"
 
-        failed = (
-            f"({' OR '.join(_retried())}) AND (:reason IS NULL OR reason = :reason) "
-            "AND (:host IS NULL OR host = :host) AND (:since IS NULL OR update_time >= :since)"
+        self.prioritise = (
+            f"UPDATE {tasks} SET priority = :priority WHERE id = :id "
+            f"AND status IN ({Status.TODO:d}, {Status.FAILED:d}) AND priority <> :priority"
         )
-        self.count_failed = f"SELECT count(*) FROM {tasks} WHERE {failed}"
-        self.retry_failed = (
-            f"UPDATE {tasks} SET status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, "
-            f"update_time = :now, reason = NULL WHERE {failed}"
-        )
+        self.forget_asides = f"DELETE FROM {tables.asides} WHERE task_id = ?"
 
         waiting = f"status IN ({', '.join(f'{s:d}' for s in transitions.GIVEN_UP_WITH_HOST)})"
         self.waiting_of_host = (
@@ -232,14 +225,3 @@ class Statements:
             f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} "
             "AND lock >= :first AND lock < :end"
         )
-
-
-def _retried() -> Iterator[str]:
-    """Yield what `transitions.retries` says, a condition for each status that it brings back."""
-    for status in Status:
-        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
-        if len(reasons) == len(Reason):
-            yield f"status = {status:d}"
-        elif reasons:
-            listed = ", ".join(f"'{reason}'" for reason in reasons)
-            yield f"(status = {status:d} AND reason IN ({listed}))"
