@@ -17,7 +17,13 @@ from typing import Any
 import anyio
 from anyio import CapacityLimiter
 
-from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, UsageError
+from crawlcw.errors import (
+    LeaseLostError,
+    LedgerError,
+    LedgerUnavailableError,
+    UsageError,
+    single_errors,
+)
 from crawlcw.ledger.protocol import Counts
 from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
@@ -118,11 +124,8 @@ class Worker:
 
     async def run(self) -> WorkReport:
         """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(self._wake_by_additions)
-            beside.start_soon(self._wake_by_changes)
-            reason = await self._work()
-            beside.cancel_scope.cancel()
+        with single_errors():
+            reason = await self._run()
         counts = await self._session.patience.insist(self._ledger.counts)
         return WorkReport(
             finish_reason=reason,
@@ -131,6 +134,14 @@ class Worker:
             released=self._released,
             counts=counts,
         )
+
+    async def _run(self) -> str:
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._wake_by_additions)
+            beside.start_soon(self._wake_by_changes)
+            reason = await self._work()
+            beside.cancel_scope.cancel()
+        return reason
 
     async def _work(self) -> str:
         async with anyio.create_task_group() as fetching:
