@@ -139,7 +139,7 @@ def carried(found: Mapping[str, Any]) -> Carried:
     """Return what the document of a tracked task carries."""
     results = found.get("results") or {}
     return Carried(
-        data=value(found["data"]),
+        data=value(found.get("data") or {}),
         results={stage: value(result) for stage, result in results.items()},
     )
 
@@ -156,6 +156,14 @@ def value(found: Any) -> Any:
     if isinstance(found, dict) and _ASIDE in found:
         return Aside(id=found[_ASIDE], size=found["size"])
     return unescaped(found)
+
+
+def asides(found: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the values that are kept beside a document and that it refers to."""
+    results = found.get("results")
+    results = results.values() if isinstance(results, Mapping) else ()
+    parts = (found.get("context"), found.get("data"), *results)
+    return [part[_ASIDE] for part in parts if isinstance(part, Mapping) and _ASIDE in part]
 
 
 def results_document(results: Mapping[str, Any]) -> Document:
