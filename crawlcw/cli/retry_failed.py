@@ -6,14 +6,12 @@ from datetime import timedelta
 import click
 
 from crawlcw import urls
-from crawlcw.cli import ledger_option, loading, logs, loop
-from crawlcw.durations import duration
+from crawlcw.cli import ledger_option, loading, logs, loop, selecting
 from crawlcw.errors import (
     FAILURE_REASONS,
     POLICY_REASONS,
     FetchError,
     Reason,
-    SettingsError,
     UsageError,
 )
 from crawlcw.ledger.protocol import Selection
@@ -48,7 +46,7 @@ def command(
         reason=None if reason is None else _reason(reason),
         host=None if host is None else _host(host),
     )
-    age = None if since is None else _age(since)
+    age = None if since is None else selecting.age(since)
     name = loading.name_of(spider)
     count = loop.run(_retry(name, ledger_url, chosen, age=age, dry_run=dry_run))
     tasks = "1 task" if count == 1 else f"{count:,} tasks"
@@ -92,10 +90,3 @@ def _host(text: str) -> str:
         return urls.locate(text if "://" in text else f"http://{text}/").host
     except FetchError:
         raise UsageError(f"{text!r} is no host: write host or host:port") from None
-
-
-def _age(text: str) -> timedelta:
-    try:
-        return duration(text)
-    except SettingsError as error:
-        raise UsageError(f"--since: {error}") from None
