@@ -47,6 +47,7 @@ _COMMANDS = (
     "retry-failed",
     "ignore",
     "reset",
+    "policy",
     "doctor",
     "list",
     "settings",
