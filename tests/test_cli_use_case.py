@@ -67,5 +67,5 @@ def test_a_spider_does_not_run_under_the_name_of_a_use_case(url: str):
     run = crawlcw("run", "pages", "--ledger", url)
 
     assert run.returncode == 78
-    assert "holds a use case named pages, which no spider can share" in run.stderr
+    assert "holds a use case named pages, not a spider: give the spider another name" in run.stderr
     assert len(run.stderr.splitlines()) == 1
