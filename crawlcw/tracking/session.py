@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _LARGEST_GROUP = 200
 _GROUPS_AT_ONCE = 3
 #: Seconds between two looks at the use case's settings.
-_POLICY_CHECK = 15.0
+_POLICY_CHECK = 30.0
 #: Seconds that the end of a session waits for a ledger that is away.
 _LAST_PATIENCE = timedelta(seconds=5)
 
@@ -139,7 +139,7 @@ class Session:
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise LedgerError(f"the session has ended: {self._broken}") from self._broken
+            raise self._broken
 
     async def _begin(self) -> None:
         """Join the workers and begin the upkeep, where that has not happened yet."""
