@@ -1,8 +1,10 @@
 """`crawlcw serve`: each request, each refusal, resends, several servers, and its end."""
 
 import asyncio
+import os
 import signal
 import socket
+import sys
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
@@ -201,6 +203,44 @@ async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite
         assert await waiting == (200, {"tasks": []})
         with pytest.raises(aiohttp.ClientConnectorError):
             await other.get("/stats")
+
+
+async def test_nothing_is_handed_to_a_client_that_has_gone(sqlite_url: str):
+    async with served(sqlite_url) as (client, tracker):
+        asked = asyncio.Event()
+        held = tracker.ledger.held
+
+        async def seen(worker: str):
+            asked.set()
+            return await held(worker)
+
+        tracker.ledger.held = seen  # type: ignore[method-assign]
+        body = b'{"worker": "ann", "wait": 30}'
+        _, writer = await connected(client.address, body)
+        writer.write(body)
+        await asked.wait()
+        writer.close()
+        await writer.wait_closed()
+
+        await client.post("/create_task", key="a")
+
+        assert keys(await client.post("/hold_task", worker="bob")) == ["a"]
+
+
+async def connected(
+    address: str, body: bytes, *headers: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request for a share but its body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+    head = [
+        "POST /hold_task HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        *headers,
+    ]
+    writer.write("".join(f"{line}\r\n" for line in [*head, ""]).encode())
+    return reader, writer
 
 
 # --- refusals
@@ -413,11 +453,11 @@ def test_a_host_is_loopback_or_it_is_not():
 
 
 async def test_the_command_says_where_it_serves_and_answers_what_is_under_way_before_it_ends(
-    sqlite_url: str, processes: ExitStack
+    sqlite_url: str, processes: ExitStack, tmp_path: Path
 ):
-    server = ServerProcess(
-        processes, sqlite_url, "--port", "0", "--log-level", "info", CRAWLCW_TOKEN=TOKEN
-    )
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    options = ("--port", "0", "--log-level", "info", "--token-file", str(tmp_path / "token"))
+    server = ServerProcess(processes, sqlite_url, *options, CRAWLCW_TOKEN="another")
     line = server.ready()
     assert line == f"serving orders at {server.address} (see {server.address}/openapi.json)\n"
 
@@ -426,17 +466,10 @@ async def test_the_command_says_where_it_serves_and_answers_what_is_under_way_be
         await client.post("/create_task", key="a\x1b[2J")
         assert (await client.get("/task/a%1B%5B2J%0A"))[0] == 404
 
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(server.address.split(":")[2]))
     body = b'{"worker": "ann", "wait": 30, "stages": ["none"]}'
-    head = [
-        "POST /hold_task HTTP/1.1",
-        "Host: x",
-        f"Authorization: Bearer {TOKEN}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-        "Expect: 100-continue",
-    ]
-    writer.write("".join(f"{line}\r\n" for line in [*head, ""]).encode())
+    reader, writer = await connected(
+        server.address, body, f"Authorization: Bearer {TOKEN}", "Expect: 100-continue"
+    )
     # Said as soon as somebody is at the request.
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     server.process.send_signal(signal.SIGTERM)
@@ -447,6 +480,22 @@ async def test_the_command_says_where_it_serves_and_answers_what_is_under_way_be
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b'{"tasks":[]}')
     assert await asyncio.to_thread(server.result) == (0, "", "")
+
+
+async def test_a_second_signal_ends_the_command_at_once(sqlite_url: str, processes: ExitStack):
+    server = ServerProcess(processes, sqlite_url, "--port", "0")
+    server.ready()
+    reader, writer = await connected(server.address, b"{}", "Expect: 100-continue")
+    await reader.readuntil(b"\r\n\r\n")
+    server.process.send_signal(signal.SIGINT)
+    with pytest.raises(ConnectionError):
+        while True:
+            (await connected(server.address, b""))[1].close()
+
+    server.process.send_signal(signal.SIGINT)
+
+    assert await asyncio.to_thread(server.result) == (130, "", "")
+    writer.close()
 
 
 def refused(ended: ExitStack, url: str, *options: str, **environment: str) -> str:
@@ -486,3 +535,14 @@ def test_a_port_in_use_and_a_wrong_host_are_one_sentence(sqlite_url: str, proces
     options = ("--port", "0", "--host", "no-such-host.invalid")
     said = refused(processes, sqlite_url, *options, CRAWLCW_TOKEN=TOKEN)
     assert said == "crawlcw: there is no host 'no-such-host.invalid'\n"
+
+
+def test_without_pydantic_the_command_says_what_to_install(
+    sqlite_url: str, processes: ExitStack, tmp_path: Path
+):
+    (tmp_path / "pydantic.py").write_text("raise ModuleNotFoundError(name='pydantic')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+
+    said = refused(processes, sqlite_url, PYTHONPATH=path)
+
+    assert "install it with `pip install 'crawlcw[serve]'`" in said
