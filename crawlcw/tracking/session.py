@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import anyio
 
@@ -36,7 +37,7 @@ _GROUPS_AT_ONCE = 3
 #: Seconds between two looks at the use case's settings.
 _POLICY_CHECK = 30.0
 #: Seconds that the end of a session waits for a ledger that is away.
-_LAST_PATIENCE = timedelta(seconds=5)
+LAST_PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Session:
         self._this = this_worker(now=ledger.now())
         self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._upkeep: asyncio.Task[None] | None = None
+        #: Claims under way, and the undoing of those that nobody wants any more.
+        self._claims: set[asyncio.Task[Any]] = set()
         self._joining = anyio.Lock()
         self._broken: Exception | None = None
 
@@ -69,8 +72,24 @@ class Session:
         return self._this.name
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
-        """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`."""
+        """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`.
+
+        Where this is cancelled, what is claimed nevertheless is given back.
+        """
         await self._begin()
+        claim = asyncio.create_task(self._claim(tasks))
+        self._claims.add(claim)
+        claim.add_done_callback(self._claims.discard)
+        try:
+            return await asyncio.shield(claim)
+        except asyncio.CancelledError:
+            # It is on its way, and nobody can call it back.
+            undoing = asyncio.create_task(self._undo(claim))
+            self._claims.add(undoing)
+            undoing.add_done_callback(self._claims.discard)
+            raise
+
+    async def _claim(self, tasks: Sequence[Task]) -> Claimed:
         claimed = await self.patience.insist(
             lambda: self.ledger.claim(
                 tasks,
@@ -81,6 +100,11 @@ class Session:
         )
         self.held.add(claimed.leases)
         return claimed
+
+    async def _undo(self, claim: asyncio.Task[Claimed]) -> None:
+        # Where the ledger is away the leases run out by themselves.
+        with suppress(LedgerError):
+            await self.release((await claim).leases)
 
     async def settle(self, lease: Lease, outcome: Outcome) -> None:
         """Record an outcome, together with others that are on their way, and end the lease.
@@ -116,7 +140,9 @@ class Session:
         if self._upkeep is None:
             return
         if self._broken is None:
-            self.patience.shorten(_LAST_PATIENCE)
+            self.patience.shorten(LAST_PATIENCE)
+            while self._claims:
+                await asyncio.wait(self._claims)
             await self._outcomes.join()
         self._upkeep.cancel()
         with suppress(asyncio.CancelledError, Exception):
