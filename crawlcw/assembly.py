@@ -12,6 +12,7 @@ from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check
 from crawlcw.stats import Report
@@ -20,14 +21,20 @@ DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
 
 async def open_ledger(
-    url: str, spider: str, *, settings: Settings | None = None, create: bool = True
+    url: str,
+    name: str,
+    *,
+    settings: Settings | None = None,
+    create: bool = True,
+    tracked: bool | None = False,
 ) -> Ledger:
-    """Return the ledger of the spider named *spider* at *url*.
+    """Return the ledger of the spider named *name* at *url*.
 
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
-    `mongodb://host/database` or `mongodb+srv://...`. Without *create* an
-    embedded ledger that does not exist is a `UsageError`. Raises
-    `LedgerConfigurationError` or `LedgerUnavailableError`.
+    `mongodb://host/database` or `mongodb+srv://...`. With *tracked* it is that
+    of the use case of this name, with None of whichever of the two is there.
+    Without *create* an embedded ledger that does not exist is a `UsageError`.
+    Raises `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()
     path = _path(url)
@@ -35,19 +42,38 @@ async def open_ledger(
         from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
 
         return await MongoLedger.open(
-            url, spider, driver=settings.mongo_driver, claims=settings.claim
+            url, name, driver=settings.mongo_driver, claims=settings.claim, tracked=tracked
         )
     from crawlcw.ledger.sqlite import SqliteLedger
 
     if not create:
         await _check_there(path)
-    return await SqliteLedger.open(path, spider)
+    return await SqliteLedger.open(path, name, tracked=tracked)
+
+
+async def open_tracked(
+    url: str, use_case: str, *, driver: str = "motor", create: bool = True
+) -> TrackedLedger:
+    """Return the ledger of the use case named *use_case* at *url*.
+
+    *driver* is MongoDB's; the other arguments and errors are those of `open_ledger`.
+    """
+    path = _path(url)
+    if path is None:
+        from crawlcw.ledger.mongo import MongoLedger
+
+        return await MongoLedger.open(url, use_case, driver=driver, claims="batch", tracked=True)
+    from crawlcw.ledger.sqlite import SqliteLedger
+
+    if not create:
+        await _check_there(path)
+    return await SqliteLedger.open(path, use_case, tracked=True)
 
 
 async def look_at_ledger(
-    url: str, spider: str, *, settings: Settings | None = None
+    url: str, name: str, *, settings: Settings | None = None
 ) -> ExaminedLedger:
-    """Return the ledger of the spider named *spider* at *url* as it is: nothing is made.
+    """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
@@ -56,11 +82,11 @@ async def look_at_ledger(
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger
 
-        return await MongoLedger.look(url, spider, driver=settings.mongo_driver)
+        return await MongoLedger.look(url, name, driver=settings.mongo_driver)
     from crawlcw.ledger.sqlite import SqliteLedger
 
     await _check_there(path)
-    return await SqliteLedger.look(path, spider)
+    return await SqliteLedger.look(path, name)
 
 
 def _path(url: str) -> Path | None:

@@ -134,6 +134,11 @@ class Record:
     trace: tuple[Trace, ...] = ()  #: of a tracked task: the last ones
 
 
+def key_id(key: str) -> bytes:
+    """Return the 16 bytes that identify a tracked task."""
+    return blake2b(key.encode(), digest_size=16).digest()
+
+
 def task_id(
     location: Location, *, method: str = "GET", body: bytes = b"", salt: bytes = b""
 ) -> bytes:

@@ -107,31 +107,50 @@ async def test_a_file_of_the_first_schema_is_refused(path: Path):
         db.execute('UPDATE "crawlcw.schema" SET version = 1')
     db.close()
 
-    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 3"):
+    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 4"):
         await SqliteLedger.open(path, "books")
 
 
-async def test_a_file_of_the_second_schema_is_brought_up_to_date(path: Path):
-    await (await SqliteLedger.open(path, "books")).close()
-    task = make_task()
+#: What each version did not have yet.
+NEWER = {3: ("data", "results", "trace"), 2: ("begun", "data", "results", "trace")}
+
+
+def made_older(path: Path, version: int) -> str:
+    """Make the file as *version* made it; return how this version makes the table of tasks."""
     with sqlite3.connect(path) as db:
         (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
-        db.execute('ALTER TABLE "books" DROP COLUMN begun')
-        db.execute('UPDATE "crawlcw.schema" SET version = 2')
+        db.execute('DROP TABLE "books.asides"')
+        db.execute('DROP INDEX "books.status_update_time"')
+        for column in NEWER[version]:
+            db.execute(f'ALTER TABLE "books" DROP COLUMN {column}')
+        db.execute('CREATE INDEX "books.status" ON "books" (status, update_time DESC)')
+        for column in ("tracked", "policy"):
+            db.execute(f'ALTER TABLE "crawlcw.schema" DROP COLUMN {column}')
+        db.execute('UPDATE "crawlcw.schema" SET version = ?', (version,))
     db.close()
+    return new
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, version: int):
+    await (await SqliteLedger.open(path, "books")).close()
+    new = made_older(path, version)
 
     with pytest.raises(LedgerConfigurationError, match=r"up to date by `crawlcw stats books`"):
         await SqliteLedger.look(path, "books")
-    first, second = [await SqliteLedger.open(path, "books") for _ in range(2)]
-    await first.add([task])
+    with pytest.raises(LedgerConfigurationError, match="holds a spider named books"):
+        await SqliteLedger.open(path, "books", tracked=True)
+    first, second = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(2)))
+    await first.add([make_task()])
     lease = await claimed_one(second)
     assert await first.begin(lease)
 
     assert (await second.health()).violations == ()
     with sqlite3.connect(path) as db:
-        (made,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
+        made = dict(db.execute("SELECT name, sql FROM sqlite_master"))
     db.close()
-    assert made.split() == new.split()
+    assert made["books"].split() == new.split()
+    assert "books.status" not in made
     await first.close()
     await second.close()
 

@@ -1,7 +1,7 @@
 """The ledger in one SQLite file: for one machine, any number of processes, no server.
 
 What a task becomes is decided in `transitions`; here is how it is written. Several
-spiders share a file: their tables bear their names.
+spiders and use cases share a file: their tables bear their names.
 
 The file is in WAL mode, so that readers and the one writer do not wait for each
 other. A transaction is fsynced where the contract says durable; a claim is not,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite.rows import milliseconds, row_of, to_json
+from crawlcw.ledger.sqlite.rows import from_json, milliseconds, row_of, to_json
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.task import Lease, Task
-from crawlcw.transitions import Change
+from crawlcw.transitions import KEPT_TRACE, Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,17 @@ class Write:
     values: dict[str, Any]
     error: str | None  #: JSON, to be added to those there
     kept_errors: int
+    progress: "Progressed | None"  #: what only a tracked task has
     items: list[tuple[bytes, int, str, str, int]] | None  #: rows; None keeps those there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed:
+    """What a change sets and adds of a tracked task besides."""
+
+    values: dict[str, Any]  #: stage, context, data: only those that are set
+    results: documents.Document  #: by stage, to be added to those there
+    trace: documents.Document | None  #: to be added to those there
 
 
 class Changes(SqliteStore):
@@ -30,14 +40,38 @@ class Changes(SqliteStore):
     def _apply(
         self, db: sqlite3.Connection, statement: str, write: Write, guard: Mapping[str, Any]
     ) -> bool:
-        """Change a task where it still is what *guard* says; say whether it was."""
+        """Change a task where it still is what *guard* says; say whether it was.
+
+        Within a transaction. Raises one of `UNHOLDABLE`, and changes nothing,
+        where a task cannot hold what is added together with what is there.
+        """
         errors = None
         if write.error is not None:
             row = db.execute(self._sql.errors, (write.task_id,)).fetchone()
             kept = json.loads(row["errors"]) if row and row["errors"] else []
             errors = to_json([*kept, json.loads(write.error)][-write.kept_errors :])
+        progress = {} if write.progress is None else self._progress(db, write)
         values = {**write.values, **guard, "id": write.task_id, "errors": errors}
-        return db.execute(statement, values).rowcount == 1
+        if not db.execute(statement, values).rowcount:
+            return False
+        if progress:
+            db.execute(self._sql.progress, progress)
+        return True
+
+    def _progress(self, db: sqlite3.Connection, write: Write) -> dict[str, Any]:
+        """Return what a tracked task becomes besides, together with what is there."""
+        progress = write.progress
+        there = db.execute(self._sql.progressed, (write.task_id,)).fetchone()
+        if progress is None or there is None:
+            return {}
+        values = {**dict(there), **progress.values}
+        if progress.results:
+            results = from_json(there["results"]) if there["results"] else {}
+            values["results"] = to_json({**results, **progress.results})
+        if progress.trace is not None:
+            trace = from_json(there["trace"]) if there["trace"] else []
+            values["trace"] = to_json([*trace, progress.trace][-KEPT_TRACE:])
+        return values
 
 
 def written(task: Task, change: Change) -> Write:
@@ -61,7 +95,22 @@ def written(task: Task, change: Change) -> Write:
         ),
         error=to_json(documents.error_document(change.error)) if change.error else None,
         kept_errors=change.kept_errors,
+        progress=_progressed(change),
         items=items,
+    )
+
+
+def _progressed(change: Change) -> Progressed | None:
+    if change.progress is None and change.next is None:
+        return None
+    values = documents.progressed(change)
+    results = values.pop("results", {})
+    # What none holds is to be refused before the transaction begins.
+    to_json(results)
+    return Progressed(
+        values=row_of(values),
+        results=results,
+        trace=documents.trace_document(change.trace) if change.trace else None,
     )
 
 

@@ -2,13 +2,15 @@
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from crawlcw import transitions
+from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.changes import Changes, mine, written
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction
-from crawlcw.ledger.sqlite.rows import milliseconds
+from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.task import Lease, Task
 from crawlcw.transitions import Change, Event
 
@@ -41,14 +43,25 @@ class Claims(Changes):
         outcome = any(change.event is Event.ABANDON for _, change in decided)
         with durable_transaction(db) if outcome else transaction(db):
             for task, change in decided:
-                as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
+                as_read = {
+                    "from_status": task.status,
+                    "from_fence": task.fence,
+                    "from_stage": task.callback,
+                    "now": now,
+                }
                 if not self._apply(db, self._sql.claim, written(task, change), as_read):
                     continue
                 if change.event is Event.ABANDON:
                     abandoned += 1
+                elif self.tracked:
+                    leases.append(_leased(self._with_carried(db, task), change))
                 else:
                     leases.append(_leased(task, change))
         return leases, abandoned
+
+    def _with_carried(self, db: sqlite3.Connection, task: Task) -> Task:
+        row = db.execute(self._sql.carried, (task.id,)).fetchone()
+        return replace(task, carried=documents.carried(document_of(row)))
 
     async def begin(self, lease: Lease) -> bool:
         """See `Ledger.begin`."""

@@ -11,8 +11,9 @@ from typing import Any
 from crawlcw.invariants import Kind, Violation
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.sqlite.connection import update
+from crawlcw.ledger.sqlite.marker import MARKER, marker_of, names_in
 from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
-from crawlcw.ledger.sqlite.schema import MARKER, SCHEMA_VERSION, Tables, marker_of, names_in
+from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 
 #: How much of a damaged file is told.
@@ -29,7 +30,7 @@ class Examination(SqliteStore):
         return await self._reader.run(self._health)
 
     def _health(self, db: sqlite3.Connection) -> Health:
-        violations = list(_store_violations(db, self._tables, self._spider))
+        violations = list(_store_violations(db, self._tables, self._name))
         # After a read: until then a connection has the mode that was before.
         mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
         if mode != "wal":
@@ -47,7 +48,7 @@ class Examination(SqliteStore):
             # A status that does not exist is told of with its task.
             if row[0] != "ok" and not row[0].startswith("CHECK constraint")
         ]
-        there = db.execute(self._sql.has_table, (self._spider,)).fetchone()
+        there = db.execute(self._sql.has_table, (self._name,)).fetchone()
         return Health(
             recorded=there is not None and db.execute(self._sql.any_task).fetchone() is not None,
             facts={

@@ -1,24 +1,47 @@
 """Bringing back what failed."""
 
-from crawlcw.ledger.protocol import Selection
-from crawlcw.ledger.sqlite.connection import number_of, update
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crawlcw import transitions
+from crawlcw.ledger.protocol import Chosen, Selection
+from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
+from crawlcw.ledger.sqlite.connection import number_of
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.rows import milliseconds
+from crawlcw.ledger.sqlite.walks import Walks, bounds_of, executing
+from crawlcw.task import Status
+from crawlcw.transitions import Event
+
+#: What `retry-failed` may bring back.
+_STATUSES = tuple(status for status in Status if (status, Event.RETRY) in transitions.TABLE)
 
 
-class Failures(Hosts):
+class Failures(Hosts, Walks):
     """Resets failed tasks, and wakes the hosts for them."""
 
     async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
         """See `Ledger.retry_failed`."""
-        bounds = {
-            "reason": selection.reason,
-            "host": selection.host,
-            "since": milliseconds(selection.since) if selection.since else None,
-        }
+        sql = ChosenStatements(self._tables, _STATUSES)
+        chosen = Chosen(
+            statuses=_STATUSES,
+            reason=selection.reason,
+            host=selection.host,
+            since=selection.since,
+            ids=selection.ids,
+        )
+        if dry_run and chosen.ids is None:
+            return await self._reader.run(number_of, sql.count_failed, bounds_of(chosen))
         if dry_run:
-            return await self._reader.run(number_of, self._sql.count_failed, bounds)
-        bounds["now"] = milliseconds(self.now())
-        count = await self._writer.run(update, self._sql.retry_failed, bounds)
+            rows = [{**bounds_of(chosen), "id": identity} for identity in set(chosen.ids or ())]
+            return await self._reader.run(_sum_of, sql.count_failed_by_id, rows)
+        now = milliseconds(self.now())
+        change = executing(sql.retry)
+        count = await self._change(chosen, walk=sql.walk_failed, change=change, now=now)
         await self.wake_all_hosts()
         return count
+
+
+def _sum_of(db: sqlite3.Connection, statement: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(number_of(db, statement, row) for row in rows)

@@ -15,12 +15,14 @@ from crawlcw.ledger.sqlite.failures import Failures
 from crawlcw.ledger.sqlite.host_leases import HostLeases
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.items import Items
+from crawlcw.ledger.sqlite.marker import check_marker, create, names_in
 from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.questions import Questions
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
-from crawlcw.ledger.sqlite.schema import check_marker, create, names_in
+from crawlcw.ledger.sqlite.selections import Selections
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.tasks import Tasks
+from crawlcw.ledger.sqlite.tracked import Tracked
 from crawlcw.ledger.sqlite.workers import Workers
 
 
@@ -30,26 +32,35 @@ class SqliteLedger(
     Outcomes,
     Items,
     Failures,
+    Selections,
     Questions,
     HostLeases,
     Hosts,
     Workers,
+    Tracked,
     Examination,
 ):
-    """A `Ledger` in an SQLite file."""
+    """A `Ledger` in an SQLite file, or a `TrackedLedger`."""
 
     @classmethod
     async def open(
-        cls, path: str | Path, spider: str, *, clock: Callable[[], datetime] | None = None
+        cls,
+        path: str | Path,
+        name: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        tracked: bool | None = None,
     ) -> Self:
-        """Return the ledger of *spider* in the file at *path*, both made where they do not exist.
+        """Return the ledger of *name* in the file at *path*, both made where they do not exist.
 
-        Raises `LedgerConfigurationError` for a file that is not such a ledger.
+        *tracked* says whether it holds the tasks of a use case or of a spider;
+        None: whatever is written down there, a spider's where nothing is. Raises
+        `LedgerConfigurationError` for a file that is not such a ledger.
         """
         machine = LedgerClock()
-        ledger = cls(Path(path), spider, clock=clock or machine_clock(machine))
+        ledger = cls(Path(path), name, clock=clock or machine_clock(machine))
         try:
-            await ledger.prepare()
+            await ledger._prepare(tracked=tracked)
             await ledger._reader.run(restrict_to_reading)
             await ledger._go_on_from_the_latest(machine)
         except BaseException:
@@ -59,18 +70,26 @@ class SqliteLedger(
 
     @classmethod
     async def look(
-        cls, path: str | Path, spider: str, *, clock: Callable[[], datetime] | None = None
+        cls,
+        path: str | Path,
+        name: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        tracked: bool | None = None,
     ) -> Self:
-        """Return the ledger of *spider* in the file at *path* as it is, to be examined.
+        """Return the ledger of *name* in the file at *path* as it is, to be examined.
 
-        Nothing is made or switched. Raises `LedgerConfigurationError` for a
-        file that is no ledger, or one of another version.
+        Nothing is made or switched; *tracked* as for `open`. Raises
+        `LedgerConfigurationError` for a file that is no ledger, or one of
+        another version or kind.
         """
         machine = LedgerClock()
-        ledger = cls(Path(path), spider, clock=clock or machine_clock(machine))
+        ledger = cls(Path(path), name, clock=clock or machine_clock(machine))
         try:
             await ledger._reader.run(restrict_to_reading)
-            await ledger._reader.run(check_marker, spider, ledger._path)
+            ledger.tracked = await ledger._reader.run(
+                check_marker, name, ledger._path, tracked=tracked, upgrades={}
+            )
             await ledger._go_on_from_the_latest(machine)
         except BaseException:
             await ledger.close()
@@ -79,19 +98,24 @@ class SqliteLedger(
 
     async def prepare(self) -> None:
         """Make the tables and indexes that are missing, and check what is there."""
-        await self._writer.run(create, self._tables, self._spider, self._path)
+        await self._prepare(tracked=None)
+
+    async def _prepare(self, *, tracked: bool | None) -> None:
+        self.tracked = await self._writer.run(
+            create, self._tables, self._name, self._path, tracked=tracked
+        )
 
     async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
         """Set the clock to what a worker has last shown, should that be later than it is."""
         # The machine's clock was set back since: else what is due would be due much later.
-        latest = await self._reader.run(_latest, self._sql, self._spider)
+        latest = await self._reader.run(_latest, self._sql, self._name)
         reading = machine.monotonic()
         if latest > machine.now():
             machine.set(latest, asked=reading, answered=reading)
 
 
-def _latest(db: sqlite3.Connection, sql: Statements, spider: str) -> datetime:
+def _latest(db: sqlite3.Connection, sql: Statements, name: str) -> datetime:
     """Return the latest time that a worker has written down."""
-    if f"{spider}.workers" not in names_in(db):
+    if f"{name}.workers" not in names_in(db):
         return EPOCH
     return moment(number_of(db, sql.latest, {}) or 0)

@@ -24,10 +24,17 @@ class Outcomes(Changes):
         lost: list[Lease] = []
         rejected: list[tuple[Lease, str]] = []
         # Encoded before the transaction begins, for it keeps all others waiting.
-        writes = [(settlement.lease, *_storable(settlement)) for settlement in settlements]
+        writes = [(settlement, *_storable(settlement)) for settlement in settlements]
         with durable_transaction(db):
-            for lease, write, refusal in writes:
-                if not self._settle(db, lease, write) and not self._was_settled(db, lease):
+            for settlement, write, refusal in writes:
+                lease = settlement.lease
+                try:
+                    held = self._settle(db, lease, write)
+                except UNHOLDABLE as error:
+                    # Only together with the results there it is too large.
+                    instead, refusal = _rejected(settlement, error)
+                    held = self._settle(db, lease, instead)
+                if not held and not self._was_settled(db, lease):
                     lost.append(lease)
                 elif refusal is not None:
                     rejected.append((lease, refusal))
@@ -61,10 +68,13 @@ class Outcomes(Changes):
 
 def _storable(settlement: Settlement) -> tuple[Write, str | None]:
     """Return what to write; and why it is a rejection, where the store cannot hold the outcome."""
-    task = settlement.lease.task
     try:
-        return written(task, settlement.change), None
+        return written(settlement.lease.task, settlement.change), None
     except UNHOLDABLE as error:
-        why = said(error)
-        instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
-        return written(task, instead.change), why
+        return _rejected(settlement, error)
+
+
+def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
+    why = said(error)
+    instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
+    return written(settlement.lease.task, instead.change), why

@@ -28,7 +28,12 @@ TIMES = frozenset(
         "left",
     }
 )
-_JSON = frozenset({"headers", "context", "errors", "response", "robots", "counts", "tally"})
+_JSON = frozenset(
+    {
+        *("headers", "context", "errors", "response", "data", "results", "trace"),
+        *("robots", "counts", "tally"),
+    }
+)
 
 #: What is raised for a value that has no place in a row.
 UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
@@ -77,7 +82,8 @@ def document_of(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:
     for name in _JSON & found.keys():
         if found[name] is not None:
             found[name] = from_json(found[name])
-    found["_id"] = found.pop("id")
+    if "id" in found:
+        found["_id"] = found.pop("id")
     return found
 
 

@@ -2,10 +2,7 @@
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Iterator
-
 from crawlcw import transitions
-from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, Tables
@@ -13,11 +10,12 @@ from crawlcw.task import Status
 
 
 class Statements:
-    """Every statement, on the tables of one spider."""
+    """Every statement, on the tables of one spider or use case."""
 
     def __init__(self, tables: Tables) -> None:
         tasks, items, workers, hosts = tables.tasks, tables.items, tables.workers, tables.hosts
         due, host_due, ready, left = tables.due, tables.host_due, tables.ready, tables.left
+        changed_last = tables.changed
         columns = ", ".join(COLUMNS)
 
         self.add = (
@@ -66,14 +64,35 @@ class Statements:
             f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
         )
         self.claim = (
+            # Reopened in another stage, a task has the fence that it had.
             f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence "
-            "AND due <= :now"
+            "AND callback = :from_stage AND due <= :now"
         )
         self.settle = f"{changed} WHERE {mine}"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
         self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
+        progress = ("host", "callback", "context", "data", "results", "trace")
+        self.progressed = f"SELECT id, {', '.join(progress)} FROM {tasks} WHERE id = ?"
+        self.progress = (
+            f"UPDATE {tasks} SET {', '.join(f'{name} = :{name}' for name in progress)} "
+            "WHERE id = :id"
+        )
+        carried = ", ".join(documents.CARRIED_FIELDS)
+        self.carried = f"SELECT {carried} FROM {tasks} WHERE id = ?"
+        self.save = f"UPDATE {tasks} SET data = :data, due = :due WHERE {mine}"
+        # Walked backwards, the index of those last changed begins with those longest held.
+        self.held = (
+            f"SELECT {read}, {carried} FROM {tasks} INDEXED BY {changed_last} "
+            f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end "
+            "ORDER BY update_time, id"
+        )
+
+        asides = tables.asides
+        self.set_aside = f"INSERT INTO {asides} VALUES (:id, :task_id, :content, :create_time)"
+        self.read_aside = f"SELECT content FROM {asides} WHERE id = ?"
+        self.drop_aside = f"DELETE FROM {asides} WHERE id = ?"
 
         self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
         self.add_item = f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?)"
@@ -83,15 +102,11 @@ class Statements:
         )
         self.item_count = f"SELECT count(*) FROM {items}"
 
-        failed = (
-            f"({' OR '.join(_retried())}) AND (:reason IS NULL OR reason = :reason) "
-            "AND (:host IS NULL OR host = :host) AND (:since IS NULL OR update_time >= :since)"
+        self.prioritise = (
+            f"UPDATE {tasks} SET priority = :priority WHERE id = :id "
+            f"AND status IN ({Status.TODO:d}, {Status.FAILED:d}) AND priority <> :priority"
         )
-        self.count_failed = f"SELECT count(*) FROM {tasks} WHERE {failed}"
-        self.retry_failed = (
-            f"UPDATE {tasks} SET status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, "
-            f"update_time = :now, reason = NULL WHERE {failed}"
-        )
+        self.forget_asides = f"DELETE FROM {tables.asides} WHERE task_id = ?"
 
         waiting = f"status IN ({', '.join(f'{s:d}' for s in transitions.GIVEN_UP_WITH_HOST)})"
         self.waiting_of_host = (
@@ -210,14 +225,3 @@ class Statements:
             f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} "
             "AND lock >= :first AND lock < :end"
         )
-
-
-def _retried() -> Iterator[str]:
-    """Yield what `transitions.retries` says, a condition for each status that it brings back."""
-    for status in Status:
-        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
-        if len(reasons) == len(Reason):
-            yield f"status = {status:d}"
-        elif reasons:
-            listed = ", ".join(f"'{reason}'" for reason in reasons)
-            yield f"(status = {status:d} AND reason IN ({listed}))"

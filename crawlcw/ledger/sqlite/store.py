@@ -14,12 +14,14 @@ ITEM_CHARACTERS = 1 << 20
 
 
 class SqliteStore:
-    """The tables of one spider in an SQLite file."""
+    """The tables of one spider or use case in an SQLite file."""
 
-    def __init__(self, path: Path, spider: str, *, clock: Callable[[], datetime]) -> None:
+    tracked = False  #: whether they are a use case's: known once it is opened
+
+    def __init__(self, path: Path, name: str, *, clock: Callable[[], datetime]) -> None:
         self._path = path
-        self._spider = spider
-        self._tables = Tables(spider)
+        self._name = name
+        self._tables = Tables(name)
         self._sql = Statements(self._tables)
         self._clock = clock
         self._writer = Connection(path)

@@ -1,0 +1,71 @@
+"""Every statement on tasks that somebody has chosen: to be shown, changed or deleted.
+
+What is chosen is looked up by id where ids are given; else each status is walked
+through by its index, the last changed first, from one place to the next.
+"""
+
+# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+
+from collections.abc import Collection, Iterator
+
+from crawlcw import transitions
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.sqlite.schema import Tables
+from crawlcw.task import Status
+
+_SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
+
+
+class ChosenStatements:
+    """The statements on tasks of certain statuses."""
+
+    def __init__(self, tables: Tables, statuses: Collection[Status]) -> None:
+        tasks = tables.tasks
+        # Where two bounds are given the nearer one is taken before, so that the index has one.
+        filters = (
+            "(update_time, id) < (:before, :before_id) AND update_time >= :since "
+            "AND (:reason IS NULL OR reason = :reason) AND (:host IS NULL OR host = :host)"
+        )
+        among = f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
+        retried = f"({' OR '.join(_retried())})"
+        walked = f"FROM {tasks} INDEXED BY {tables.changed} WHERE status = :status AND {filters}"
+        onward = "ORDER BY update_time DESC, id DESC LIMIT :limit"
+        #: Each of these is about one task, which still must be as it was chosen.
+        by_id = f"WHERE id = :id AND {among} AND {filters}"
+        todo = (
+            f"status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, update_time = :now, "
+            "reason = NULL"
+        )
+
+        self.find = f"SELECT {', '.join(_SHOWN)} {walked} {onward}"
+        self.find_by_id = f"SELECT {', '.join(_SHOWN)} FROM {tasks} {by_id}"
+        self.walk = f"SELECT id, update_time {walked} {onward}"
+        self.withdraw = (
+            f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL, update_time = :now, "
+            f"reason = :why {by_id}"
+        )
+        self.reopen = (
+            f"UPDATE {tasks} SET {todo}, host = coalesce(:stage, host), "
+            "callback = coalesce(:stage, callback), "
+            f"results = CASE WHEN :anew THEN NULL ELSE results END {by_id}"
+        )
+        self.purge = f"DELETE FROM {tasks} {by_id}"
+
+        self.walk_failed = f"SELECT id, update_time {walked} AND {retried} {onward}"
+        self.retry = f"UPDATE {tasks} SET {todo} {by_id} AND {retried}"
+        self.count_failed = (
+            f"SELECT count(*) FROM {tasks} WHERE {among} AND {filters} AND {retried}"
+        )
+        self.count_failed_by_id = f"SELECT count(*) FROM {tasks} {by_id} AND {retried}"
+
+
+def _retried() -> Iterator[str]:
+    """Yield what `transitions.retries` says, a condition for each status that it brings back."""
+    for status in Status:
+        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
+        if len(reasons) == len(Reason):
+            yield f"status = {status:d}"
+        elif reasons:
+            listed = ", ".join(f"'{reason}'" for reason in reasons)
+            yield f"(status = {status:d} AND reason IN ({listed}))"

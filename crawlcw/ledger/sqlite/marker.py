@@ -1,0 +1,173 @@
+"""What is written down of each name's tables: their version, their kind, their policy.
+
+One row for each spider or use case that the file holds. Until somebody opens a
+name as the one or the other, a row says neither: a look at a name that is
+misspelt, or not used yet, decides nothing.
+"""
+
+# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crawlcw.errors import LedgerConfigurationError
+from crawlcw.ledger import documents
+from crawlcw.ledger.sqlite.connection import (
+    MISCONFIGURED,
+    Database,
+    durable_transaction,
+    enter_wal_mode,
+)
+from crawlcw.ledger.sqlite.rows import from_json, to_json
+from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables, quoted
+
+MARKER = "crawlcw.schema"
+_TABLE = quoted(MARKER)
+#: What the marker of version 3 does not have.
+_NEWER = {"tracked": "tracked INTEGER", "policy": "policy TEXT"}
+
+
+def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool | None) -> bool:
+    """Make the tables of *name*, or find out that the file is not one of ours.
+
+    *tracked* says of which kind they are to be, None as they are; return of which they are.
+    """
+    # SQLite itself would read, and leave files beside it that are read-only as well
+    # and keep it so when this one has become writable.
+    if path.exists() and not os.access(path, os.W_OK):
+        raise LedgerConfigurationError(
+            f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
+        )
+    # Before anything is changed, for the mode is written into the file.
+    check_marker(db, name, path, tracked=tracked, upgrades=tables.upgrades)
+    enter_wal_mode(db)
+    # Synced when the WAL is folded into the file; otherwise by the connection itself.
+    db.execute("PRAGMA synchronous = NORMAL")
+    with durable_transaction(db):
+        # SQLite takes "Books" and "books" for the same table, so the marker does too.
+        db.execute(
+            f"CREATE TABLE IF NOT EXISTS {_TABLE} "
+            "(spider TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, version INTEGER NOT NULL, "
+            f"{', '.join(_NEWER.values())})"
+        )
+        there = {row["name"] for row in db.execute(f"PRAGMA table_info({_TABLE})")}
+        for column in _NEWER.keys() - there:
+            db.execute(f"ALTER TABLE {_TABLE} ADD COLUMN {_NEWER[column]}")
+        written = {"name": name, "version": SCHEMA_VERSION, "tracked": tracked}
+        db.execute(
+            f"INSERT OR IGNORE INTO {_TABLE} (spider, version) VALUES (:name, :version)", written
+        )
+        check_marker(db, name, path, tracked=tracked, upgrades=tables.upgrades)
+        _upgrade(db, tables, name)
+        db.execute(
+            f"UPDATE {_TABLE} SET tracked = :tracked WHERE spider = :name AND tracked IS NULL",
+            written,
+        )
+        for statement in tables.create:
+            db.execute(statement)
+        return bool(_marker(db, name)["tracked"])
+
+
+def _upgrade(db: sqlite3.Connection, tables: Tables, name: str) -> None:
+    """Bring the tables up to date, where they are of an older version."""
+    for statement in tables.upgrades.get(_marker(db, name)["version"], ()):
+        db.execute(statement)
+    # Older versions knew no tracked tasks.
+    db.execute(
+        f"UPDATE {_TABLE} SET version = :version, tracked = 0 "
+        "WHERE spider = :name AND version < :version",
+        {"name": name, "version": SCHEMA_VERSION},
+    )
+
+
+def check_marker(
+    db: sqlite3.Connection,
+    name: str,
+    path: Path,
+    *,
+    tracked: bool | None,
+    upgrades: Mapping[int, object],
+) -> bool:
+    """Raise where the file is another program's, or the tables of *name* are not as wanted.
+
+    That is of another version, but for those that *upgrades* will bring up to
+    date, or of another kind. Return of which kind they are.
+    """
+    names = names_in(db)
+    if names and MARKER not in names:
+        raise LedgerConfigurationError(
+            f"The ledger {path} is an SQLite database of another program: "
+            "name a file that crawlcw has for itself."
+        )
+    marker = marker_of(db, name) if names else None
+    if marker is None:
+        return bool(tracked)
+    if marker["version"] not in (SCHEMA_VERSION, *upgrades):
+        raise LedgerConfigurationError(_of_another_version(marker["version"], name, path))
+    if marker["spider"] != name:
+        raise LedgerConfigurationError(
+            f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
+            f"from {name}: rename the spider, or use another file."
+        )
+    is_tracked = marker["tracked"]
+    if tracked is not None and is_tracked is not None and tracked != is_tracked:
+        there, wanted = ("use case", "spider") if is_tracked else ("spider", "use case")
+        raise LedgerConfigurationError(
+            f"The ledger {path} holds a {there} named {name}, which no {wanted} can share: "
+            f"rename the {wanted}, or use another file."
+        )
+    return bool(is_tracked)
+
+
+def _of_another_version(version: int, name: str, path: Path) -> str:
+    if version in Tables(name).upgrades:
+        return (
+            f"The ledger {path} has schema version {version} for {name}: bring it "
+            f"up to date by `crawlcw stats {name}`."
+        )
+    return (
+        f"The ledger {path} has schema version {version} for {name}, and this "
+        f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "
+        "another file."
+    )
+
+
+def names_in(db: sqlite3.Connection) -> set[str]:
+    """Return what tables and indexes the file has, of all names."""
+    return {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
+
+
+def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
+    """Return what is written down of the tables of *name*, if there is anything."""
+    row = db.execute(f"SELECT * FROM {_TABLE} WHERE spider = ?", (name,)).fetchone()
+    if row is None:
+        return None
+    # Of an older version the row has no kind and is a spider's.
+    older = {"tracked": 0} if row["version"] < SCHEMA_VERSION else {}
+    return {"policy": None, **dict(row), **older}
+
+
+def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
+    marker = marker_of(db, name)
+    assert marker is not None
+    return marker
+
+
+def policy_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
+    """Return the policy that is written down."""
+    text = _marker(db, name)["policy"]
+    found: dict[str, Any] = documents.unescaped(from_json(text)) if text else {}
+    return found
+
+
+def add_to_policy(db: Database, name: str, policy: Mapping[str, Any]) -> None:
+    """Write settings down beside those that are not named."""
+    with durable_transaction(db):
+        whole = {**policy_of(db, name), **policy}
+        db.execute(
+            f"UPDATE {_TABLE} SET policy = :policy WHERE spider = :name",
+            {"name": name, "policy": to_json(documents.escaped(whole))},
+        )

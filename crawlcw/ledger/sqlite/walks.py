@@ -1,0 +1,99 @@
+"""Walking through the tasks that somebody has chosen, and changing them a batch at a time.
+
+They are looked up without the file's write lock, and changed where they still
+are as they were chosen: others write in between, and what they claim is left alone.
+"""
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from crawlcw.ledger.protocol import Chosen, Place
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction
+from crawlcw.ledger.sqlite.rows import INT64, milliseconds
+from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.task import Status
+
+#: One transaction changes this many tasks: others wait meanwhile.
+BATCH = 2_000
+
+Row = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Walks(SqliteStore):
+    """Changes many tasks, in short transactions."""
+
+    async def _change(
+        self,
+        chosen: Chosen,
+        *,
+        walk: str,
+        change: Callable[[Database, Row], int],
+        **values: Any,
+    ) -> int:
+        """Let *change* be made with every task that is chosen; return how many it has changed."""
+        total = 0
+        bounds = bounds_of(chosen)
+        async for ids in self._batches(chosen, bounds, walk):
+            rows = [{**bounds, **values, "id": identity} for identity in ids]
+            total += await self._writer.run(change_some, change, rows)
+        return total
+
+    async def _batches(
+        self, chosen: Chosen, bounds: Row, walk: str
+    ) -> AsyncIterator[Sequence[bytes]]:
+        if chosen.ids is not None:
+            for some in in_batches(list(dict.fromkeys(chosen.ids))):
+                yield some
+            return
+        # Those that become `todo` are not to be met there again, so that comes first.
+        for status in sorted(set(chosen.statuses)):
+            place = {**bounds, "status": status, "limit": BATCH}
+            while rows := await self._reader.run(_some, walk, place):
+                yield [row["id"] for row in rows]
+                last = rows[-1]
+                place |= {"before": last["update_time"], "before_id": last["id"]}
+
+
+def bounds_of(chosen: Chosen, after: Place | None = None) -> dict[str, Any]:
+    """Return what is chosen as the values of a statement, the statuses and ids apart."""
+    # Before a time is before the first id there would be of that time.
+    until = INT64 - 1 if chosen.until is None else milliseconds(chosen.until)
+    before = until, b""
+    if after is not None:
+        before = min(before, (milliseconds(after.update_time), after.id))
+    return {
+        "reason": chosen.reason,
+        "host": chosen.host,
+        "since": -INT64 if chosen.since is None else milliseconds(chosen.since),
+        "before": before[0],
+        "before_id": before[1],
+    }
+
+
+def narrowed(chosen: Chosen, allowed: Collection[Status]) -> Chosen:
+    """Return what is chosen without the tasks that have another status than those allowed."""
+    return replace(chosen, statuses=[each for each in allowed if each in chosen.statuses])
+
+
+def in_batches(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield as many at a time as one transaction takes."""
+    for start in range(0, len(rows), BATCH):
+        yield rows[start : start + BATCH]
+
+
+def _some(db: sqlite3.Connection, statement: str, values: Row) -> list[sqlite3.Row]:
+    return db.execute(statement, values).fetchall()
+
+
+def change_some(db: Database, change: Callable[[Database, Row], int], rows: Sequence[Row]) -> int:
+    """Make a change with each row, in one durable transaction; return how many were changed."""
+    with durable_transaction(db):
+        return sum(change(db, row) for row in rows)
+
+
+def executing(statement: str) -> Callable[[Database, Row], int]:
+    """Return what executes a statement with a task's values, and says how many it changed."""
+    return lambda db, row: db.execute(statement, row).rowcount
