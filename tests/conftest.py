@@ -67,18 +67,7 @@ def processes() -> Iterator[ExitStack]:
 @pytest.fixture(params=BACKENDS)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledgers]:
     """A ledger on each store in turn, to which a test opens as many clients as it likes."""
-    if request.param == "sqlite":
-        opened = ledgers.on_sqlite(tmp_path)
-    elif request.param == "mongomock":
-        opened = ledgers.on_mongomock()
-    else:
-        driver, _, claims = request.param.partition("-")
-        opened = ledgers.on_mongodb(
-            request.getfixturevalue("mongodb_uri"),
-            request.getfixturevalue("database_name"),
-            driver=driver,
-            claims=claims or "each",
-        )
+    opened = ledgers.on_backend(request, tmp_path)
     yield opened
     await opened.close()
 

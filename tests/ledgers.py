@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pymongo
+import pytest
 
 from crawlcw import transitions, urls, values
 from crawlcw.errors import Reason
@@ -57,26 +58,47 @@ class Ledgers:
         await self._opened.aclose()
 
 
-def on_sqlite(folder: Path) -> Ledgers:
+def on_sqlite(folder: Path, *, tracked: bool = False) -> Ledgers:
     path = folder / "ledger.db"
-    return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock))
+    kind: dict[str, Any] = {"tracked": True} if tracked else {}
+    return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock, **kind))
 
 
-def on_mongomock() -> Ledgers:
+def on_mongomock(*, tracked: bool = False) -> Ledgers:
     database = mongomock_double.database()
 
     async def open_client(own: Ledgers) -> Ledger:
-        ledger = MongoLedger(database, "books", clock=own.clock)
+        ledger = mongomock_double.Ledger(database, "books", clock=own.clock, tracked=tracked)
         await ledger.prepare()
         return ledger
 
     return Ledgers(open_client)
 
 
-def on_mongodb(uri: str, database: str, *, driver: str, claims: str = "each") -> Ledgers:
+def on_mongodb(
+    uri: str, database: str, *, driver: str, claims: str = "each", tracked: bool = False
+) -> Ledgers:
     url = with_database(uri, database)
     return Ledgers(
-        lambda own: MongoLedger.open(url, "books", driver=driver, claims=claims, clock=own.clock)
+        lambda own: MongoLedger.open(
+            url, "books", driver=driver, claims=claims, clock=own.clock, tracked=tracked
+        )
+    )
+
+
+def on_backend(request: pytest.FixtureRequest, folder: Path, *, tracked: bool = False) -> Ledgers:
+    """Return a ledger on the store, one of `BACKENDS`, that a fixture is asked for."""
+    if request.param == "sqlite":
+        return on_sqlite(folder, tracked=tracked)
+    if request.param == "mongomock":
+        return on_mongomock(tracked=tracked)
+    driver, _, claims = request.param.partition("-")
+    return on_mongodb(
+        request.getfixturevalue("mongodb_uri"),
+        request.getfixturevalue("database_name"),
+        driver=driver,
+        claims=claims or "each",
+        tracked=tracked,
     )
 
 

@@ -10,10 +10,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import bson
+from gridfs.errors import NoFile
 from mongomock_motor import AsyncMongoMockClient
 from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError, CollectionInvalid, DocumentTooLarge, DuplicateKeyError
-from pymongo.results import BulkWriteResult, UpdateResult
+from pymongo.errors import (
+    BulkWriteError,
+    CollectionInvalid,
+    DocumentTooLarge,
+    DuplicateKeyError,
+    OperationFailure,
+)
+from pymongo.results import BulkWriteResult, DeleteResult, UpdateResult
+
+from crawlcw.ledger.mongo import MongoLedger
 
 _MAX_DOCUMENT = 16 << 20
 
@@ -28,6 +37,10 @@ class Database:
 
     def __init__(self, mocked: Any) -> None:
         self._mocked = mocked
+        self._buckets: dict[str, Bucket] = {}
+
+    def bucket(self, name: str) -> "Bucket":
+        return self._buckets.setdefault(name, Bucket(self[f"{name}.files"]))
 
     def __getitem__(self, name: str) -> "Collection":
         return Collection(self._mocked[name])
@@ -43,6 +56,43 @@ class Database:
     async def command(self, command: dict[str, Any]) -> dict[str, Any]:
         groups = await self._mocked[command["aggregate"]].aggregate(command["pipeline"]).to_list()
         return {"cursor": {"firstBatch": groups}}
+
+
+class Bucket:
+    """What `MongoLedger` uses of a GridFS bucket; the files' contents are not in the database."""
+
+    def __init__(self, files: "Collection") -> None:
+        self._files = files
+        self._contents: dict[str, bytes] = {}
+
+    async def upload_from_stream_with_id(
+        self, file_id: str, filename: str, source: bytes, *, metadata: dict[str, Any]
+    ) -> None:
+        self._contents[file_id] = source
+        await self._files.insert_one({"_id": file_id, "filename": filename, "metadata": metadata})
+
+    async def open_download_stream(self, file_id: str) -> "Download":
+        if await self._files.find_one({"_id": file_id}) is None:
+            raise NoFile(file_id)
+        return Download(self._contents[file_id])
+
+
+class Download:
+    """A file that is read."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    async def read(self) -> bytes:
+        return self._content
+
+
+class Ledger(MongoLedger):
+    """The ledger on the double."""
+
+    def _bucket(self) -> Bucket:
+        bucket: Bucket = self._database.bucket(self._aside_name)
+        return bucket
 
 
 class Collection:
@@ -93,8 +143,12 @@ class Collection:
         result: UpdateResult = await self._mocked.update_many(where, update)
         return result
 
-    async def delete_many(self, where: dict[str, Any], **_: Any) -> None:
-        await self._mocked.delete_many(where)
+    async def delete_many(self, where: dict[str, Any], **_: Any) -> DeleteResult:
+        result: DeleteResult = await self._mocked.delete_many(where)
+        return result
+
+    def watch(self, *_: Any, **__: Any) -> Any:
+        raise OperationFailure("The $changeStream stage is only supported on replica sets", 40573)
 
     async def count_documents(self, where: dict[str, Any], **_: Any) -> int:
         count: int = await self._mocked.count_documents(where)

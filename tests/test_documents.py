@@ -11,7 +11,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import escaped, unescaped
 from crawlcw.ledger.protocol import Tally, Worker
-from crawlcw.task import AttemptError, Record, ResponseInfo, Status, Task
+from crawlcw.task import Aside, AttemptError, Carried, Record, ResponseInfo, Status, Task
 from crawlcw.transitions import Change, Event
 from tests.ledgers import START, make_task
 
@@ -41,8 +41,19 @@ def test_a_task_comes_back_from_its_document(task: Task):
 
 
 def test_the_fields_of_a_document_are_those_of_a_task():
-    assert set(documents.TASK_FIELDS) | {"id"} == {field.name for field in fields(Task)}
+    assert {*documents.TASK_FIELDS, "id", "carried"} == {field.name for field in fields(Task)}
     assert set(documents.document(FULL)) | {"reason"} == {*documents.TASK_FIELDS, "_id"}
+
+
+def test_a_tracked_task_comes_back_with_what_it_carries():
+    aside = Aside(id="a" * 32, size=1 << 20)
+    carried = Carried(data={"%aside": {"a.b": 1}}, results={"scan": aside, "other": [{"$x": 2}]})
+    task = replace(FULL, context=aside, carried=carried)
+
+    document = documents.document(task)
+
+    assert set(document) - set(documents.document(FULL)) == set(documents.CARRIED_FIELDS)
+    assert documents.task(document) == task
 
 
 def test_what_is_default_is_left_out():

@@ -11,7 +11,16 @@ from crawlcw import transitions
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.retry import RetryPolicy
 from crawlcw.task import Lease, ResponseInfo, Status, Task
-from crawlcw.transitions import TABLE, Change, Event, Failed, Succeeded, losses
+from crawlcw.transitions import (
+    TABLE,
+    Advanced,
+    Change,
+    Event,
+    Failed,
+    Progress,
+    Succeeded,
+    losses,
+)
 from tests.ledgers import LEASE, START, make_task
 
 POLICY = RetryPolicy()
@@ -49,11 +58,17 @@ def test_every_edge_can_be_reached():
                 )
                 changes = [settle(lease, outcome) for outcome in outcomes]
                 changes.append(transitions.release(lease, now=START).change)
+                progress = Progress(worker="w", began=START)
+                changes.append(settle(lease, Advanced(stage="next", progress=progress)))
                 reached |= {(Status.PROCESSING, c.event, c.status) for c in changes}
         if any(transitions.retries(status, reason) for reason in Reason):
             reached.add((status, Event.RETRY, Status.TODO))
         if status in transitions.GIVEN_UP_WITH_HOST:
             reached.add((status, Event.GIVE_UP_HOST, Status.IGNORED))
+        if status in transitions.WITHDRAWN:
+            reached.add((status, Event.WITHDRAW, Status.IGNORED))
+        if status in transitions.REOPENED:
+            reached.add((status, Event.REOPEN, Status.TODO))
 
     assert reached == {
         (before, event, after) for (before, event), afters in TABLE.items() for after in afters

@@ -30,6 +30,8 @@ A tracked task has besides
     data         its own; or where it is kept, see `aside`
     results      {stage: result}, or where that is kept
     trace        the last claims: {fence, stage, worker, began, ended, event}
+    woken        when it was last made due by anything but an outcome (on MongoDB: it
+                 tells such a write from a renewal)
 
 A value that is too large is kept beside its task, and `{%aside: id, size: n}`
 stands in its place.
@@ -139,7 +141,7 @@ def carried(found: Mapping[str, Any]) -> Carried:
     """Return what the document of a tracked task carries."""
     results = found.get("results") or {}
     return Carried(
-        data=value(found["data"]),
+        data=value(found.get("data") or {}),
         results={stage: value(result) for stage, result in results.items()},
     )
 

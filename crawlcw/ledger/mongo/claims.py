@@ -6,6 +6,7 @@ knowing; such claims are remembered, and looked for when they are sent again.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,8 @@ from crawlcw.transitions import Change
 
 _CLOCK_CHECK = 60.0
 _CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
-_HELD = ("due", "lock", "fence")
+_HELD = dict.fromkeys(("due", "lock", "fence"), 1)
+_CARRIED = dict.fromkeys(documents.CARRIED_FIELDS, 1)
 
 
 class Claims(MongoStore):
@@ -81,7 +83,7 @@ class Claims(MongoStore):
         try:
             with mapped():
                 found = await collection.find_one_and_update(
-                    guard, _claim(change), projection={"_id": 1}, hint="_id_"
+                    guard, _claim(change), projection=self._read({"_id": 1}), hint="_id_"
                 )
         except LedgerUnavailableError as error:
             self._doubt(task, token)
@@ -90,7 +92,16 @@ class Claims(MongoStore):
             return None
         if change.due is None:
             return change.status
+        task = self._loaded(task, found)
         return Lease(task=task, token=token, fence=change.fence, expires=change.due)
+
+    def _read(self, fields: Mapping[str, int]) -> dict[str, int]:
+        """Return what a claim reads: the fields, and what a tracked task carries."""
+        return {**fields, **_CARRIED} if self.tracked else dict(fields)
+
+    def _loaded(self, task: Task, found: Mapping[str, Any]) -> Task:
+        """Return the task with what it carries, where it is a tracked one."""
+        return replace(task, carried=documents.carried(found)) if self.tracked else task
 
     async def _claim_together(
         self, tasks: Sequence[Task], token: str, lease: timedelta
@@ -163,13 +174,14 @@ class Claims(MongoStore):
     async def _held(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
         """Return the leases which the ledger shows for the claims (id -> token -> task before)."""
         wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
-        cursor = self._tasks.find(wanted, dict.fromkeys(_HELD, 1)).hint("_id_")
+        cursor = self._tasks.find(wanted, self._read(_HELD)).hint("_id_")
         leases = []
         for found in await all_of(cursor, len(claims)):
             token = found["lock"]
             if task := claims[bytes(found["_id"])].get(token):
+                held = self._loaded(task, found)
                 leases.append(
-                    Lease(task=task, token=token, fence=found["fence"], expires=found["due"])
+                    Lease(task=held, token=token, fence=found["fence"], expires=found["due"])
                 )
         return leases
 

@@ -54,7 +54,7 @@ class Examination(Schema):
             await self._set_clock()
             offset = self._clock.now() - datetime.now(UTC)
             hello = await self._database.command("hello")
-            marker = await self._database["crawlcw.schema"].find_one({"_id": self._spider})
+            marker = await self._schema.find_one({"_id": self._spider})
             if marker is None:
                 detail = "the schema's version is missing"
                 violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))

@@ -15,11 +15,14 @@ HAS_DUE = {"due": {"$exists": True}}
 
 BY_HOST = "host_priority_due"
 BY_PRIORITY = "priority_due"
-BY_STATUS = "status_update_time"
+#: With the id behind equal times, for `find` goes on where it has come to.
+BY_STATUS = "status_update_time_id"
+#: What version 2 had in place of the last one.
+OUTDATED = "status_update_time"
 INDEXES: Indexes = {
     BY_HOST: ([("host", 1), ("priority", -1), ("due", 1)], HAS_DUE),
     BY_PRIORITY: ([("priority", -1), ("due", 1)], HAS_DUE),
-    BY_STATUS: ([("status", 1), ("update_time", -1)], {}),
+    BY_STATUS: ([("status", 1), ("update_time", -1), ("_id", -1)], {}),
 }
 
 BY_READY = "ready_at"

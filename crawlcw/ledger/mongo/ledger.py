@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Self
 
 from crawlcw.ledger.mongo.claims import Claims
-from crawlcw.ledger.mongo.connection import connected, mapped
+from crawlcw.ledger.mongo.connection import connected
 from crawlcw.ledger.mongo.examination import Examination
 from crawlcw.ledger.mongo.failures import Failures
 from crawlcw.ledger.mongo.host_leases import HostLeases
@@ -13,8 +13,9 @@ from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.questions import Questions
-from crawlcw.ledger.mongo.schema import Schema, check_version
+from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, is_tracked
 from crawlcw.ledger.mongo.tasks import Tasks
+from crawlcw.ledger.mongo.tracked import Tracked
 from crawlcw.ledger.mongo.workers import Workers
 
 
@@ -28,10 +29,14 @@ class MongoLedger(
     HostLeases,
     Hosts,
     Workers,
+    Tracked,
     Examination,
     Schema,
 ):
-    """The tasks of one spider in a MongoDB database. Fulfils `Ledger`."""
+    """The tasks of one spider or use case in a MongoDB database.
+
+    Fulfils `Ledger`, and `TrackedLedger` where it is opened so.
+    """
 
     @classmethod
     async def open(
@@ -42,18 +47,24 @@ class MongoLedger(
         driver: str = "motor",
         claims: str = "each",
         clock: Callable[[], datetime] | None = None,
+        tracked: bool | None = None,
     ) -> Self:
-        """Connect to *url* and prepare the spider's collections.
+        """Connect to *url* and prepare the collections of a spider or a use case.
 
         The database is the URL's path, by default `crawlcw`; *driver* is
-        `motor` or `pymongo`, *claims* as for the constructor. Raises
-        `LedgerUnavailableError` where no server answers within 5 s, and
-        `LedgerConfigurationError` where one answers that will not do.
+        `motor` or `pymongo`, *claims* as for the constructor. *tracked* says
+        that it is a use case; None: whatever is written down there, and a spider
+        where nothing is. Raises `LedgerUnavailableError` where no server answers
+        within 5 s, and `LedgerConfigurationError` where one answers that will not do.
         """
         client, database = connected(url, driver)
-        ledger = cls(database, spider, claims=claims, clock=clock, client=client)
+        ledger = cls(
+            database, spider, claims=claims, clock=clock, client=client, tracked=bool(tracked)
+        )
         try:
             await ledger._check_server()
+            if tracked is None and (marker := await ledger._marker()) is not None:
+                ledger.tracked = is_tracked(marker)
             await ledger.prepare()
         except BaseException:
             await ledger.close()
@@ -68,6 +79,7 @@ class MongoLedger(
         *,
         driver: str = "motor",
         clock: Callable[[], datetime] | None = None,
+        tracked: bool | None = None,
     ) -> Self:
         """Connect to *url* to examine what is there; nothing is made.
 
@@ -75,13 +87,15 @@ class MongoLedger(
         indexes are no error: `health` tells of them.
         """
         client, database = connected(url, driver)
-        ledger = cls(database, spider, clock=clock, client=client)
+        ledger = cls(database, spider, clock=clock, client=client, tracked=bool(tracked))
         try:
             await ledger._check_server()
-            with mapped():
-                marker = await ledger._database["crawlcw.schema"].find_one({"_id": spider})
+            marker = await ledger._marker()
             if marker is not None:
                 check_version(marker, spider)
+                if tracked is None:
+                    ledger.tracked = is_tracked(marker)
+                check_kind(marker, spider, tracked=ledger.tracked)
         except BaseException:
             await ledger.close()
             raise

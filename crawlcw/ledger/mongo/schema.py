@@ -1,6 +1,7 @@
 """What must be there before a crawl: the server, the collections, their indexes."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pymongo
@@ -8,11 +9,21 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawlcw.errors import LedgerConfigurationError
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
-from crawlcw.ledger.mongo.indexes import HOST_INDEXES, INDEXES, WORKER_INDEXES, Indexes
+from crawlcw.ledger.mongo.indexes import (
+    HOST_INDEXES,
+    INDEXES,
+    OUTDATED,
+    WORKER_INDEXES,
+    Indexes,
+)
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.task import Status
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+#: What is brought up to date when it is opened; it has another index of the statuses.
+_UPGRADED_VERSION = 2
+#: An index of many million tasks takes longer than any other command may.
+_UPGRADED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
 #: The server itself refuses any other status.
 _VALIDATOR = {
@@ -26,7 +37,7 @@ class Schema(MongoStore):
     async def prepare(self) -> None:
         """Create the collection and its indexes where they are missing, and check what is there."""
         with mapped():
-            await self._check_schema()
+            version = await self._check_schema()
             try:
                 await self._database.create_collection(self._spider, validator=_VALIDATOR)
             except CollectionInvalid:
@@ -34,10 +45,26 @@ class Schema(MongoStore):
             except OperationFailure as error:
                 if error.code != 48:  # NamespaceExists: another process was faster
                     raise
-            for collection, indexes in self._indexes():
-                for name, (keys, partial) in indexes.items():
-                    await self._create_index(collection, name, keys, partial)
-                await self._check_indexes(collection, indexes)
+            with pymongo.timeout(_UPGRADED_WITHIN) if version < SCHEMA_VERSION else nullcontext():
+                await self._prepare_indexes()
+            if version < SCHEMA_VERSION:
+                await self._finish_upgrade()
+
+    async def _prepare_indexes(self) -> None:
+        for collection, indexes in self._indexes():
+            for name, (keys, partial) in indexes.items():
+                await self._create_index(collection, name, keys, partial)
+            await self._check_indexes(collection, indexes)
+
+    async def _finish_upgrade(self) -> None:
+        """Drop what is not used any more, and write the version down; any number may do so."""
+        try:
+            await self._tasks.drop_index(OUTDATED)
+        except OperationFailure as error:
+            if error.code != 27:  # IndexNotFound: another process was faster
+                raise
+        outdated = {"_id": self._spider, "version": _UPGRADED_VERSION}
+        await self._schema.update_one(outdated, {"$set": {"version": SCHEMA_VERSION}})
 
     def _indexes(self) -> list[tuple[Any, Indexes]]:
         return [
@@ -63,14 +90,23 @@ class Schema(MongoStore):
             if not is_as_designed(found.get(name, {}), design):
                 raise _wrong_index(collection.name, name)
 
-    async def _check_schema(self) -> None:
-        marker = await self._database["crawlcw.schema"].find_one_and_update(
-            {"_id": self._spider},
-            {"$setOnInsert": {"version": SCHEMA_VERSION}},
-            upsert=True,
-            return_document=True,
+    async def _check_schema(self) -> int:
+        """Write down what this is, unless something is; return of which version that is."""
+        new: dict[str, Any] = {"version": SCHEMA_VERSION}
+        if self.tracked:
+            new["tracked"] = True
+        marker = await self._schema.find_one_and_update(
+            {"_id": self._spider}, {"$setOnInsert": new}, upsert=True, return_document=True
         )
-        check_version(marker, self._spider)
+        check_version(marker, self._spider, upgrades=True)
+        check_kind(marker, self._spider, tracked=self.tracked)
+        version: int = marker["version"]
+        return version
+
+    async def _marker(self) -> Mapping[str, Any] | None:
+        with mapped():
+            marker: Mapping[str, Any] | None = await self._schema.find_one({"_id": self._spider})
+        return marker
 
     async def _check_server(self) -> None:
         # A retry inside the driver would double what it takes to say that nobody is there.
@@ -85,9 +121,33 @@ class Schema(MongoStore):
             )
 
 
-def check_version(marker: Mapping[str, Any], spider: str) -> None:
-    """Raise where the spider's collections are of another version."""
-    if marker["version"] != SCHEMA_VERSION:
+def is_tracked(marker: Mapping[str, Any]) -> bool:
+    """Say whether the collections are a use case's, and not a spider's."""
+    return bool(marker.get("tracked"))
+
+
+def check_kind(marker: Mapping[str, Any], name: str, *, tracked: bool) -> None:
+    """Raise where the collections are a spider's and not a use case's, or the reverse."""
+    if is_tracked(marker) is not tracked:
+        there, wanted = ("spider", "use case") if tracked else ("use case", "spider")
+        raise LedgerConfigurationError(
+            f"the ledger of {name} is that of a {there}: give the {wanted} another name, or use "
+            "another database"
+        )
+
+
+def check_version(marker: Mapping[str, Any], spider: str, *, upgrades: bool = False) -> None:
+    """Raise where the spider's collections are of another version.
+
+    *upgrades* says that a version which can be brought up to date will be.
+    """
+    if marker["version"] == _UPGRADED_VERSION:
+        if not upgrades:
+            raise LedgerConfigurationError(
+                f"the ledger of {spider} has schema version {_UPGRADED_VERSION}: bring it up to "
+                f"date by `crawlcw stats {spider}`"
+            )
+    elif marker["version"] != SCHEMA_VERSION:
         raise LedgerConfigurationError(
             f"the ledger of {spider} has schema version {marker['version']!r}, and this "
             f"crawlcw knows version {SCHEMA_VERSION}: use the crawlcw that wrote it, or "

@@ -19,6 +19,8 @@ _T = TypeVar("_T")
 _DURABLE = WriteConcern(w="majority", j=True)
 #: A claim that is lost in a failover is a repeated fetch; it needs no journal.
 _QUICK = WriteConcern(w=1)
+#: The collection that says of which kind and version the others are.
+SCHEMA = "crawlcw.schema"
 _LAST_ANSWER = 1.0
 _ITEM_BATCH = 200
 _RESUMES = 5
@@ -27,7 +29,7 @@ BATCH = 5_000
 
 
 class MongoStore:
-    """The collections of one spider in a MongoDB database."""
+    """The collections of one spider or use case in a MongoDB database."""
 
     def __init__(
         self,
@@ -37,11 +39,14 @@ class MongoStore:
         claims: str = "each",
         clock: Callable[[], datetime] | None = None,
         client: Any = None,
+        tracked: bool = False,
     ) -> None:
         """Take a database of any of the two clients; call `prepare` before use.
 
-        *claims* is `each` (a `find_one_and_update` for every task) or `batch`.
+        *claims* is `each` (a `find_one_and_update` for every task) or `batch`;
+        *tracked* says that the tasks are those of a use case.
         """
+        self.tracked = tracked
         self._database = database
         self._client = client
         self._spider = spider
@@ -52,6 +57,7 @@ class MongoStore:
         self._hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self._workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
         self._items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
+        self._schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self._clock = LedgerClock()
         self._now = clock or self._clock.now
         self._own_clock = clock is None

@@ -17,7 +17,9 @@ from crawlcw.ledger.protocol import Added
 from crawlcw.task import Record, Task
 
 #: What grows with a task's results; `page` leaves it out.
-_RESULTS = ("errors", "response", "items")
+_RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
+#: Of a tracked task, likewise, what it carries.
+_CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
 
 class Tasks(Items):
@@ -58,7 +60,7 @@ class Tasks(Items):
             due = {"host": {"$in": list(hosts)}, **due}
             hint = BY_HOST
         with mapped():
-            cursor = self._tasks.find(due, dict.fromkeys(_RESULTS, 0))
+            cursor = self._tasks.find(due, _RESULTS | _CARRIED if self.tracked else _RESULTS)
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(found) for found in await all_of(cursor, limit)]
 

@@ -5,7 +5,9 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.task import Lease, Status
-from crawlcw.transitions import Change
+from crawlcw.transitions import KEPT_TRACE, Change
+
+_MAY_BE_ABSENT = ("due", "reason", "context")
 
 
 def mine(lease: Lease) -> dict[str, Any]:
@@ -28,9 +30,9 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
 
 
 def update_of(change: Change) -> dict[str, Any]:
-    """Return what sets a task's fields: None means absent for `due` and `reason`."""
-    fields = documents.changed(change)
-    absent = {name: "" for name in ("due", "reason") if fields[name] is None}
+    """Return what sets a task's fields: None means absent for those of `_MAY_BE_ABSENT`."""
+    fields = documents.changed(change) | _progressed(change)
+    absent = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}
     for name in absent:
         del fields[name]
     update: dict[str, Any] = {"$set": fields}
@@ -39,7 +41,19 @@ def update_of(change: Change) -> dict[str, Any]:
     if change.error is not None:
         errors = [documents.error_document(change.error)]
         update["$push"] = {"errors": {"$each": errors, "$slice": -change.kept_errors}}
+    if change.trace is not None:
+        trace = [documents.trace_document(change.trace)]
+        pushed = update.setdefault("$push", {})
+        pushed["trace"] = {"$each": trace, "$slice": -KEPT_TRACE}
     return update
+
+
+def _progressed(change: Change) -> documents.Document:
+    """Return what a change of a tracked task sets besides, each stage's result by its own path."""
+    fields = documents.progressed(change)
+    results = fields.pop("results", {})
+    # The stages' names are identifiers, so no path leads anywhere else.
+    return fields | {f"results.{stage}": result for stage, result in results.items()}
 
 
 def setting(
