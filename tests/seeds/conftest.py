@@ -59,6 +59,8 @@ async def other(use_cases: UseCases, tracker: Tracker) -> Tracker:
 
 
 @pytest.fixture
-def journal(use_cases: UseCases, tracker: Tracker) -> Journal:
+def journal(use_cases: UseCases, tracker: Tracker) -> Iterator[Journal]:
     """Every write to the orders."""
-    return Journal(use_cases, tracker.use_case.name)
+    kept = Journal(use_cases, tracker.name)
+    yield kept
+    kept.close()

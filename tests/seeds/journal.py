@@ -47,29 +47,42 @@ class Journal:
                 f'BEGIN INSERT INTO "{name}.journal" VALUES ({new}); END'
             )
 
+    def close(self) -> None:
+        if self._use_cases.is_mongodb:
+            self._stream.close()
+            self._client.close()
+
     def writes(self) -> list[Write]:
-        """Return all writes so far, and end it."""
-        return self._of_mongodb() if self._use_cases.is_mongodb else self._of_sqlite()
+        """Return all writes so far; may be asked once."""
+        if self._use_cases.is_mongodb:
+            return self._of_mongodb()
+        # SQLite tells of statements, and one transaction may have two for a task.
+        latest: dict[bytes, Write] = {}
+        writes = []
+        for write in self._of_sqlite():
+            if latest.get(write.id) != write:
+                writes.append(write)
+            latest[write.id] = write
+        return writes
 
     def _of_mongodb(self) -> list[Write]:
         self._tasks.insert_one({"_id": _END, "status": 0})
         documents: dict[bytes, dict[str, Any]] = {}
         writes = []
-        with self._client, self._stream:
-            for event in self._stream:
-                task_id = bytes(event["documentKey"]["_id"])
-                if task_id == _END:
-                    break
-                if event["operationType"] == "delete":
-                    continue
-                if event["operationType"] == "insert":
-                    documents[task_id] = event["fullDocument"]
-                else:
-                    documents[task_id] |= event["updateDescription"]["updatedFields"]
-                found = {field: documents[task_id][field] for field in _FIELDS}
-                found["status"] = Status(found["status"])
-                writes.append(Write(id=task_id, **found))
-            self._tasks.delete_one({"_id": _END})
+        for event in self._stream:
+            task_id = bytes(event["documentKey"]["_id"])
+            if task_id == _END:
+                break
+            if event["operationType"] == "delete":
+                continue
+            if event["operationType"] == "insert":
+                documents[task_id] = event["fullDocument"]
+            else:
+                documents[task_id] |= event["updateDescription"]["updatedFields"]
+            found = {field: documents[task_id][field] for field in _FIELDS}
+            found["status"] = Status(found["status"])
+            writes.append(Write(id=task_id, **found))
+        self._tasks.delete_one({"_id": _END})
         return writes
 
     def _of_sqlite(self) -> list[Write]:

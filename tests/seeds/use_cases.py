@@ -51,9 +51,7 @@ class UseCases:
 
     async def _ledger(self, name: str, url: str) -> TrackedLedger:
         if self.is_mongodb:
-            return await MongoLedger.open(
-                url, name, claims="batch", clock=self.clock, tracked=True
-            )
+            return await MongoLedger.open(url, name, claims="batch", clock=self.clock, tracked=True)
         return await SqliteLedger.open(self.path, name, clock=self.clock, tracked=True)
 
     async def close(self) -> None:
