@@ -19,7 +19,7 @@ from crawlcw.committer import Committer
 from crawlcw.coordinator import Coordinator
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.durations import spoken
-from crawlcw.errors import FetchError, LedgerUnavailableError, SpiderError
+from crawlcw.errors import FetchError, LedgerUnavailableError, SpiderError, single_errors
 from crawlcw.fetcher import Done, Fetcher
 from crawlcw.frontier import Frontier
 from crawlcw.known import KnownTasks
@@ -150,7 +150,7 @@ class Crawl:
         try:
             with _spider_code("opened()"):
                 await self.spider.opened()
-            with _single_errors():
+            with single_errors():
                 reason, released = await self._crawl()
         finally:
             released += await self._leave()
@@ -297,16 +297,3 @@ def _spider_code(what: str) -> Iterator[None]:
         raise SpiderError(
             f"the spider's {what} raised {type(error).__name__}: {printable(error)}"
         ) from error
-
-
-@contextmanager
-def _single_errors() -> Iterator[None]:
-    """Raise the first error of a group of tasks by itself: the others followed from it."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        # With its own cause: the group has no more to tell.
-        raise error from error.__cause__

@@ -17,6 +17,7 @@ from crawlcw.invariants import ADVICE, Kind, Violation
 from crawlcw.ledger.examination import ExaminedLedger, Health
 from crawlcw.ledger.protocol import Worker
 from crawlcw.printable import printable
+from crawlcw.task import Aside
 from crawlcw.workers import is_dead, is_gone
 
 #: A crawl wakes hosts a moment after it has added their tasks.
@@ -25,6 +26,8 @@ SECOND_LOOK = timedelta(seconds=1)
 _SUSPECTS = 10_000
 #: The hosts of one look for tasks that nobody was told of.
 _HOSTS = 100
+#: Who sets a value aside writes it into its task right after.
+_REFERRED_WITHIN = timedelta(days=1)
 
 #: What `prepare` makes or switches.
 _PREPARED = (Kind.STORE_INCOMPLETE, Kind.NOT_WAL)
@@ -162,6 +165,7 @@ class _Examination:
         self._tasks: dict[str, tuple[Any, str | None]] = {}
         self._hosts: dict[str, tuple[Any, str | None]] = {}
         self._asleep: list[str] = []
+        self._asides: list[str] = []
         #: Workers that are not at work and hold leases.
         self._absent: set[str] = set()
 
@@ -171,11 +175,18 @@ class _Examination:
         await self._look_at_tasks()
         await self._look_at_hosts()
         await self._look_again()
+        if self._ledger.tracked:
+            # Stages are no hosts: there is none to be woken.
+            await self._look_at_asides()
+        else:
+            await self._look_for_hosts_asleep()
+        await self._look_at_workers()
+
+    async def _look_for_hosts_asleep(self) -> None:
         malformed = self._report.findings.get(Kind.MALFORMED)
         # A `due` that is no time has no place in an order.
         if malformed is None or malformed.mended == malformed.count:
             await self._look_for_sleepers()
-        await self._look_at_workers()
 
     async def _read_workers(self) -> None:
         self._at_work = {worker.name: worker for worker in await self._ledger.workers()}
@@ -197,7 +208,8 @@ class _Examination:
                 await self._look_again_if_many()
 
     def _of_task(self, found: Found) -> Iterator[Violation]:
-        return invariants.of_task(found, now=self._ledger.now(), **self._limits)
+        now, tracked = self._ledger.now(), self._ledger.tracked
+        return invariants.of_task(found, now=now, tracked=tracked, **self._limits)
 
     def _of_host(self, found: Found) -> Iterator[Violation]:
         return invariants.of_host(found, now=self._ledger.now())
@@ -234,7 +246,8 @@ class _Examination:
         where = _where(found)
         change = _merged(violations)
         mended = bool(self._repair and change) and await self._ledger.mend(found, change)
-        if mended and isinstance(due := change.get("due"), datetime):
+        due = change.get("due")
+        if mended and isinstance(due, datetime) and not self._ledger.tracked:
             await self._ledger.wake_hosts({found["host"]: due})
         for violation in violations:
             self._written.add(violation, where, mended=mended and violation.mend is not None)
@@ -293,6 +306,28 @@ class _Examination:
                 continue
             for violation in invariants.of_wake_up(host, due=due):
                 yield name, due, violation
+
+    async def _look_at_asides(self) -> None:
+        """Look for values that were set aside and that nothing refers to."""
+        async for found in self._ledger.unreferred_asides():
+            self._asides.append(found["_id"])
+            if len(self._asides) >= _SUSPECTS:
+                await self._look_at_asides_again()
+        await self._look_at_asides_again()
+
+    async def _look_at_asides_again(self) -> None:
+        suspects, self._asides = self._asides, []
+        if not suspects:
+            return
+        await anyio.sleep(self._second_look.total_seconds())
+        async for found in self._ledger.unreferred_asides(only=suspects):
+            identity, made = found["_id"], found["create_time"]
+            old = made <= self._ledger.now() - _REFERRED_WITHIN
+            if self._repair and old:
+                await self._ledger.drop_asides([Aside(id=identity, size=0)])
+            violation = Violation(kind=Kind.ASIDE_LEFT, detail=f"{identity} of {made}")
+            where = {"task": found["task_id"].hex()}
+            self._written.add(violation, where, mended=self._repair and old)
 
     async def _look_at_workers(self) -> None:
         first = self._dead()

@@ -21,6 +21,8 @@ Every error makes its own sentence. What came from a server is kept as it is
 here, and is cleaned where it is stored or shown.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 
@@ -212,3 +214,16 @@ class TaskIgnoredError(TaskMissedError):
     def __init__(self, key: str, *, reason: Reason | None) -> None:
         super().__init__(key, f"is ignored ({reason}): `retry` brings back what failed")
         self.reason = reason
+
+
+@contextmanager
+def single_errors() -> Iterator[None]:
+    """Raise the first error of a group of tasks by itself: the others followed from it."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        # With its own cause: the group has no more to tell.
+        raise error from error.__cause__

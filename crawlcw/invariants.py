@@ -18,12 +18,14 @@ from typing import Any
 
 from crawlcw import urls
 from crawlcw.errors import FAILURE_REASONS, FetchError, Reason
-from crawlcw.task import Status, task_id
+from crawlcw.task import Status, key_id, task_id
 
 #: Who lives renews a lease sooner; who is dead has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
 #: The token of a lease that was mended; no worker has such a name.
 _NOBODY = "doctor:0"
+#: So begins the name of a worker that asks for its share, and of no process.
+_ASKING = "@"
 _LARGEST_OFFSET = timedelta(seconds=1)
 
 
@@ -50,6 +52,11 @@ class Kind(StrEnum):
     ID_OF_OTHER_HOST = "id-of-other-host"
     HOST_OF_OTHER_URL = "host-of-other-url"
     ID_OF_OTHER_REQUEST = "id-of-other-request"
+    # Of a tracked task.
+    ID_OF_OTHER_KEY = "id-of-other-key"
+    HOST_OF_OTHER_STAGE = "host-of-other-stage"
+    ASIDE_LOST = "aside-lost"
+    ASIDE_LEFT = "aside-left"
     # Of a host.
     HOST_MALFORMED = "host-malformed"
     HOST_LEASE_ENDLESS = "host-lease-endless"
@@ -164,6 +171,23 @@ ADVICE: Mapping[Kind, Advice] = {
     Kind.ID_OF_OTHER_REQUEST: Advice(
         meaning="a task's id is not that of its URL, method and body alone",
         todo="nothing, where the spider yields requests with `dont_filter`: they have such ids",
+        note=True,
+    ),
+    Kind.ID_OF_OTHER_KEY: Advice(
+        meaning="a task's id is not that of its key: nobody who asks for the key would find it",
+        todo="find out who wrote it: the same key may be added a second time",
+    ),
+    Kind.HOST_OF_OTHER_STAGE: Advice(
+        meaning="a task's host is not its stage: workers on that stage would not find it",
+        todo="find out who wrote it: crawlcw sets both in one write",
+    ),
+    Kind.ASIDE_LOST: Advice(
+        meaning="a task refers to a value that was set aside and is not there",
+        todo="restore `<use case>.asides` from a backup, or let the task begin anew",
+    ),
+    Kind.ASIDE_LEFT: Advice(
+        meaning="a value was set aside, and no task refers to it",
+        todo="nothing: a worker died before it could; --repair deletes what is older than a day",
         note=True,
     ),
     Kind.HOST_MALFORMED: Advice(
@@ -304,13 +328,15 @@ def of_task(
     now: datetime,
     max_retry: int | None = None,
     max_lost: int | None = None,
+    tracked: bool = False,
 ) -> Iterator[Violation]:
-    """Yield what does not hold of a task.
+    """Yield what does not hold of a task, or of a *tracked* one.
 
     *found* are its fields as `ledger.documents` names them, and of its results
-    `items` (how many there are) and `items_lost` (which of them are not). The
-    limits are those the crawl ran with, where they are known: a ledger does not
-    record them, and a later crawl may have had others.
+    `items` (how many there are), `items_lost` (which of them are not) and
+    `asides_lost` (which values set aside are not there). The limits are those
+    the crawl ran with, where they are known: a ledger does not record them, and
+    a later crawl may have had others.
     """
     if set(found) <= {"_id", "items"}:
         yield Violation(kind=Kind.ITEM_WITHOUT_TASK, detail=f"items: {found.get('items')}")
@@ -329,7 +355,10 @@ def of_task(
     yield from _of_lease(found, status, now=now)
     yield from _of_counters(found, status, max_retry=max_retry, max_lost=max_lost)
     yield from _of_reason(found, status)
-    yield from _of_identity(found)
+    if tracked:
+        yield from _of_key(found)
+    else:
+        yield from _of_identity(found)
 
 
 def _misshapen(
@@ -448,6 +477,16 @@ def _of_identity(found: Mapping[str, Any]) -> Iterator[Violation]:
         yield Violation(kind=Kind.ID_OF_OTHER_REQUEST, detail=says)
 
 
+def _of_key(found: Mapping[str, Any]) -> Iterator[Violation]:
+    if key_id(found["url"]) != found["_id"]:
+        yield Violation(kind=Kind.ID_OF_OTHER_KEY, detail=f"id {found['_id'].hex()}")
+    if found["host"] != found["callback"]:
+        detail = f"host {found['host']}, stage {found['callback']}"
+        yield Violation(kind=Kind.HOST_OF_OTHER_STAGE, detail=detail)
+    if found.get("asides_lost"):
+        yield Violation(kind=Kind.ASIDE_LOST, detail=", ".join(map(str, found["asides_lost"])))
+
+
 def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield what does not hold of a host, its fields as `ledger.documents` names them."""
     malformed = [
@@ -515,10 +554,13 @@ def of_clock(offset: timedelta) -> Iterator[Violation]:
 def holder(found: Mapping[str, Any], *, now: datetime) -> str | None:
     """Return the worker whose live lease a task or a host shows, if there is one.
 
-    A lease that has run out is nobody's: whoever comes first takes it over.
+    A lease that has run out is nobody's: whoever comes first takes it over. A
+    worker that asks for its share is on no list, and is not meant here.
     """
     token = found.get("lock") if "status" in found else found.get("owner")
     ends = found.get("due") if "status" in found else found.get("ready_at")
     if not isinstance(token, str) or not isinstance(ends, datetime) or ends <= now:
+        return None
+    if token.startswith(_ASKING):
         return None
     return token.rpartition(":")[0] or None

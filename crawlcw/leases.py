@@ -34,6 +34,11 @@ class HeldLeases:
     def __contains__(self, task_id: bytes) -> bool:
         return task_id in self._held
 
+    def holds(self, lease: Lease) -> bool:
+        """Say whether *lease* itself is held, and not another one of its task."""
+        held = self._held.get(lease.task.id)
+        return held is not None and held.fence == lease.fence
+
     def add(self, leases: Iterable[Lease]) -> None:
         """Take charge of leases just claimed."""
         for lease in leases:

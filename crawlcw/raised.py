@@ -1,7 +1,6 @@
 """What an exception of the user's own code says, as it is kept in a task's errors."""
 
 import traceback
-from collections.abc import Collection
 
 
 def said(error: BaseException) -> str:
@@ -12,12 +11,12 @@ def said(error: BaseException) -> str:
         return type(error).__name__
 
 
-def shown(error: BaseException, *, own: Collection[str]) -> str:
+def shown(error: BaseException, *, own: tuple[str, ...]) -> str:
     """Return the traceback of *error* without our *own* first frames, which the user cannot change.
 
-    *own* are the names of the files whose frames are left out.
+    *own* are beginnings of the names of the files whose frames are left out.
     """
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename in own:
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
         frames = frames.tb_next
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))

@@ -152,8 +152,3 @@ def task_id(
         blake2b(location.host.encode(), digest_size=6).digest()
         + blake2b(rest, digest_size=10).digest()
     )
-
-
-def key_id(key: str) -> bytes:
-    """Return the 16 bytes that identify a tracked task within its use case."""
-    return blake2b(key.encode(), digest_size=16).digest()

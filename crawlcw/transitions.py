@@ -84,6 +84,7 @@ class Progress:
 
     worker: str  #: who held it, for the trace
     began: datetime
+    stage: str | None = None  #: which one it was, for the trace; None: the task's
     data: Mapping[str, Any] | Aside | None = None  #: None keeps what is there
     results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
 
@@ -285,7 +286,7 @@ def _trace(lease: Lease, progress: Progress | None, event: Event, *, now: dateti
         return None
     return Trace(
         fence=lease.fence,
-        stage=lease.task.callback,
+        stage=progress.stage or lease.task.callback,
         worker=progress.worker,
         began=progress.began,
         ended=now,

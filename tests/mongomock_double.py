@@ -147,7 +147,7 @@ class Collection:
         result: DeleteResult = await self._mocked.delete_many(where)
         return result
 
-    def watch(self, *_: Any, **__: Any) -> Any:
+    async def watch(self, *_: Any, **__: Any) -> Any:
         raise OperationFailure("The $changeStream stage is only supported on replica sets", 40573)
 
     async def count_documents(self, where: dict[str, Any], **_: Any) -> int:

@@ -619,7 +619,9 @@ async def test_a_damaged_file_is_found(embedded: OnSqlite):
     await embedded.ledger.close()
     embedded.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with sqlite3.connect(embedded.path) as db:
-        root = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'books.status'")
+        root = db.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'books.status_update_time'"
+        )
         page, size = root.fetchone()[0], db.execute("PRAGMA page_size").fetchone()[0]
     db.close()
     with embedded.path.open("r+b") as file:

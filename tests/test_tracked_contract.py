@@ -1,16 +1,20 @@
 """What `TrackedLedger` promises, asked of every store."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from crawlcw.errors import LedgerConfigurationError, Reason
+from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import Chosen, Place, Selection
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.retry import RetryPolicy
@@ -315,3 +319,284 @@ async def test_settings_are_written_down_one_by_one(store: Ledgers):
     assert await ledger.policy() == expected
     again: Any = await store.open()
     assert await again.policy() == expected
+
+
+# --- values that are set aside
+
+
+async def test_a_large_value_is_kept_beside_its_task(ledger: TrackedLedger):
+    task = make()
+    await ledger.add([task])
+    lease = await claimed_one(ledger)
+    large = {"$body": b"x" * (20 << 20), "when": START, "": [{"a.b": "\u20ac"}]}
+    context = await ledger.set_aside(task.id, large)
+    result = await ledger.set_aside(task.id, ["small"])
+
+    await commit(
+        ledger,
+        lease,
+        Advanced(stage="cut", context=context, progress=progress(results={"scan": result})),
+    )
+
+    (found,) = await ledger.page(limit=9)
+    assert found.context == context
+    assert context.size > 20 << 20
+    lease = await claimed_one(ledger)
+    assert lease.task.carried is not None
+    assert lease.task.carried.results == {"scan": result}
+    assert await ledger.read_aside(context) == large
+    assert await ledger.read_aside(result) == ["small"]
+    await ledger.drop_asides([context])
+    await ledger.drop_asides([context])
+    with pytest.raises(LedgerError):
+        await ledger.read_aside(context)
+    assert await ledger.read_aside(result) == ["small"]
+
+
+# --- questions
+
+
+@pytest.fixture
+async def crowd(ledger: TrackedLedger) -> list[Task]:
+    """Tasks of all statuses, many of one time, in the order in which `find` returns them."""
+    chance = Random(7)
+    statuses = (Status.TODO, Status.FAILED, Status.FINISHED, Status.IGNORED)
+    tasks = []
+    for n in range(120):
+        status = chance.choice(statuses)
+        tasks.append(
+            make(
+                n,
+                stage=chance.choice(("scan", "cut")),
+                status=status,
+                due=None if status in (Status.FINISHED, Status.IGNORED) else START,
+                update_time=START + timedelta(seconds=chance.randrange(8)),
+            )
+        )
+    await ledger.add(tasks)
+    return sorted(tasks, key=lambda task: (task.update_time, task.id), reverse=True)
+
+
+async def found(ledger: TrackedLedger, chosen: Chosen, *, limit: int) -> list[bytes]:
+    """Read page after page what is chosen."""
+    ids: list[bytes] = []
+    after: Place | None = None
+    while page := await ledger.find(chosen, limit=limit, after=after):
+        assert len(page) <= limit
+        ids += [record.task.id for record in page]
+        after = Place(update_time=page[-1].task.update_time, id=page[-1].task.id)
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("chosen", "holds"),
+    [
+        (Chosen(), lambda task: True),
+        (Chosen(statuses=[Status.FAILED]), lambda task: task.status is Status.FAILED),
+        (
+            Chosen(statuses=(Status.TODO, Status.FINISHED), host="cut"),
+            lambda task: task.status in (Status.TODO, Status.FINISHED) and task.host == "cut",
+        ),
+        (
+            Chosen(since=START + timedelta(seconds=2), until=START + timedelta(seconds=5)),
+            lambda task: 2 <= (task.update_time - START).total_seconds() < 5,
+        ),
+        (
+            Chosen(ids=[n.to_bytes(16, "big") for n in range(0, 200, 3)], statuses=[Status.TODO]),
+            lambda task: int.from_bytes(task.id) % 3 == 0 and task.status is Status.TODO,
+        ),
+        (Chosen(statuses=()), lambda task: False),
+    ],
+    ids=["all", "failed", "of-a-stage", "of-a-time", "of-ids", "none"],
+)
+async def test_pages_follow_each_other_in_one_order_over_all_statuses(
+    ledger: TrackedLedger, crowd: list[Task], chosen: Chosen, holds: Callable[[Task], bool]
+):
+    expected = [task.id for task in crowd if holds(task)]
+
+    assert await found(ledger, chosen, limit=7) == expected
+    assert await found(ledger, chosen, limit=1_000) == expected
+    assert await ledger.find(chosen, limit=0) == []
+
+
+async def test_what_is_found_is_whole_but_for_its_items(ledger: TrackedLedger):
+    one, other = make(1), make(2)
+    await ledger.add([one, other])
+    leases = {lease.task.url: lease for lease in await claimed(ledger)}
+    failed = Failed(reason=Reason.TASK_ERROR, message="no", progress=progress())
+    await commit(ledger, leases["order-1"], failed)
+    done = Succeeded(items=({"n": 1},), progress=progress(data=HOSTILE, results={"scan": 1}))
+    await commit(ledger, leases["order-2"], done)
+
+    first = await ledger.find(Chosen(reason=Reason.TASK_ERROR), limit=9)
+    both = await ledger.find(Chosen(), limit=9)
+
+    assert first == [await ledger.get(one.id)]
+    assert first[0].errors[0].message == "no"
+    assert first[0].trace[0].event == "fail"
+    whole = await ledger.get(other.id)
+    assert whole is not None
+    assert whole.items == ({"n": 1},)
+    assert both == [replace(whole, items=()), *first]
+
+
+# --- changes of many
+
+
+#: One task of each status, the second of them held by a live lease.
+TODO, HELD, FAILED, FINISHED, IGNORED = range(5)
+
+
+@pytest.fixture
+async def various(ledger: TrackedLedger, clock: FakeClock) -> list[Task]:
+    tasks = [make(n, carried=Carried(data={"n": n}, results={"scan": n})) for n in range(5)]
+    await ledger.add(tasks)
+    page = await ledger.page(limit=9)
+    claiming = [task for task in page if task.id != tasks[TODO].id]
+    leases = await ledger.claim(claiming, worker="w", lease=LEASE, max_lost=3)
+    of = {lease.task.id: lease for lease in leases.leases}
+    failed = Failed(reason=Reason.TASK_ERROR, progress=progress())
+    await commit(ledger, of[tasks[FAILED].id], failed)
+    await commit(ledger, of[tasks[FINISHED].id], Succeeded(progress=progress()))
+    await commit(ledger, of[tasks[IGNORED].id], replace(failed, last=True))
+    clock.advance(seconds=1)
+    return [await task_of(ledger, task) for task in tasks]
+
+
+async def changed(ledger: TrackedLedger, before: list[Task]) -> dict[int, Task]:
+    """Return what has changed of the tasks, as it is now."""
+    now = [await task_of(ledger, task) for task in before]
+    return {n: after for n, after in enumerate(now) if after != before[n]}
+
+
+async def test_what_is_withdrawn_is_ignored_where_nobody_works_on_it(
+    ledger: TrackedLedger, various: list[Task], clock: FakeClock
+):
+    assert await ledger.withdraw(Chosen(host="other"), reason=Reason.WITHDRAWN) == 0
+    assert await ledger.withdraw(Chosen(), reason=Reason.WITHDRAWN) == 2
+
+    after = await changed(ledger, various)
+    assert list(after) == [TODO, FAILED]
+    for task in after.values():
+        assert (task.status, task.reason) == (Status.IGNORED, Reason.WITHDRAWN)
+        assert (task.due, task.update_time) == (None, clock.time)
+    assert await ledger.withdraw(Chosen(), reason=Reason.WITHDRAWN) == 0
+    assert await ledger.retry_failed(Selection(reason=Reason.WITHDRAWN)) == 0
+
+
+async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
+    ledger: TrackedLedger, various: list[Task], clock: FakeClock
+):
+    chosen = Chosen(until=clock.time)
+
+    assert await ledger.reopen(chosen) == 4
+    assert await ledger.reopen(chosen) == 0
+
+    after = await changed(ledger, various)
+    assert sorted(after) == [TODO, FAILED, FINISHED, IGNORED]
+    for n, task in after.items():
+        assert (task.status, task.due, task.update_time) == (Status.TODO, clock.time, clock.time)
+        assert (task.retry, task.lost, task.reason) == (0, 0, None)
+        assert (task.callback, task.host, task.carried) == ("scan", "scan", various[n].carried)
+    assert len(await claimed(ledger)) == 4
+
+
+async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
+    ledger: TrackedLedger, various: list[Task]
+):
+    finished = Chosen(statuses=[Status.FINISHED])
+
+    assert await ledger.reopen(finished, stage="second", anew=True) == 1
+
+    after = await changed(ledger, various)
+    assert list(after) == [FINISHED]
+    assert (after[FINISHED].callback, after[FINISHED].host) == ("second", "second")
+    assert after[FINISHED].carried == Carried(data={"n": FINISHED})
+    page = await ledger.page(limit=9, hosts=["second"])
+    assert [task.url for task in page] == ["order-3"]
+
+
+async def test_a_task_that_was_read_before_it_was_reopened_is_not_claimed(ledger: TrackedLedger):
+    await ledger.add([make()])
+    page = await ledger.page(limit=1)
+    assert await ledger.reopen(Chosen(), stage="second") == 1
+
+    claimed = await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+
+    assert (claimed.leases, claimed.missed) == ((), 1)
+    assert (await claimed_one(ledger)).task.callback == "second"
+
+
+async def test_what_is_chosen_by_ids_and_time_is_changed_and_nothing_else(
+    ledger: TrackedLedger, various: list[Task], clock: FakeClock
+):
+    ids = [various[n].id for n in (TODO, HELD, FINISHED)] + [b"x" * 16]
+
+    assert await ledger.reopen(Chosen(ids=ids, until=START)) == 0
+    assert await ledger.reopen(Chosen(ids=ids, since=clock.time)) == 0
+    assert await ledger.reopen(Chosen(ids=ids, statuses=[Status.FINISHED, Status.PROCESSING])) == 1
+    assert await ledger.withdraw(Chosen(ids=ids[:2]), reason=Reason.UNWANTED) == 1
+    assert list(await changed(ledger, various)) == [TODO, FINISHED]
+
+
+async def test_failures_are_retried_by_their_ids(ledger: TrackedLedger, various: list[Task]):
+    ids = [various[n].id for n in (TODO, HELD, FAILED, FINISHED)]
+
+    assert await ledger.retry_failed(Selection(ids=ids), dry_run=True) == 1
+    assert await ledger.retry_failed(Selection(ids=ids)) == 1
+    assert await ledger.retry_failed(Selection(ids=())) == 0
+    assert list(await changed(ledger, various)) == [FAILED]
+
+
+async def test_tasks_that_wait_get_another_priority(ledger: TrackedLedger, various: list[Task]):
+    priorities = {task.id: n + 1 for n, task in enumerate(various)} | {b"x" * 16: 9}
+
+    assert await ledger.prioritise(priorities) == 2
+    assert await ledger.prioritise(priorities) == 0
+
+    after = await changed(ledger, various)
+    assert {n: task.priority for n, task in after.items()} == {TODO: 1, FAILED: 3}
+    assert {n: replace(task, priority=0) for n, task in after.items()} == {
+        n: various[n] for n in (TODO, FAILED)
+    }
+
+
+async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
+    ledger: TrackedLedger, various: list[Task]
+):
+    asides = {n: await ledger.set_aside(various[n].id, n) for n in (HELD, FINISHED)}
+    (lease,) = await ledger.held("w")
+
+    assert await ledger.purge(Chosen(statuses=[Status.FINISHED, Status.IGNORED])) == 2
+
+    assert [await ledger.get(various[n].id) for n in (FINISHED, IGNORED)] == [None, None]
+    assert await changed(ledger, various[:FINISHED]) == {}
+    with pytest.raises(LedgerError):
+        await ledger.read_aside(asides[FINISHED])
+    assert await ledger.read_aside(asides[HELD]) == HELD
+    assert await ledger.purge(Chosen()) == 3
+    with pytest.raises(LedgerError):
+        await ledger.read_aside(asides[HELD])
+    assert (await ledger.counts()).total == 0
+    late = await ledger.commit([settled(ledger, lease, Succeeded(progress=progress()))])
+    assert late.lost == (lease,)
+
+
+async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: TrackedLedger):
+    large = {"large": "x" * (2 << 20)}
+    for _ in range(2):
+        await ledger.add([make()])
+        lease = await claimed_one(ledger)
+        await commit(ledger, lease, Succeeded(items=(large, {"n": 1}), progress=progress()))
+        assert [row.item async for row in ledger.items()] == [large, {"n": 1}]
+
+        assert await ledger.purge(Chosen()) == 1
+        assert [row.item async for row in ledger.items()] == []
+
+
+# --- being told
+
+
+async def test_a_first_notice_comes_at_once(ledger: TrackedLedger):
+    async with aclosing(ledger.changes()) as notices:
+        await asyncio.wait_for(anext(notices), 20)

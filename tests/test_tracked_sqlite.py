@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
@@ -232,8 +233,29 @@ async def test_a_value_that_no_row_holds_is_refused(
         await orders.set_aside(key_id("one"), "x" * 1001)
 
 
-async def test_changes_tell_once_and_end(orders: SqliteLedger):
-    assert [each async for each in orders.changes()] == [None]
+async def test_changes_tell_of_what_others_write(
+    orders: SqliteLedger, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    looks = 0
+
+    async def look_again(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await orders.add([order("mine")])
+        if looks == 4:
+            await other.add([order("another's")])
+
+    monkeypatch.setattr(anyio, "sleep", look_again)
+    other = await SqliteLedger.open(path, "orders", tracked=True)
+    told: list[int] = []
+    async for _ in orders.changes():
+        told.append(looks)
+        if len(told) == 2:
+            break
+    await other.close()
+
+    assert told == [0, 4]
 
 
 # --- what is chosen

@@ -45,7 +45,7 @@ async def crawl(
     stopped at once.
     """
     async with open_crawl(spider, ledger=ledger_url, settings=settings) as running:
-        with signals.stopping(running):
+        with signals.stopping(running, grace=settings.grace):
             async with watched(running, output):
                 report = await running.run()
         at_once = report.finish_reason == "stopped-at-once"

@@ -54,9 +54,9 @@ def find(text: str) -> type[Spider]:
     """
     place, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
     if place.endswith(".py") or "/" in place or Path(place).is_file():
-        return _in_module(_load_file(Path(place)), class_name, place)
+        return _in_module(load_file(Path(place)), class_name, place)
     if colon:
-        return _in_module(_load_module(place), class_name, place)
+        return _in_module(load_module(place), class_name, place)
     if is_name(text):
         return _by_name(text)
     raise SpiderError(
@@ -76,7 +76,7 @@ def listed(folder: Path = FOLDER) -> Iterator[Listed | Broken]:
         if path.name.startswith("_"):
             continue
         try:
-            kinds = _spiders(_load_file(path))
+            kinds = _spiders(load_file(path))
         except SpiderError as error:
             yield Broken(path=path, error=error)
         else:
@@ -178,7 +178,8 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
     ]
 
 
-def _load_file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
+    """Return the module in the file at *path*; raises `SpiderError`."""
     if not path.is_file():
         what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
         other = path.with_name(path.name + ".py")
@@ -201,7 +202,8 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _load_module(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
+    """Return the module of that name; raises `SpiderError`."""
     _allow_imports_from(Path.cwd())
     try:
         return importlib.import_module(name)

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 _COMMANDS = (
     "demo",
     "run",
+    "add",
+    "work",
     "stats",
     "hosts",
     "export",

@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do to a crawl: stop, then stop at once, then exit."""
+"""What SIGINT and SIGTERM do to a crawl or a worker: stop, then stop at once, then exit."""
 
 import asyncio
 import logging
@@ -6,19 +6,17 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Protocol
 
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.durations import spoken
-from crawlcw.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
 class Stoppable(Protocol):
-    """A crawl by this process, or by the workers it supervises."""
-
-    settings: Settings
+    """A crawl or other work by this process, or by the workers it supervises."""
 
     def stop(self) -> None:
         """End soon: finish within the grace what is under way, and release the rest."""
@@ -28,15 +26,17 @@ class Stoppable(Protocol):
 
 
 @contextmanager
-def stopping(crawl: Stoppable, *, kill: Callable[[], None] = lambda: None) -> Iterator[None]:
+def stopping(
+    crawl: Stoppable, *, grace: timedelta, kill: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Let signals end *crawl* within the block: the first softly, the second at once.
 
     At the third the process exits, whatever it is doing; *kill* is called
-    before.
+    before. *grace* is how long the first one leaves it.
     """
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
-    stop = _Stop(crawl, kill)
+    stop = _Stop(crawl, grace, kill)
     for each in signals:
         loop.add_signal_handler(each, stop, each)
     try:
@@ -49,8 +49,9 @@ def stopping(crawl: Stoppable, *, kill: Callable[[], None] = lambda: None) -> It
 class _Stop:
     """Counts the signals; each does more than the one before."""
 
-    def __init__(self, crawl: Stoppable, kill: Callable[[], None]) -> None:
+    def __init__(self, crawl: Stoppable, grace: timedelta, kill: Callable[[], None]) -> None:
         self._crawl = crawl
+        self._grace = grace
         self._kill = kill
         self._received = 0
 
@@ -62,7 +63,7 @@ class _Stop:
                 "%s: claiming nothing more; what is under way gets %s to finish, the rest is "
                 "released; once more to stop at once",
                 received.name,
-                spoken(self._crawl.settings.grace),
+                spoken(self._grace),
                 extra={"event": "stop"},
             )
             self._crawl.stop()

@@ -66,7 +66,7 @@ async def crawl(
     ledger = await open_ledger(ledger_url, spider.name, settings=settings)
     try:
         supervisor = Supervisor(spider, ledger, settings, processes=processes)
-        with signals.stopping(supervisor, kill=supervisor.kill):
+        with signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill):
             async with watched(supervisor, output):
                 code = await supervisor.run()
                 report = await supervisor.report()

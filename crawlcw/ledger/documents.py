@@ -160,6 +160,14 @@ def value(found: Any) -> Any:
     return unescaped(found)
 
 
+def asides(found: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the values that are kept beside a document and that it refers to."""
+    results = found.get("results")
+    results = results.values() if isinstance(results, Mapping) else ()
+    parts = (found.get("context"), found.get("data"), *results)
+    return [part[_ASIDE] for part in parts if isinstance(part, Mapping) and _ASIDE in part]
+
+
 def results_document(results: Mapping[str, Any]) -> Document:
     """Return the results of stages, whose names need no escaping."""
     return {stage: value_document(result) for stage, result in results.items()}

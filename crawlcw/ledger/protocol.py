@@ -141,6 +141,8 @@ class ItemRow:
 class Ledger(Protocol):
     """The tasks of one spider, durable and shared."""
 
+    tracked: bool  #: whether they are a use case's instead, see `TrackedLedger`
+
     def now(self) -> datetime:
         """Return the ledger's time, aware, in UTC, in milliseconds.
 

@@ -14,6 +14,7 @@ from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import UseCase
 from crawlcw.tracking.views import Page, TrackedTask
+from crawlcw.tracking.worker import Worker, WorkReport
 
 __all__ = [
     "Execution",
@@ -25,4 +26,6 @@ __all__ = [
     "TrackedTask",
     "Tracker",
     "UseCase",
+    "WorkReport",
+    "Worker",
 ]

@@ -5,10 +5,13 @@ block around it does for those that do not. What is done to `data` is kept only
 by `checkpoint` and by a good end.
 """
 
-import logging
+import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+
+import anyio
 
 from crawlcw import values
 from crawlcw.errors import LeaseLostError, Reason, UsageError
@@ -19,8 +22,6 @@ from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.use_case import UseCase
 from crawlcw.transitions import Advanced, Failed, Outcome, Progress, Succeeded
-
-logger = logging.getLogger(__name__)
 
 
 class Execution:
@@ -58,7 +59,7 @@ class Execution:
     @property
     def stage(self) -> str:
         """The stage that is to be done."""
-        return self.lease.task.callback
+        return self._use_case.named(self.lease.task.callback)
 
     @property
     def attempt(self) -> int:
@@ -163,10 +164,16 @@ class Execution:
         if self.result is not None:
             results[self.stage] = await self._stowed(values.clean(self.result))
         data = await self._stowed(keys.data(self.data))
-        return Progress(worker=self._session.worker, began=self._began, data=data, results=results)
+        return Progress(
+            stage=self.stage,
+            worker=self._session.worker,
+            began=self._began,
+            data=data,
+            results=results,
+        )
 
     def _trace(self) -> Progress:
-        return Progress(worker=self._session.worker, began=self._began)
+        return Progress(stage=self.stage, worker=self._session.worker, began=self._began)
 
     async def _stowed(self, value: Any) -> Any:
         limit = self._session.policy.inline_limit
@@ -178,4 +185,8 @@ class Execution:
 
 
 #: What is between the user's code and the block around it.
-_OUR_FRAMES = (__file__,)
+_OUR_FRAMES = (
+    str(Path(__file__).parent),
+    str(Path(anyio.__file__).parent),
+    contextlib.__file__,
+)

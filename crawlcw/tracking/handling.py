@@ -5,8 +5,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import anyio
-from anyio import CapacityLimiter, to_process, to_thread
+from anyio import CapacityLimiter, to_thread
 
+from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.use_case import Handler, Runs
@@ -38,12 +39,11 @@ async def handle(
                 limiter=threads,
             )
         case Runs.PROCESS:
-            result = await to_process.run_sync(
+            result = await in_process.run(
                 handler.function,
                 execution.key,
                 execution.data,
                 execution.context,
-                cancellable=True,
                 limiter=processes,
             )
     if result is not None and not execution.ended:

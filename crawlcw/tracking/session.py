@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 _LARGEST_GROUP = 200
 _GROUPS_AT_ONCE = 3
 #: Seconds between two looks at the use case's settings.
-_POLICY_CHECK = 15.0
+_POLICY_CHECK = 30.0
 #: Seconds that the end of a session waits for a ledger that is away.
 _LAST_PATIENCE = timedelta(seconds=5)
 
@@ -122,12 +122,14 @@ class Session:
         with suppress(asyncio.CancelledError, Exception):
             await self._upkeep
         self._upkeep = None
+        self._broken = self._broken or LedgerError("the tracker was closed")
         left = self.held.all()
-        self.held.lose([lease.task.id for lease in left])
         # What cannot be said now the next process on this machine finds out.
         with suppress(LedgerUnavailableError):
             await self.patience.insist(lambda: self.ledger.release(left))
             await self.patience.insist(lambda: self.ledger.leave(self.worker))
+        # Last: whoever closes it may be one of those that are stopped by this.
+        self.held.lose([lease.task.id for lease in left])
 
     async def refresh(self) -> None:
         """Follow the settings that the ledger has now; raises `LedgerUnavailableError`."""
@@ -139,7 +141,7 @@ class Session:
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise LedgerError(f"the session has ended: {self._broken}") from self._broken
+            raise self._broken
 
     async def _begin(self) -> None:
         """Join the workers and begin the upkeep, where that has not happened yet."""

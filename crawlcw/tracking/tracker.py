@@ -208,11 +208,13 @@ class Tracker(Questions, Changes):
                 held.working(lease, scope)
                 execution = await self._execution(lease)
                 yield execution
+                if not execution.ended:
+                    await execution.finish()
         except Exception as error:
-            if execution is not None and not execution.ended:
-                await execution.fail(error)
-            elif execution is None:
+            if execution is None:
                 await self.session.release([lease])
+            elif not execution.ended:
+                await execution.fail(error)
             raise
         except BaseException:
             if execution is None or not execution.ended:
@@ -223,9 +225,6 @@ class Tracker(Questions, Changes):
             held.idle(lease)
         if scope.cancelled_caught:
             raise LeaseLostError(f"somebody else holds task {lease.task.url!r} now")
-        assert execution is not None
-        if not execution.ended:
-            await execution.finish()
 
     async def _execution(self, lease: Lease) -> Execution:
         carried = lease.task.carried or Carried()

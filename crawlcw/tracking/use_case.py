@@ -11,7 +11,8 @@ from crawlcw.tracking import keys
 from crawlcw.tracking.policy import checked
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_ONLY_STAGE = "todo"
+#: The stage of what was added without one: whatever comes first.
+NO_STAGE = "todo"
 
 
 class Runs(StrEnum):
@@ -50,7 +51,16 @@ class UseCase:
         """The stage of a new task."""
         if self.chain:
             return self.chain[0]
-        return next(iter(self.handlers), _ONLY_STAGE)
+        return next(iter(self.handlers), NO_STAGE)
+
+    def named(self, stage: str) -> str:
+        """Return the stage that a task in *stage* is in: one without is in the first."""
+        return self.first if stage == NO_STAGE else stage
+
+    def handled(self) -> tuple[str, ...]:
+        """Return the stages that tasks may be in for which there is a handler."""
+        without = (NO_STAGE,) if self.first in self.handlers else ()
+        return tuple(dict.fromkeys((*self.handlers, *without)))
 
     def after(self, stage: str) -> str | None:
         """Return the stage that follows in the chain, if any."""

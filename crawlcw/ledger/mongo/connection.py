@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pymongo import WriteConcern
+from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
@@ -57,6 +59,18 @@ def _client(url: str, driver: str) -> Any:
     given = url.partition("?")[2].lower()
     options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in given}
     return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
+
+
+def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
+    """Return the GridFS bucket of a database of any of the two clients."""
+    # As above; GridFS is for large values only.
+    from gridfs.asynchronous import AsyncGridFSBucket
+
+    if isinstance(database, AsyncDatabase):
+        return AsyncGridFSBucket(database, name, write_concern=write_concern)
+    from motor.motor_asyncio import AsyncIOMotorGridFSBucket
+
+    return AsyncIOMotorGridFSBucket(database, name, write_concern=write_concern)
 
 
 @contextmanager

@@ -41,6 +41,34 @@ _EXAMINED: Mapping[str, Any] = {
         ]
     },
 }
+#: Of tracked tasks, the ids of the values set aside that they refer to: no other
+#: key begins like this.
+_ASIDES: Mapping[str, Any] = {
+    "asides": {
+        "$filter": {
+            "input": {
+                "$concatArrays": [
+                    ["$context.%aside", "$data.%aside"],
+                    {
+                        "$map": {
+                            "input": {
+                                "$objectToArray": {
+                                    "$cond": [
+                                        {"$eq": [{"$type": "$results"}, "object"]},
+                                        "$results",
+                                        {"$literal": {}},
+                                    ]
+                                }
+                            },
+                            "in": "$$this.v.%aside",
+                        }
+                    },
+                ]
+            },
+            "cond": {"$eq": [{"$type": "$$this"}, "string"]},
+        }
+    },
+}
 
 
 class Examination(Schema):
@@ -97,22 +125,55 @@ class Examination(Schema):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Stream the tasks, their results left with the server."""
         chosen = _of_ids(only)
-        stream = self._stream(self._tasks, chosen, _EXAMINED, self._with_items_lost)
+        fields = {**_EXAMINED, **_ASIDES} if self.tracked else _EXAMINED
+        stream = self._stream(self._tasks, chosen, fields, self._with_what_is_lost)
         async with aclosing(stream):
             async for found in stream:
                 yield found
 
-    async def _with_items_lost(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Add which of the task's large items are not where they were set aside."""
-        aside = found.get("items_aside")
-        if not aside:
-            return [found]
+    async def _with_what_is_lost(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Add what of the task's large items and values is not where it was set aside."""
+        lost: dict[str, Any] = {}
+        if found.get("items_aside"):
+            lost["items_lost"] = await self._items_lost(found)
+        if found.get("asides"):
+            lost["asides_lost"] = await self._asides_lost(found["asides"])
+        return [{**found, **lost}]
+
+    async def _items_lost(self, found: Mapping[str, Any]) -> list[int]:
+        aside = found["items_aside"]
         places = [
             {"task": found["_id"], "fence": found.get("settled"), "n": number} for number in aside
         ]
         cursor = self._items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
         there = {each["_id"]["n"] for each in await all_of(cursor, len(places))}
-        return [{**found, "items_lost": [number for number in aside if number not in there]}]
+        return [number for number in aside if number not in there]
+
+    async def _asides_lost(self, wanted: Sequence[str]) -> list[str]:
+        cursor = self._aside_files().find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint("_id_")
+        there = {each["_id"] for each in await all_of(cursor, len(wanted))}
+        return [each for each in wanted if each not in there]
+
+    def _aside_files(self) -> Any:
+        return self._database.get_collection(f"{self._spider}.asides.files")
+
+    async def unreferred_asides(
+        self, *, only: Collection[str] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Stream the files of values that were set aside, and look at the task of each."""
+        fields = {"metadata": 1, "uploadDate": 1}
+        stream = self._stream(self._aside_files(), _of_ids(only), fields, self._if_unreferred)
+        async with aclosing(stream):
+            async for found in stream:
+                yield found
+
+    async def _if_unreferred(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        identity = bytes(found["metadata"]["task"])
+        with mapped():
+            task = await self._tasks.find_one({"_id": identity}, _ASIDES, hint="_id_")
+        if task is not None and found["_id"] in task["asides"]:
+            return []
+        return [{"_id": found["_id"], "task_id": identity, "create_time": found["uploadDate"]}]
 
     async def examine_hosts(
         self, *, only: Collection[str] | None = None

@@ -24,7 +24,9 @@ class Failures(Hosts):
         total = 0
         for chosen in _failures(selection, until=now):
             with mapped():
-                if dry_run:
+                if selection.ids is not None:
+                    total += await self._reset_among(list(selection.ids), chosen, now, dry_run)
+                elif dry_run:
                     total += await self._tasks.count_documents(chosen, hint=BY_STATUS)
                 else:
                     total += await self._reset(chosen, now)
@@ -32,17 +34,21 @@ class Failures(Hosts):
             await self.wake_all_hosts()
         return total
 
+    async def _reset_among(
+        self, ids: list[bytes], chosen: dict[str, Any], now: datetime, dry_run: bool
+    ) -> int:
+        total = 0
+        for start in range(0, len(ids), _RESETS_AT_ONCE):
+            some = {**chosen, "_id": {"$in": ids[start : start + _RESETS_AT_ONCE]}}
+            if dry_run:
+                total += await self._tasks.count_documents(some, hint="_id_")
+            else:
+                result = await self._durable.update_many(some, _reset(now), hint="_id_")
+                total += result.modified_count
+        return total
+
     async def _reset(self, chosen: dict[str, Any], now: datetime) -> int:
-        reset = {
-            "$set": {
-                "status": int(Status.TODO),
-                "retry": 0,
-                "lost": 0,
-                "due": now,
-                "update_time": now,
-            },
-            "$unset": {"reason": ""},
-        }
+        reset = _reset(now)
         total = 0
         while True:
             cursor = self._tasks.find(chosen, {"_id": 1}).hint(BY_STATUS)
@@ -54,6 +60,11 @@ class Failures(Hosts):
                 {"_id": {"$in": ids}, **chosen}, reset, hint="_id_"
             )
             total += result.modified_count
+
+
+def _reset(now: datetime) -> dict[str, Any]:
+    fields = {"status": int(Status.TODO), "retry": 0, "lost": 0, "due": now, "update_time": now}
+    return {"$set": fields, "$unset": {"reason": ""}}
 
 
 def _failures(selection: Selection, *, until: datetime) -> Iterator[dict[str, Any]]:

@@ -33,6 +33,10 @@ HOST_INDEXES: Indexes = {
     BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
 }
 
+BY_TASK = "task"
+ITEM_INDEXES: Indexes = {BY_TASK: ([("_id.task", 1)], {})}
+ASIDE_INDEXES: Indexes = {BY_TASK: ([("metadata.task", 1)], {})}
+
 BY_LEFT = "left"
 WORKER_INDEXES: Indexes = {
     BY_LEFT: ([("left", 1), ("_id", 1)], {}),

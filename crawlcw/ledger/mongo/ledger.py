@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
+from crawlcw.ledger.mongo.asides import Asides
 from crawlcw.ledger.mongo.claims import Claims
 from crawlcw.ledger.mongo.connection import connected
 from crawlcw.ledger.mongo.examination import Examination
@@ -11,9 +12,12 @@ from crawlcw.ledger.mongo.failures import Failures
 from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.items import Items
+from crawlcw.ledger.mongo.mass_changes import MassChanges
+from crawlcw.ledger.mongo.notices import Notices
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.questions import Questions
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, is_tracked
+from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.tracked import Tracked
 from crawlcw.ledger.mongo.workers import Workers
@@ -29,7 +33,11 @@ class MongoLedger(
     HostLeases,
     Hosts,
     Workers,
+    MassChanges,
+    Selections,
+    Asides,
     Tracked,
+    Notices,
     Examination,
     Schema,
 ):

@@ -10,8 +10,10 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 from crawlcw.errors import LedgerConfigurationError
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
 from crawlcw.ledger.mongo.indexes import (
+    ASIDE_INDEXES,
     HOST_INDEXES,
     INDEXES,
+    ITEM_INDEXES,
     OUTDATED,
     WORKER_INDEXES,
     Indexes,
@@ -67,11 +69,15 @@ class Schema(MongoStore):
         await self._schema.update_one(outdated, {"$set": {"version": SCHEMA_VERSION}})
 
     def _indexes(self) -> list[tuple[Any, Indexes]]:
-        return [
+        indexes = [
             (self._tasks, INDEXES),
             (self._hosts, HOST_INDEXES),
             (self._workers, WORKER_INDEXES),
+            (self._items, ITEM_INDEXES),
         ]
+        if self.tracked:
+            indexes.append((self._aside_files, ASIDE_INDEXES))
+        return indexes
 
     async def _create_index(
         self, collection: Any, name: str, keys: list[tuple[str, int]], partial: dict[str, Any]

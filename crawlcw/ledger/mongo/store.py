@@ -57,6 +57,11 @@ class MongoStore:
         self._hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self._workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
         self._items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
+        self._aside_name = f"{spider}.asides"
+        self._aside_files, self._aside_chunks = (
+            database.get_collection(f"{self._aside_name}.{part}", write_concern=_DURABLE)
+            for part in ("files", "chunks")
+        )
         self._schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self._clock = LedgerClock()
         self._now = clock or self._clock.now
@@ -68,6 +73,8 @@ class MongoStore:
         self._unsure: dict[bytes, dict[str, Task]] = {}
         #: Likewise the hosts: host -> token.
         self._unsure_hosts: dict[str, str] = {}
+        #: Tasks that may have been deleted without what belongs to them.
+        self._half_purged: set[bytes] = set()
 
     def now(self) -> datetime:
         """Return the server's time as this process knows it."""
@@ -85,6 +92,11 @@ class MongoStore:
     def _token(self, worker: str) -> str:
         self._claims += 1
         return f"{worker}:{self._claims}"
+
+    def _woken(self, now: datetime) -> documents.Document:
+        """Return what a write sets besides that makes tasks due and is no outcome."""
+        # `changes` sees by it that this was no renewal. A spider's ledger is not watched.
+        return {"woken": now} if self.tracked else {}
 
     async def _aggregate(
         self, pipeline: list[dict[str, Any]], *, hint: str = BY_STATUS, most: int = 1000

@@ -55,7 +55,8 @@ class Workers(MongoStore):
         # ';' follows ':', so these are the tokens that begin with `name:`.
         owned = {"owner": {"$gte": f"{name}:", "$lt": f"{name};"}}
         with mapped():
-            ended = await self._durable.update_many(held, {"$set": {"due": now}}, hint=BY_STATUS)
+            due = {"due": now, **self._woken(now)}
+            ended = await self._durable.update_many(held, {"$set": due}, hint=BY_STATUS)
             await self._hosts.update_many(
                 owned, {"$set": {"ready_at": now, "owner": None}}, hint=BY_OWNER
             )

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.invariants import Kind, Violation
+from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
-from crawlcw.ledger.sqlite.connection import update
+from crawlcw.ledger.sqlite.connection import snapshot, update
 from crawlcw.ledger.sqlite.marker import MARKER, marker_of, names_in
 from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
 from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables
@@ -65,21 +66,65 @@ class Examination(SqliteStore):
         """See `ExaminedLedger.examine`."""
         if only is not None:
             for identity in only:
-                for statement in (self._sql.examine_one, self._sql.items_of_no_such_task):
-                    for row in await self._reader.run(_examined, statement, (identity,)):
-                        yield _raw(row)
+                for _, found in await self._reader.run(
+                    self._tasks_examined, self._sql.examine_one, (identity,)
+                ):
+                    yield found
+                for row in await self._reader.run(
+                    _examined, self._sql.items_of_no_such_task, (identity,)
+                ):
+                    yield _raw(row)
             return
         # By the row's number: ids that are no bytes have a place in its order too.
         last = -INT64
-        while rows := await self._reader.run(_examined, self._sql.examine, (last,)):
-            for row in rows:
-                yield _raw(row)
-            last = rows[-1]["row"]
+        while tasks := await self._reader.run(self._tasks_examined, self._sql.examine, (last,)):
+            for _, found in tasks:
+                yield found
+            last, _ = tasks[-1]
         behind = b""
         while rows := await self._reader.run(_examined, self._sql.items_of_no_task, (behind,)):
             for row in rows:
                 yield _raw(row)
             behind = rows[-1]["id"]
+
+    def _tasks_examined(
+        self, db: sqlite3.Connection, statement: str, values: Sequence[Any]
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """Return the next tasks of a walk, with the numbers of their rows."""
+        # All of one moment, for a value is dropped when nothing refers to it any more.
+        with snapshot(db):
+            rows = _examined(db, statement, values)
+            return [(row["row"], {**_raw(row), **self._asides_lost(db, row)}) for row in rows]
+
+    def _asides_lost(self, db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+        if not self.tracked:
+            return {}
+        pointers = db.execute(self._sql.pointers, (row["id"],)).fetchone()
+        found: dict[str, Any] = {}
+        for name, text in dict(pointers).items():
+            # What is no JSON refers to nothing.
+            with suppress(TypeError, ValueError):
+                found[name] = json.loads(text)
+        wanted = documents.asides(found)
+        lost = [each for each in wanted if not db.execute(self._sql.has_aside, (each,)).fetchone()]
+        return {"asides_lost": lost} if lost else {}
+
+    async def unreferred_asides(
+        self, *, only: Collection[str] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """See `ExaminedLedger.unreferred_asides`."""
+        if only is not None:
+            for identity in only:
+                for row in await self._reader.run(
+                    _examined, self._sql.unreferred_aside, (identity,)
+                ):
+                    yield _raw(row)
+            return
+        last = ""
+        while rows := await self._reader.run(_examined, self._sql.unreferred_asides, (last,)):
+            for row in rows:
+                yield _raw(row)
+            last = rows[-1]["id"]
 
     async def examine_hosts(
         self, *, only: Collection[str] | None = None

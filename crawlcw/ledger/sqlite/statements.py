@@ -202,6 +202,20 @@ class Statements:
             f"SELECT {tasks}.rowid AS row, {examined}, nullif((SELECT count(*) FROM {items} "
             f"WHERE task_id = {tasks}.id), 0) AS items FROM {tasks}"
         )
+        # What begins so stands for a value: in other keys and in text it is escaped.
+        pointer = """'{"%aside":'"""
+        places = ("context", "data", "results")
+        self.pointers = "SELECT {} FROM {} WHERE id = ?".format(
+            ", ".join(f"iif(instr({p}, {pointer}), {p}, NULL) AS {p}" for p in places), tasks
+        )
+        self.has_aside = f"SELECT 1 FROM {asides} WHERE id = ?"
+        referred = " OR ".join(f"instr(t.{p}, {pointer} || json_quote(a.id))" for p in places)
+        self.unreferred_asides, self.unreferred_aside = (
+            f"SELECT a.id, a.task_id, a.create_time FROM {asides} AS a WHERE a.id {bound} "
+            f"AND NOT EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.id = a.task_id "
+            f"AND ({referred})) ORDER BY a.id"
+            for bound in ("> ?", "= ?")
+        )
         self.examine = f"{examine} WHERE {tasks}.rowid > ? ORDER BY {tasks}.rowid"
         self.examine_one = f"{examine} WHERE id = ?"
         self.items_of_no_such_task, self.items_of_no_task = (

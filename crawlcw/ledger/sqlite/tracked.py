@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import anyio
+
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.changes import mine
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, number_of, update
 from crawlcw.ledger.sqlite.marker import add_to_policy, policy_of
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
@@ -22,6 +24,9 @@ from crawlcw.ledger.sqlite.rows import (
 )
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.task import Aside, Lease, Status, Task
+
+_VERSION = "PRAGMA data_version"
+_LOOK_EVERY = 0.25
 
 
 class Tracked(SqliteStore):
@@ -97,8 +102,19 @@ class Tracked(SqliteStore):
             db.executemany(self._sql.drop_aside, ids)
 
     async def changes(self) -> AsyncIterator[None]:
-        """See `TrackedLedger.changes`: SQLite tells nobody of another process's writes."""
-        yield
+        """See `TrackedLedger.changes`.
+
+        SQLite tells nobody, but it can be asked whether anybody else has written
+        anything, which reads no table.
+        """
+        version: int | None = None
+        while True:
+            # The writer's own commits do not count, those of all other connections do.
+            found = await self._writer.run(number_of, _VERSION, {})
+            if found != version:
+                version = found
+                yield
+            await anyio.sleep(_LOOK_EVERY)
 
 
 def _lease(held: Task) -> Lease:

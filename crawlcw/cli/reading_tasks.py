@@ -1,0 +1,88 @@
+"""Tasks from a file or from standard input: plain lines, JSON Lines or CSV."""
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from crawlcw.errors import UsageError
+from crawlcw.tracking import NewTask
+
+FORMATS = ("lines", "jsonl", "csv")
+
+
+def read(source: TextIO, style: str, *, key: str, priority: int) -> Iterator[NewTask]:
+    """Yield the tasks in *source*; *key* names the column or field that is the key.
+
+    *priority* is that of tasks which say none. Raises `UsageError`, which names the line.
+    """
+    match style:
+        case "lines":
+            return _lines(source, priority)
+        case "jsonl":
+            return _json_lines(source, key, priority)
+        case _:
+            return _rows(source, key, priority)
+
+
+def _lines(source: TextIO, priority: int) -> Iterator[NewTask]:
+    for line in source:
+        if text := line.strip():
+            yield NewTask(text, priority=priority)
+
+
+def _json_lines(source: TextIO, key: str, priority: int) -> Iterator[NewTask]:
+    for number, line in enumerate(source, 1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"line {number} is no JSON: {error}") from None
+        if isinstance(found, str):
+            yield NewTask(found, priority=priority)
+        elif isinstance(found, dict) and isinstance(found.get(key), str):
+            yield _task(found, key, priority, number)
+        else:
+            raise UsageError(
+                f"line {number} is neither a text nor an object with the text {key!r}: "
+                "--key names another field"
+            )
+
+
+def _rows(source: TextIO, key: str, priority: int) -> Iterator[NewTask]:
+    rows = csv.DictReader(source)
+    try:
+        names = rows.fieldnames or ()
+        if key not in names:
+            raise UsageError(
+                f"the first line has no column {key!r} (it has: {', '.join(names) or 'none'}): "
+                "--key names another one"
+            )
+        for row in rows:
+            if None in row or None in row.values():
+                raise UsageError(f"line {rows.line_num} has not as many fields as the first line")
+            yield _task(dict(row), key, priority, rows.line_num)
+    except csv.Error as error:
+        raise UsageError(f"line {rows.line_num} is no CSV: {error}") from None
+
+
+def _task(found: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
+    """Return the task of an object: its `data`, or where it has none all but the key."""
+    name = found.pop(key)
+    data = found.pop("data", None)
+    own = found.pop("priority", priority)
+    stage = found.pop("stage", None) or None
+    try:
+        own = int(own) if own != "" else priority
+    except (TypeError, ValueError):
+        raise UsageError(f"line {line}: the priority {own!r} is no whole number") from None
+    if data is None:
+        data = found
+    elif found:
+        raise UsageError(
+            f"line {line} has `data` and beside it {', '.join(sorted(found))}: put all into `data`"
+        )
+    if not isinstance(data, dict):
+        raise UsageError(f"line {line}: `data` is no object")
+    return NewTask(name, data, priority=own, stage=stage)

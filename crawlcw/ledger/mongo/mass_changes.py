@@ -1,0 +1,120 @@
+"""Changes of many tasks at once, by somebody who holds none of them.
+
+Each goes some thousand tasks at a time, so that a million of them neither block
+the ledger nor run into its time limit.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pymongo import UpdateOne
+
+from crawlcw import transitions
+from crawlcw.errors import LedgerUnavailableError, Reason
+from crawlcw.ledger.mongo.asides import Asides
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.indexes import BY_TASK
+from crawlcw.ledger.mongo.selections import Selections
+from crawlcw.ledger.mongo.store import BATCH, all_of
+from crawlcw.ledger.protocol import Chosen
+from crawlcw.task import Status
+
+_PURGED_AT_ONCE = 1_000
+
+
+class MassChanges(Selections, Asides):
+    """Withdraws, reopens, prioritises and purges tasks."""
+
+    async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
+        """Ignore them by ids, where they still wait."""
+        fields = {
+            "status": int(Status.IGNORED),
+            "reason": str(reason),
+            "update_time": self.now(),
+        }
+        update = {"$set": fields, "$unset": {"due": ""}}
+        return await self._change(chosen, transitions.WITHDRAWN, update)
+
+    async def reopen(self, chosen: Chosen, *, stage: str | None = None, anew: bool = False) -> int:
+        """Reset them by ids, and raise their fences.
+
+        What was read of them before must not be claimed: it may be of another stage.
+        """
+        now = self.now()
+        fields: dict[str, Any] = {
+            "status": int(Status.TODO),
+            "retry": 0,
+            "lost": 0,
+            "due": now,
+            "update_time": now,
+            **self._woken(now),
+        }
+        if stage is not None:
+            fields |= {"host": stage, "callback": stage}
+        if anew:
+            fields["results"] = {}
+        update = {"$set": fields, "$unset": {"reason": ""}, "$inc": {"fence": 1}}
+        return await self._change(chosen, transitions.REOPENED, update)
+
+    async def _change(
+        self, chosen: Chosen, statuses: Collection[Status], update: Mapping[str, Any]
+    ) -> int:
+        total = 0
+        async for guard in self._walk(chosen, statuses):
+            with mapped():
+                result = await self._durable.update_many(guard, update, hint="_id_")
+            total += result.modified_count
+        return total
+
+    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
+        """Set each by an update of its own, many in one bulk."""
+        # One that was delayed on its way must not change what has been claimed since.
+        waiting = {
+            "status": {"$in": [int(status) for status in transitions.WITHDRAWN]},
+            "update_time": {"$lte": self.now()},
+        }
+        writes = [
+            UpdateOne({"_id": task_id, **waiting}, {"$set": {"priority": number}}, hint="_id_")
+            for task_id, number in priorities.items()
+        ]
+        total = 0
+        for start in range(0, len(writes), BATCH):
+            with mapped():
+                result = await self._durable.bulk_write(
+                    writes[start : start + BATCH], ordered=False
+                )
+            total += result.modified_count
+        return total
+
+    async def purge(self, chosen: Chosen) -> int:
+        """Delete the tasks first, and then what belongs to them.
+
+        A crash in between leaves what nothing refers to; where a reply is lost,
+        the next call deletes it.
+        """
+        await self._forget(list(self._half_purged))
+        total = 0
+        async for guard in self._walk(chosen, tuple(Status), size=_PURGED_AT_ONCE):
+            ids = guard["_id"]["$in"]
+            try:
+                with mapped():
+                    result = await self._durable.delete_many(guard, hint="_id_")
+                total += result.deleted_count
+                await self._forget(ids)
+            except LedgerUnavailableError:
+                self._half_purged.update(ids)
+                raise
+        return total
+
+    async def _forget(self, ids: list[bytes]) -> None:
+        """Delete what belongs to those of the tasks that are not there."""
+        if not ids:
+            return
+        with mapped():
+            cursor = self._tasks.find({"_id": {"$in": ids}}, {"_id": 1}).hint("_id_")
+            there = {bytes(each["_id"]) for each in await all_of(cursor, len(ids))}
+            gone = [task_id for task_id in ids if task_id not in there]
+            await self._items.delete_many({"_id.task": {"$in": gone}}, hint=BY_TASK)
+            if self.tracked:
+                await self._drop_asides_of(gone)
+        self._half_purged.difference_update(ids)

@@ -1,0 +1,131 @@
+"""Tasks that are chosen: found in one order, and walked through some thousand at a time."""
+
+from collections.abc import AsyncGenerator, Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.protocol import Chosen, Place
+from crawlcw.task import Record, Status
+
+_ORDER = [("update_time", -1), ("_id", -1)]
+_PLACE = {"update_time": 1}
+
+
+class Selections(MongoStore):
+    """Finds tasks by status and time."""
+
+    async def find(self, chosen: Chosen, *, limit: int, after: Place | None = None) -> list[Record]:
+        """Let the server merge the index's range of each status; ids are looked up instead."""
+        where = _conditions(chosen)
+        if limit < 1 or not chosen.statuses:
+            return []  # to the server, no limit
+        with mapped():
+            if chosen.ids is not None:
+                found = await self._found_among(list(chosen.ids), where, limit, after)
+            else:
+                found = await self._found(where, limit, after, {"items": 0})
+        return [documents.record(each) for each in found]
+
+    async def _found(
+        self,
+        where: Mapping[str, Any],
+        limit: int,
+        after: Place | None,
+        fields: Mapping[str, int],
+    ) -> list[dict[str, Any]]:
+        """Return the next tasks behind a place, in the order of the index."""
+        found: list[dict[str, Any]] = []
+        # Each of the ranges is one of the index for every status; one filter that
+        # says both would not be.
+        for part in _behind(where, after):
+            missing = limit - len(found)
+            cursor = self._tasks.find(part, fields).sort(_ORDER).limit(missing).hint(BY_STATUS)
+            found += await all_of(cursor, missing)
+            if len(found) == limit:
+                break
+        return found
+
+    async def _found_among(
+        self, ids: list[bytes], where: Mapping[str, Any], limit: int, after: Place | None
+    ) -> list[dict[str, Any]]:
+        """Return the next tasks of those ids: what they hold is read only of what is returned."""
+        places: list[tuple[datetime, bytes]] = []
+        for some in _batches(ids, BATCH):
+            cursor = self._tasks.find({**where, "_id": {"$in": some}}, _PLACE).hint("_id_")
+            places += [_place(each) for each in await all_of(cursor, len(some))]
+        if after is not None:
+            places = [place for place in places if place < (after.update_time, after.id)]
+        places.sort(reverse=True)
+        wanted = [task_id for _, task_id in places[:limit]]
+        cursor = self._tasks.find({**where, "_id": {"$in": wanted}}, {"items": 0}).hint("_id_")
+        return sorted(await all_of(cursor, len(wanted)), key=_place, reverse=True)
+
+    async def _walk(
+        self, chosen: Chosen, statuses: Collection[Status], *, size: int = BATCH
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield filters for writes, each of some of the chosen tasks by their ids.
+
+        Each repeats all that was chosen: a task may have changed since it was read.
+        What changes from now on is left alone, unless `chosen.until` is later.
+        """
+        where = _conditions(chosen, now=self.now())
+        among = [status for status in statuses if status in chosen.statuses]
+        if chosen.ids is not None:
+            where["status"] = {"$in": [int(status) for status in among]}
+            for some in _batches(list(chosen.ids), size):
+                yield {**where, "_id": {"$in": some}}
+            return
+        for status in among:
+            where["status"] = int(status)
+            after: Place | None = None
+            while True:
+                with mapped():
+                    found = await self._found(where, size, after, _PLACE)
+                if not found:
+                    break
+                yield {**where, "_id": {"$in": [each["_id"] for each in found]}}
+                update_time, task_id = _place(found[-1])
+                after = Place(update_time=update_time, id=task_id)
+
+
+def _conditions(chosen: Chosen, *, now: datetime | None = None) -> dict[str, Any]:
+    """Return the filter of what is chosen, without the ids."""
+    where: dict[str, Any] = {"status": {"$in": [int(status) for status in chosen.statuses]}}
+    times = {}
+    if chosen.since is not None:
+        times["$gte"] = chosen.since
+    if chosen.until is not None:
+        times["$lt"] = chosen.until
+    elif now is not None:
+        times["$lte"] = now
+    if times:
+        where["update_time"] = times
+    if chosen.reason is not None:
+        where["reason"] = str(chosen.reason)
+    if chosen.host is not None:
+        where["host"] = chosen.host
+    return where
+
+
+def _behind(where: Mapping[str, Any], after: Place | None) -> list[dict[str, Any]]:
+    """Return the filters of what comes behind a place: of its time first, and then the earlier."""
+    if after is None:
+        return [dict(where)]
+    times = where.get("update_time", {})
+    until = min(after.update_time, times.get("$lt", after.update_time))
+    return [
+        {**where, "update_time": {**times, "$eq": after.update_time}, "_id": {"$lt": after.id}},
+        {**where, "update_time": {**times, "$lt": until}},
+    ]
+
+
+def _place(found: Mapping[str, Any]) -> tuple[datetime, bytes]:
+    return found["update_time"], bytes(found["_id"])
+
+
+def _batches(ids: list[bytes], size: int) -> list[list[bytes]]:
+    return [ids[start : start + size] for start in range(0, len(ids), size)]

@@ -1,0 +1,308 @@
+"""A worker: pulls tasks whose stage it has a handler for, and lets the handlers work on them.
+
+It pulls when it is low, so that it never holds more than it can soon begin with;
+where there is nothing to do it looks with growing pauses, but at once when
+something is added in this process, or when the store tells of a change.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+from anyio import CapacityLimiter
+
+from crawlcw.errors import (
+    LeaseLostError,
+    LedgerError,
+    LedgerUnavailableError,
+    UsageError,
+    single_errors,
+)
+from crawlcw.ledger.protocol import Counts
+from crawlcw.printable import printable
+from crawlcw.quarantine import Quarantine
+from crawlcw.task import Lease, Status, Task
+from crawlcw.tracking.handling import handle
+from crawlcw.tracking.tracker import Tracker
+from crawlcw.tracking.use_case import Handler
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_IDLE = 0.05
+_LONGEST_IDLE = 10.0
+_FIRST_RECONNECT = 1.0
+_LONGEST_RECONNECT = 60.0
+#: While leases are spared after an outage, so many more tasks are looked at.
+_MOST_SPARED = 1_000
+_LONGEST_STEP_ASIDE = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkReport:
+    """How the work ended, as far as this process saw it."""
+
+    finish_reason: str  #: `drained`, `stopped` or `stopped-at-once`
+    done: int  #: stages that ended well
+    failed: int  #: attempts that failed
+    released: int  #: tasks given back at the end
+    counts: Counts = field(default_factory=Counts)  #: of the whole use case
+
+
+class Worker:
+    """Works on the tasks of one use case until they are drained, or it is stopped."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        handlers: Mapping[str, Callable[..., Any]] | None = None,
+        *,
+        concurrency: int = 50,
+        prefetch: int | None = None,
+        drain: bool = False,
+        grace: timedelta = timedelta(seconds=10),
+    ) -> None:
+        """*handlers* (stage -> function) are added to those of the tracker's use case.
+
+        At most *concurrency* tasks are under way, and *prefetch* more (by default
+        as many) are held. With *drain* `run` ends when nothing is left to do, else
+        it goes on. Raises `UsageError`.
+        """
+        for stage, function in (handlers or {}).items():
+            tracker.use_case.handle(stage, function)
+        if not tracker.use_case.handlers:
+            raise UsageError(f"the use case {tracker.name} has no handler: nothing could be done")
+        if concurrency < 1:
+            raise UsageError("concurrency is at least 1")
+        if prefetch is None:
+            prefetch = concurrency
+        if not 0 <= prefetch <= concurrency:
+            raise UsageError("prefetch is at least 0 and at most the concurrency")
+        self.grace = grace
+        self._tracker = tracker
+        self._session = tracker.session
+        self._ledger = tracker.ledger
+        self._handlers: Mapping[str, Handler] = tracker.use_case.handlers
+        self._stages = tracker.use_case.handled()
+        self._concurrency = concurrency
+        self._prefetch = prefetch
+        self._drain = drain
+        self._threads = CapacityLimiter(concurrency)
+        self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
+        self._quarantine = Quarantine(
+            self._ledger,
+            self._session.held,
+            patience=self._session.patience,
+            max_lost=self._session.policy.max_lost,
+        )
+        self._queue: asyncio.Queue[Lease] = asyncio.Queue()
+        self._busy = 0
+        self._changed = asyncio.Event()
+        self._idle = _SHORTEST_IDLE
+        self._stopping = False
+        self._at_once = False
+        self._running: anyio.CancelScope | None = None
+        self._done = self._failed = self._released = 0
+        self._told_of_others = False
+
+    def stop(self) -> None:
+        """End soon: finish within the grace what is under way, and release the rest."""
+        self._stopping = True
+        self._changed.set()
+
+    def stop_now(self) -> None:
+        """End at once: release everything."""
+        self._at_once = True
+        self.stop()
+        if self._running is not None:
+            self._running.cancel()
+
+    async def run(self) -> WorkReport:
+        """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""
+        with single_errors():
+            reason = await self._run()
+        counts = await self._session.patience.insist(self._ledger.counts)
+        return WorkReport(
+            finish_reason=reason,
+            done=self._done,
+            failed=self._failed,
+            released=self._released,
+            counts=counts,
+        )
+
+    async def _run(self) -> str:
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._wake_by_additions)
+            beside.start_soon(self._wake_by_changes)
+            reason = await self._work()
+            beside.cancel_scope.cancel()
+        return reason
+
+    async def _work(self) -> str:
+        async with anyio.create_task_group() as fetching:
+            self._running = fetching.cancel_scope
+            for _ in range(self._concurrency):
+                fetching.start_soon(self._take_turns)
+            drained = await self._pull()
+            await self._give_back()
+            if not drained and not self._at_once:
+                with anyio.move_on_after(self.grace.total_seconds()):
+                    await self._until_nobody_works()
+            fetching.cancel_scope.cancel()
+        if drained:
+            return "drained"
+        return "stopped-at-once" if self._at_once else "stopped"
+
+    async def _pull(self) -> bool:
+        """Keep the queue filled; return whether it ended because nothing is left to do."""
+        while not self._stopping:
+            self._changed.clear()
+            room = self._concurrency + self._prefetch - self._busy - self._queue.qsize()
+            low = self._queue.qsize() <= self._prefetch // 2
+            if not (low and room > 0):
+                await self._changed.wait()
+            elif not await self._claim_some(room) and await self._is_drained():
+                return True
+        return False
+
+    async def _claim_some(self, room: int) -> bool:
+        """Claim up to *room* tasks that are due; say whether there were any."""
+        spared = self._session.patience.spared_since(self._ledger.now())
+        limit = room if spared is None else room + _MOST_SPARED
+        page = await self._session.patience.insist(
+            lambda: self._ledger.page(limit=limit, hosts=self._stages)
+        )
+        wanted = [
+            task
+            for task in page
+            if task.id not in self._session.held
+            # After an outage their holders may be about to come back.
+            and not (spared and task.status is Status.PROCESSING and _due_since(task, spared))
+        ][:room]
+        if not wanted:
+            return False
+        claimed = await self._session.claim(wanted)
+        for lease in claimed.leases:
+            self._queue.put_nowait(lease)
+        if claimed.leases:
+            self._idle = _SHORTEST_IDLE
+        elif claimed.missed:
+            # Others claim the same tasks: do not go on in step with them.
+            await anyio.sleep(random.random() * _LONGEST_STEP_ASIDE)
+        return True
+
+    async def _is_drained(self) -> bool:
+        """Say whether nothing is left to do; where something is, wait until it may be due."""
+        horizon = await self._session.patience.insist(self._ledger.horizon)
+        if horizon is None and self._drain and not self._busy and self._queue.empty():
+            return True
+        pause = self._idle
+        if horizon is not None:
+            wait = (horizon - self._ledger.now()).total_seconds()
+            if 0 < wait < pause:
+                # Not yet, but sooner than the pause would end.
+                pause = wait
+            elif wait <= 0:
+                self._tell_of_others()
+        with anyio.move_on_after(pause):
+            await self._changed.wait()
+            self._idle = _SHORTEST_IDLE
+            return False
+        self._idle = min(2 * self._idle, _LONGEST_IDLE)
+        return False
+
+    def _tell_of_others(self) -> None:
+        if not self._told_of_others and not self._busy and self._idle > 1:
+            self._told_of_others = True
+            logger.warning(
+                "tasks are due whose stages have no handler here (it has: %s)",
+                printable(", ".join(self._handlers)),
+                extra={"event": "stage_unknown"},
+            )
+
+    async def _take_turns(self) -> None:
+        while True:
+            lease = await self._queue.get()
+            self._busy += 1
+            try:
+                await self._work_on(lease)
+            finally:
+                self._busy -= 1
+                self._changed.set()
+
+    async def _work_on(self, lease: Lease) -> None:
+        if not self._session.held.holds(lease):
+            return  # lost while it waited in the queue
+        handler = self._handlers[self._tracker.use_case.named(lease.task.callback)]
+        try:
+            async with self._tracker.executing(lease) as execution:
+                while not await self._quarantine.enter(lease):
+                    pass  # another task had to be alone, and was
+                await handle(handler, execution, threads=self._threads, processes=self._processes)
+        except anyio.get_cancelled_exc_class():
+            self._released += 1
+            raise
+        except LeaseLostError:
+            logger.info(
+                "result dropped, another worker has %s",
+                printable(lease.task.url),
+                extra={"event": "lease_lost", "key": lease.task.url},
+            )
+        except LedgerError as error:
+            logger.warning("no outcome of %s: %s", printable(lease.task.url), printable(error))
+        except Exception as error:
+            self._failed += 1
+            logger.warning(
+                "%s failed: %s",
+                printable(lease.task.url),
+                printable(f"{type(error).__name__}: {error}"),
+                extra={"event": "task_failed", "key": lease.task.url},
+            )
+        else:
+            self._done += 1
+        finally:
+            self._quarantine.leave(lease)
+
+    async def _give_back(self) -> None:
+        """Release what waits in the queue."""
+        waiting = []
+        while not self._queue.empty():
+            waiting.append(self._queue.get_nowait())
+        if waiting:
+            await self._session.release(waiting)
+            self._released += len(waiting)
+
+    async def _until_nobody_works(self) -> None:
+        while self._busy:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _wake_by_additions(self) -> None:
+        while True:
+            await self._tracker.added.wait()
+            self._tracker.added.clear()
+            self._changed.set()
+
+    async def _wake_by_changes(self) -> None:
+        """Look whenever the store tells of a change; without that, the pauses have to do."""
+        pause = _FIRST_RECONNECT
+        while True:
+            try:
+                async for _ in self._ledger.changes():
+                    pause = _FIRST_RECONNECT
+                    self._changed.set()
+            except LedgerUnavailableError as error:
+                logger.debug("no word of changes: %s", printable(error))
+            else:
+                return
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_RECONNECT)
+
+
+def _due_since(task: Task, moment: datetime) -> bool:
+    return task.due is not None and task.due >= moment
