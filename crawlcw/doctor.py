@@ -65,6 +65,7 @@ class Report:
     """What was looked at, and what was found."""
 
     facts: Mapping[str, str]  #: of the store, for people
+    tracked: bool = False  #: whether it is a use case's and no spider's
     tasks: int = 0
     hosts: int = 0
     workers: int = 0
@@ -98,7 +99,7 @@ async def examine(
     facts = dict(health.facts)
     if offset is not None:
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
-    report = _Written(Report(facts=facts), examples=examples)
+    report = _Written(Report(facts=facts, tracked=ledger.tracked), examples=examples)
     for violation in invariants.of_clock(offset or timedelta(0)):
         report.add(violation, {})
     if await _is_readable(ledger, health, report, repair=repair):

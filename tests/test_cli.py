@@ -222,11 +222,13 @@ def test_retry_failed_counts_what_it_would_bring_back(demo):
     none = in_demo(demo, "retry-failed", "bookshop", "--host", "example.com", "--dry-run")
     recent = in_demo(demo, "retry-failed", "bookshop", "--since", "1h", "--dry-run")
     old = in_demo(demo, "retry-failed", "bookshop", "--since", "1ms", "--dry-run")
+    wrong = in_demo(demo, "retry-failed", "bookshop", "--host", "a b")
 
     assert dry.stdout == "3 tasks would be tried again\n"
     assert none.stdout == "0 tasks would be tried again\n"
     assert recent.stdout == "3 tasks would be tried again\n"
     assert old.stdout == "0 tasks would be tried again\n"
+    assert (wrong.returncode, "'a b' is no host" in wrong.stderr) == (2, True)
 
 
 def test_retry_failed_brings_failures_back_once(demo, folder: Path):
@@ -328,7 +330,6 @@ MISTAKES = [
     (["retry-failed", "pages", "--reason", "tiemout"], 2, "there is no reason 'tiemout'"),
     (["retry-failed", "pages", "--reason", "refused-robots"], 2, "refused-robots is no failure"),
     (["retry-failed", "pages", "--since", "later"], 2, "--since: 'later' is not a duration"),
-    (["retry-failed", "pages", "--host", "a b"], 2, "'a b' is no host"),
 ]  # fmt: skip
 
 

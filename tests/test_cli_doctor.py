@@ -134,7 +134,7 @@ async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):
     run = crawlcw("doctor", "teass", "--ledger", ledger_url)
 
     assert run.returncode == 2
-    assert "nothing is recorded for a spider named 'teass'" in run.stderr
+    assert "nothing is recorded for a spider or use case named 'teass'" in run.stderr
     assert run.stdout == ""
 
 

@@ -1,7 +1,7 @@
 """The doctor on tracked tasks, on both stores: what they have besides, and what is no fault."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,8 @@ async def test_a_value_that_a_task_refers_to_and_that_is_gone_is_found(
 async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
     orders: TrackedLedger, look: Look, clock: FakeClock
 ):
+    # MongoDB's files bear the time of this machine.
+    clock.time = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=1)
     await orders.add([order()])
     lease = await claimed_one(orders, worker="@ann")
     kept = await orders.set_aside(lease.task.id, "x")
@@ -153,7 +155,7 @@ async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
     assert await examined(look, repair=True) == {Kind.ASIDE_LEFT: (2, 2)}
     assert await examined(look) == {}
     assert await orders.read_aside(kept) == "x"
-    with pytest.raises(LedgerError, match="any more"):
+    with pytest.raises(LedgerError):
         await orders.read_aside(left[0])
 
 

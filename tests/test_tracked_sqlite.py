@@ -67,8 +67,8 @@ async def advance(ledger: SqliteLedger, lease: Lease, stage: str, **fields: Any)
 @pytest.mark.parametrize(
     ("tracked", "sentence"),
     [
-        (False, "holds a spider named x, which no use case can share: rename the use case, or"),
-        (True, "holds a use case named x, which no spider can share: rename the spider, or"),
+        (False, "holds a spider named x, not a use case: give the use case another name, or"),
+        (True, "holds a use case named x, not a spider: give the spider another name, or"),
     ],
 )
 async def test_a_ledger_of_one_kind_is_not_opened_as_the_other(

@@ -54,7 +54,8 @@ def command(
     crawl may go on meanwhile. Exits with 0 where all is well or was mended, and
     with 1 where a violation is left. Notes are no violations. A ledger does not
     record the crawl's limits: name them with --max-retry and --max-lost to have
-    them checked. SPIDER is a spider's name, or anything that `crawlcw run` takes.
+    them checked. SPIDER is a spider's name, anything that `crawlcw run` takes, or
+    the name of a use case.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
@@ -101,7 +102,7 @@ async def _examined(
 def _json(name: str, report: Report) -> str:
     return json.dumps(
         {
-            "spider": name,
+            "use_case" if report.tracked else "spider": name,
             "clean": report.clean,
             "facts": dict(report.facts),
             "examined": {
@@ -139,8 +140,9 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 
 
 def _numbered(report: Report) -> str:
+    hosts = "" if report.tracked else f"{_number(report.hosts, 'host')}, "
     return (
-        f"looked at {_number(report.tasks, 'task')}, {_number(report.hosts, 'host')}, "
+        f"looked at {_number(report.tasks, 'task')}, {hosts}"
         f"{_number(report.workers, 'worker')} at work"
     )
 

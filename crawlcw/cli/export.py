@@ -26,8 +26,8 @@ def command(
 ) -> None:
     """Write the items of SPIDER as JSON Lines.
 
-    One item a line, as the spider yielded it. SPIDER is a spider's name, or
-    anything that `crawlcw run` takes.
+    One item a line, as the spider yielded it. SPIDER is a spider's name,
+    anything that `crawlcw run` takes, or the name of a use case.
     """
     logs.set_up(log_level or "warning")
     loop.run(_export(loading.name_of(spider), ledger_url, output, with_meta=with_meta))

@@ -52,8 +52,9 @@ def command(
     """Show why each host of SPIDER is not being crawled just now.
 
     The hosts with the most tasks to do come first; with --json they come by name.
-    SPIDER is a spider's name, or anything that `crawlcw run` takes. A spider of
-    which nothing is recorded is an error (exit code 2).
+    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
+    a use case, whose stages are shown instead. One of which nothing is recorded
+    is an error (exit code 2).
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
@@ -63,17 +64,22 @@ def command(
 async def _write_json(name: str, ledger_url: str) -> None:
     async with ledger_option.opened(ledger_url, name) as ledger:
         async for row in _rows(ledger, now=ledger.now()):
-            click.echo(exporting.visible(_json(row)), nl=False)
+            line = _json(row, called=_called(ledger))
+            click.echo(exporting.visible(line), nl=False)
 
 
 async def _write(name: str, ledger_url: str, *, limit: int) -> None:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        now = ledger.now()
+        now, called = ledger.now(), _called(ledger)
         rows = [row async for row in _rows(ledger, now=now)]
-    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now):
+    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, called=called):
         click.echo(line)
     if 0 < limit < len(rows):
-        click.echo(f"{limit:,} of {len(rows):,} hosts; --limit 0 shows all")
+        click.echo(f"{limit:,} of {len(rows):,} {called}s; --limit 0 shows all")
+
+
+def _called(ledger: Ledger) -> str:
+    return "stage" if ledger.tracked else "host"
 
 
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
@@ -140,10 +146,10 @@ def _rank(row: Row) -> tuple[bool, int, str]:
     return not _unfinished(row.counts), -_waiting(row.counts), row.name
 
 
-def _json(row: Row) -> str:
+def _json(row: Row, *, called: str) -> str:
     until = row.resting_until
     fields = {
-        "host": row.name,
+        called: row.name,
         **{status.name.lower(): row.counts[status] for status in Status},
         "owner": row.owner,
         "delay": row.delay,
@@ -156,11 +162,14 @@ def _json(row: Row) -> str:
     return json.dumps(fields) + "\n"
 
 
-def table(rows: Sequence[Row], *, now: datetime) -> Iterator[str]:
-    """Yield the lines of a table, without the columns in which no host has anything."""
+def table(rows: Sequence[Row], *, now: datetime, called: str = "host") -> Iterator[str]:
+    """Yield the lines of a table, without the columns in which no host has anything.
+
+    *called* is what is shown: hosts, or stages.
+    """
     cells = [_cells(row, now=now) for row in rows]
     columns = [
-        [header, *(row[header] for row in cells)]
+        [called if header == "host" else header, *(row[header] for row in cells)]
         for header in _HEADERS
         if any(row[header] != _NOTHING for row in cells)
     ]
@@ -168,7 +177,7 @@ def table(rows: Sequence[Row], *, now: datetime) -> Iterator[str]:
     return ("  ".join(line).rstrip() for line in lines)
 
 
-_TEXTS = ("host", "owner", "given up", "why")
+_TEXTS = ("host", "stage", "owner", "given up", "why")
 _HEADERS = (
     *("host", "todo", "in flight", "failed", "finished", "ignored"),
     *("owner", "delay", "rest", "failures in a row", "given up", "why"),

@@ -37,28 +37,28 @@ def ledger_option(command: Callable[P, R]) -> Callable[P, R]:
 
 
 @asynccontextmanager
-async def opened(url: str, spider: str) -> AsyncIterator[Ledger]:
-    """Open the ledger of a spider that has tasks in it, and close it afterwards.
+async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
+    """Open the ledger of a spider or use case that has tasks in it, and close it afterwards.
 
     Raises `UsageError` where it has none: a misspelt name must not look like a
     crawl that did nothing.
     """
     # The driver is a setting; the others have no bearing on a look.
     settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
-    ledger = await open_ledger(url, spider, settings=settings, create=False)
+    ledger = await open_ledger(url, name, settings=settings, create=False, tracked=None)
     try:
         if not (await ledger.counts()).total:
-            raise UsageError(nothing_of(spider))
+            raise UsageError(nothing_of(name))
         yield ledger
     finally:
         await ledger.close()
 
 
-def nothing_of(spider: str) -> str:
-    """Return what to say where a ledger has no task of a spider."""
+def nothing_of(name: str) -> str:
+    """Return what to say where a ledger has no task of a spider or use case."""
     return (
-        f"nothing is recorded for a spider named {spider!r} in this ledger: "
-        f"`crawlcw run {spider}` begins a crawl, --ledger names another ledger"
+        f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
+        f"`crawlcw run {name}` begins a crawl, --ledger names another ledger"
     )
 
 

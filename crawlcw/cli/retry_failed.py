@@ -6,14 +6,12 @@ from datetime import timedelta
 import click
 
 from crawlcw import urls
-from crawlcw.cli import ledger_option, loading, logs, loop
-from crawlcw.durations import duration
+from crawlcw.cli import ledger_option, loading, logs, loop, selecting
 from crawlcw.errors import (
     FAILURE_REASONS,
     POLICY_REASONS,
     FetchError,
     Reason,
-    SettingsError,
     UsageError,
 )
 from crawlcw.ledger.protocol import Selection
@@ -23,7 +21,11 @@ from crawlcw.ledger.protocol import Selection
 @click.argument("spider")
 @ledger_option.ledger_option
 @click.option("--reason", metavar="R", help="Only what failed for this reason.")
-@click.option("--host", metavar="H", help="Only tasks of this host (`host`, or `host:port`).")
+@click.option(
+    "--host",
+    metavar="H",
+    help="Only tasks of this host (`host`, or `host:port`); of a use case, of this stage.",
+)
 @click.option("--since", metavar="DURATION", help="Only what failed in the last 30m, 12h, 30d ...")
 @click.option("--dry-run", is_flag=True, help="Only say how many.")
 @logs.level_option
@@ -39,37 +41,37 @@ def command(
 ) -> None:
     """Make failed tasks of SPIDER todo again, as if never tried.
 
-    SPIDER is a spider's name, or anything that `crawlcw run` takes. Failed are
-    tasks that wait for another attempt, and those given up; not those that were
-    unwanted (robots.txt, out of scope ...).
+    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
+    a use case. Failed are tasks that wait for another attempt, and those given
+    up; not those that were unwanted (robots.txt, out of scope ...).
     """
     logs.set_up(log_level or "warning")
-    chosen = Selection(
-        reason=None if reason is None else _reason(reason),
-        host=None if host is None else _host(host),
-    )
-    age = None if since is None else _age(since)
+    chosen = Selection(reason=None if reason is None else _reason(reason), host=host)
+    age = None if since is None else selecting.age(since)
     name = loading.name_of(spider)
-    count = loop.run(_retry(name, ledger_url, chosen, age=age, dry_run=dry_run))
+    count, tracked = loop.run(_retry(name, ledger_url, chosen, age=age, dry_run=dry_run))
     tasks = "1 task" if count == 1 else f"{count:,} tasks"
     if dry_run:
         click.echo(f"{tasks} would be tried again")
     else:
-        click.echo(
-            f"{tasks} will be tried again" + (f" by `crawlcw run {spider}`" if count else "")
-        )
+        # Who works on a use case is not ours to say.
+        how = f" by `crawlcw run {spider}`" if count and not tracked else ""
+        click.echo(f"{tasks} will be tried again{how}")
 
 
 async def _retry(
     name: str, ledger_url: str, chosen: Selection, *, age: timedelta | None, dry_run: bool
-) -> int:
+) -> tuple[int, bool]:
+    """Return how many tasks there were, and whether they are a use case's."""
     async with ledger_option.opened(ledger_url, name) as ledger:
+        host = chosen.host
         selection = Selection(
             reason=chosen.reason,
-            host=chosen.host,
+            # A stage is what it was called.
+            host=host if host is None or ledger.tracked else _host(host),
             since=None if age is None else ledger.now() - age,
         )
-        return await ledger.retry_failed(selection, dry_run=dry_run)
+        return await ledger.retry_failed(selection, dry_run=dry_run), ledger.tracked
 
 
 def _reason(text: str) -> Reason:
@@ -92,10 +94,3 @@ def _host(text: str) -> str:
         return urls.locate(text if "://" in text else f"http://{text}/").host
     except FetchError:
         raise UsageError(f"{text!r} is no host: write host or host:port") from None
-
-
-def _age(text: str) -> timedelta:
-    try:
-        return duration(text)
-    except SettingsError as error:
-        raise UsageError(f"--since: {error}") from None

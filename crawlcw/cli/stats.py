@@ -18,7 +18,8 @@ from crawlcw.workers import is_dead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Numbers:
-    spider: str
+    name: str
+    tracked: bool  #: whether it is a use case's and no spider's
     counts: Counts
     items: int
     reasons: dict[str, int]
@@ -36,8 +37,8 @@ class _Numbers:
 def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
     """Show where the tasks of SPIDER stand, and who works on them.
 
-    SPIDER is a spider's name, or anything that `crawlcw run` takes. A spider of
-    which nothing is recorded is an error (exit code 2).
+    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
+    a use case. One of which nothing is recorded is an error (exit code 2).
     """
     logs.set_up(log_level or "warning")
     numbers = loop.run(_numbers(loading.name_of(spider), ledger_url))
@@ -50,7 +51,8 @@ def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | Non
 async def _numbers(name: str, ledger_url: str) -> _Numbers:
     async with ledger_option.opened(ledger_url, name) as ledger:
         return _Numbers(
-            spider=name,
+            name=name,
+            tracked=ledger.tracked,
             counts=await ledger.counts(),
             items=await ledger.item_count(),
             reasons=await ledger.reasons(),
@@ -73,7 +75,7 @@ def _at_work(workers: list[Worker]) -> list[Worker]:
 def _json(numbers: _Numbers) -> str:
     return json.dumps(
         {
-            "spider": numbers.spider,
+            "use_case" if numbers.tracked else "spider": numbers.name,
             "counts": {status.name.lower(): numbers.counts[status] for status in Status},
             "total": numbers.counts.total,
             "items": numbers.items,
@@ -107,7 +109,7 @@ def _print(numbers: _Numbers) -> None:
     rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     console = Console(markup=False, highlight=False)
-    console.print(two_columns(numbers.spider, rows))
+    console.print(two_columns(numbers.name, rows))
     if numbers.reasons:
         reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
         console.print(two_columns("failed and ignored by reason", reasons))

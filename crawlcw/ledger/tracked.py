@@ -24,7 +24,7 @@ class TrackedLedger(Ledger, Protocol):
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | Aside, duration: timedelta
     ) -> bool:
-        """Write a held task's data, durably, and let its lease end *duration* from now.
+        """Write a held task's data, durably, and let its lease end *duration* from now, or later.
 
         Return whether the lease still holds; where not, nothing is written.
         `update_time` stays: the status has not changed.

@@ -10,7 +10,7 @@ from crawlcw.errors import UsageError
 LONGEST_KEY = 1024
 LARGEST_PRIORITY = 1000
 _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_USE_CASE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_USE_CASE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 
 
 def key(given: object) -> str:
@@ -43,7 +43,7 @@ def use_case(given: object) -> str:
     """Return *given* if it can be a use case's name; raises `UsageError`."""
     if not isinstance(given, str) or not _USE_CASE.fullmatch(given):
         raise UsageError(
-            f"{given!r} is no name of a use case: write a letter, and then up to 63 letters, "
+            f"{given!r} is no name of a use case: write a letter, and then up to 59 letters, "
             "digits, - or _"
         )
     return given

@@ -150,19 +150,16 @@ class Examination(Schema):
         return [number for number in aside if number not in there]
 
     async def _asides_lost(self, wanted: Sequence[str]) -> list[str]:
-        cursor = self._aside_files().find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint("_id_")
+        cursor = self._aside_files.find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint("_id_")
         there = {each["_id"] for each in await all_of(cursor, len(wanted))}
         return [each for each in wanted if each not in there]
-
-    def _aside_files(self) -> Any:
-        return self._database.get_collection(f"{self._spider}.asides.files")
 
     async def unreferred_asides(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Stream the files of values that were set aside, and look at the task of each."""
         fields = {"metadata": 1, "uploadDate": 1}
-        stream = self._stream(self._aside_files(), _of_ids(only), fields, self._if_unreferred)
+        stream = self._stream(self._aside_files, _of_ids(only), fields, self._if_unreferred)
         async with aclosing(stream):
             async for found in stream:
                 yield found

@@ -116,8 +116,8 @@ def check_marker(
     if tracked is not None and is_tracked is not None and tracked != is_tracked:
         there, wanted = ("use case", "spider") if is_tracked else ("spider", "use case")
         raise LedgerConfigurationError(
-            f"The ledger {path} holds a {there} named {name}, which no {wanted} can share: "
-            f"rename the {wanted}, or use another file."
+            f"The ledger {path} holds a {there} named {name}, not a {wanted}: "
+            f"give the {wanted} another name, or use another file."
         )
     return bool(is_tracked)
 

@@ -81,7 +81,7 @@ class Statements:
         )
         carried = ", ".join(documents.CARRIED_FIELDS)
         self.carried = f"SELECT {carried} FROM {tasks} WHERE id = ?"
-        self.save = f"UPDATE {tasks} SET data = :data, due = :due WHERE {mine}"
+        self.save = f"UPDATE {tasks} SET data = :data, due = max(due, :due) WHERE {mine}"
         # Walked backwards, the index of those last changed begins with those longest held.
         self.held = (
             f"SELECT {read}, {carried} FROM {tasks} INDEXED BY {changed_last} "
