@@ -9,6 +9,7 @@ import pytest
 from crawlcw.tracking import Tracker
 from tests.ledgers import FakeClock, drop_database
 from tests.mongod import with_database
+from tests.seeds.commands import Commands
 from tests.seeds.journal import Journal
 from tests.seeds.use_cases import UseCases
 
@@ -64,3 +65,9 @@ def journal(use_cases: UseCases, tracker: Tracker) -> Iterator[Journal]:
     kept = Journal(use_cases, tracker.name)
     yield kept
     kept.close()
+
+
+@pytest.fixture
+def commands(use_cases: UseCases, tmp_path: Path) -> Commands:
+    """`crawlcw work` and `crawlcw add`, on each store."""
+    return Commands(use_cases, tmp_path)

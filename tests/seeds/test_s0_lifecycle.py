@@ -1,6 +1,8 @@
 """S0: one task from the claim to its end, and what is written on the way."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -153,6 +155,74 @@ async def test_a_task_of_asyncio_that_is_cancelled_in_the_block_leaves_no_lock(
 
     assert (await task_of(tracker, "order-1")).lock is None
     await finish(other, "order-1")
+
+
+class Slow:
+    """Does what an operation of a ledger does, and answers when it is let go."""
+
+    def __init__(self, operation: Callable[..., Awaitable[Any]]) -> None:
+        self._operation = operation
+        self.done, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, *arguments: Any, **options: Any) -> Any:
+        answer = await self._operation(*arguments, **options)
+        self.done.set()
+        await self.go.wait()
+        return answer
+
+
+@pytest.mark.seed("0.17")
+@pytest.mark.parametrize("slow", ["claim", "begin", "release"])
+async def test_who_is_cancelled_on_the_way_into_the_block_or_out_of_it_leaves_no_lock(
+    tracker: Tracker,
+    other: Tracker,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    slow: str,
+):
+    await tracker.add("order-1")
+    if slow == "begin":  # only where the task was lost before
+        await other.session.claim([await task_of(other, "order-1")])
+        clock.advance(seconds=61)
+    operation = Slow(getattr(tracker.ledger, slow))
+    monkeypatch.setattr(tracker.ledger, slow, operation)
+
+    async def work() -> None:
+        async with tracker.start("order-1") as execution:
+            await execution.release()
+
+    working = asyncio.create_task(work())
+    await operation.done.wait()
+    working.cancel()
+    asyncio.get_running_loop().call_soon(operation.go.set)
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    task = await task_of(tracker, "order-1")
+    assert (task.status, task.lock, len(tracker.session.held)) == (Status.TODO, None, 0)
+
+
+@pytest.mark.seed("0.17")
+async def test_a_release_that_is_cancelled_before_it_was_sent_is_sent_all_the_same(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+):
+    await tracker.add("order-1")
+    release = tracker.ledger.release
+    waiting = asyncio.Event()
+
+    async def later(leases: Any) -> int:
+        waiting.set()
+        await asyncio.sleep(0)
+        return await release(leases)
+
+    monkeypatch.setattr(tracker.ledger, "release", later)
+    async with tracker.start("order-1") as execution:
+        releasing = asyncio.create_task(execution.release())
+        await waiting.wait()
+        releasing.cancel()
+        await asyncio.wait([releasing])
+
+    assert (await task_of(tracker, "order-1")).lock is None
 
 
 @pytest.mark.seed("0.17")
