@@ -10,6 +10,7 @@
     │   ├── LedgerUnavailableError     no answer; try again, then exit 69
     │   ├── LedgerConfigurationError   will never answer as configured; exit 78
     │   └── LeaseLostError             somebody else holds the task now
+    ├── UnwantedError                  raised by a handler: its task is not to be done
     └── TaskMissedError                a tracked task cannot be started now; carries its key
         ├── TaskNotFoundError
         ├── TaskLockedError            somebody holds it; carries the holder, and until when
@@ -167,6 +168,13 @@ class LedgerConfigurationError(LedgerError):
 
 class LeaseLostError(LedgerError):
     """The lease has ended or is held by another claim; nothing was written."""
+
+
+class UnwantedError(CrawlcwError):
+    """A handler raises it: the task turned out to be unwanted, which is no failure.
+
+    It is what `Execution.ignore` is, for handlers that have no execution.
+    """
 
 
 class TaskMissedError(CrawlcwError):

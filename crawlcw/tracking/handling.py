@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
+from crawlcw.errors import UnwantedError
 from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_execution import SyncExecution
@@ -24,30 +25,46 @@ async def handle(
 ) -> None:
     """Let *handler* do its stage; what it returns is the stage's result.
 
-    Raises what it raises. Where the lease is lost meanwhile a coroutine is
-    cancelled, a process is killed, and a thread is left to itself: nothing of
-    what it still does to the execution is accepted.
+    Raises what it raises, but `UnwantedError`: that ignores the task. Where the
+    lease is lost meanwhile a coroutine is cancelled, a process is killed, and a
+    thread is left to itself: nothing of what it still does to the execution is
+    accepted.
     """
+    try:
+        result = await _result(handler, execution, threads=threads, processes=processes)
+    except UnwantedError as error:
+        if not execution.ended:
+            await execution.ignore(str(error))
+        return
+    if result is not None and not execution.ended:
+        execution.result = result
+
+
+async def _result(
+    handler: Handler,
+    execution: Execution,
+    *,
+    threads: CapacityLimiter | None,
+    processes: CapacityLimiter | None,
+) -> Any:
     match handler.runs:
         case Runs.LOOP:
-            result = await handler.function(execution)
+            return await handler.function(execution)
         case Runs.THREAD:
-            result = await to_thread.run_sync(
+            return await to_thread.run_sync(
                 handler.function,
                 SyncExecution(execution, call=_from_thread),
                 abandon_on_cancel=True,
                 limiter=threads,
             )
         case Runs.PROCESS:
-            result = await in_process.run(
+            return await in_process.run(
                 handler.function,
                 execution.key,
                 execution.data,
                 execution.context,
                 limiter=processes,
             )
-    if result is not None and not execution.ended:
-        execution.result = result
 
 
 def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
