@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import anyio
 
@@ -26,6 +25,7 @@ from crawlcw.printable import printable
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.transitions import Outcome, Settlement, settle
 from crawlcw.workers import this_worker
 
@@ -37,7 +37,7 @@ _GROUPS_AT_ONCE = 3
 #: Seconds between two looks at the use case's settings.
 _POLICY_CHECK = 30.0
 #: Seconds that the end of a session waits for a ledger that is away.
-LAST_PATIENCE = timedelta(seconds=5)
+_LAST_PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,6 @@ class Session:
         self._this = this_worker(now=ledger.now())
         self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._upkeep: asyncio.Task[None] | None = None
-        #: Claims under way, and the undoing of those that nobody wants any more.
-        self._claims: set[asyncio.Task[Any]] = set()
         self._joining = anyio.Lock()
         self._broken: Exception | None = None
 
@@ -72,21 +70,13 @@ class Session:
         return self._this.name
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
-        """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`.
-
-        Where this is cancelled, what is claimed nevertheless is given back.
-        """
+        """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`."""
         await self._begin()
-        claim = asyncio.create_task(self._claim(tasks))
-        self._claims.add(claim)
-        claim.add_done_callback(self._claims.discard)
+        claiming = asyncio.create_task(self._claim(tasks))
         try:
-            return await asyncio.shield(claim)
+            return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            # It is on its way, and nobody can call it back.
-            undoing = asyncio.create_task(self._undo(claim))
-            self._claims.add(undoing)
-            undoing.add_done_callback(self._claims.discard)
+            await to_the_end(self._undo(claiming))
             raise
 
     async def _claim(self, tasks: Sequence[Task]) -> Claimed:
@@ -101,10 +91,15 @@ class Session:
         self.held.add(claimed.leases)
         return claimed
 
-    async def _undo(self, claim: asyncio.Task[Claimed]) -> None:
-        # Where the ledger is away the leases run out by themselves.
+    async def _undo(self, claiming: asyncio.Task[Claimed]) -> None:
+        """Release what comes of a claim for which nobody waits any more."""
+        # Where the ledger is away there is nothing to be done: the leases run out.
+        await asyncio.wait([claiming], timeout=_LAST_PATIENCE.total_seconds())
+        if not claiming.done():
+            claiming.cancel()
+            return
         with suppress(LedgerError):
-            await self.release((await claim).leases)
+            await self.release(claiming.result().leases)
 
     async def settle(self, lease: Lease, outcome: Outcome) -> None:
         """Record an outcome, together with others that are on their way, and end the lease.
@@ -127,8 +122,16 @@ class Session:
         await asyncio.shield(written)
 
     async def release(self, leases: Iterable[Lease]) -> None:
-        """Give tasks back, no attempt spent; raises `LedgerError`."""
-        released = list(leases)
+        """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""
+        await to_the_end(self._release(list(leases)))
+
+    async def give_back(self, leases: Iterable[Lease]) -> None:
+        """Release because this is being cancelled; should that take long, the leases run out."""
+        with suppress(LedgerError, TimeoutError):
+            releasing = self._release(list(leases))
+            await to_the_end(asyncio.wait_for(releasing, _LAST_PATIENCE.total_seconds()))
+
+    async def _release(self, released: Sequence[Lease]) -> None:
         self.held.settling(released)
         try:
             await self.patience.insist(lambda: self.ledger.release(released))
@@ -140,9 +143,7 @@ class Session:
         if self._upkeep is None:
             return
         if self._broken is None:
-            self.patience.shorten(LAST_PATIENCE)
-            while self._claims:
-                await asyncio.wait(self._claims)
+            self.patience.shorten(_LAST_PATIENCE)
             await self._outcomes.join()
         self._upkeep.cancel()
         with suppress(asyncio.CancelledError, Exception):

@@ -35,7 +35,6 @@ from crawlcw.tracking.new_task import NewTask, in_chunks
 from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.questions import Questions
-from crawlcw.tracking.session import LAST_PATIENCE
 from crawlcw.tracking.sync import SyncTracker
 from crawlcw.tracking.use_case import UseCase
 from crawlcw.transitions import losses
@@ -219,7 +218,7 @@ class Tracker(Questions, Changes):
             raise
         except BaseException:
             if execution is None or not execution.ended:
-                await self._give_back(lease)
+                await self.session.give_back([lease])
             raise
         finally:
             held.idle(lease)
@@ -251,19 +250,17 @@ class Tracker(Questions, Changes):
             self._check_due(task)
             claimed = await self.session.claim([task])
             for lease in claimed.leases:
-                try:
-                    if losses(task):
-                        await self._insist(functools.partial(self.ledger.begin, lease))
-                except BaseException:
-                    await self._give_back(lease)
-                    raise
+                if losses(task):
+                    await self._begin(lease)
                 return lease
             # Somebody was faster, or it is given up: the next look says which.
 
-    async def _give_back(self, lease: Lease) -> None:
-        """Release a lease though this is being cancelled; should that take long, it runs out."""
-        with anyio.move_on_after(LAST_PATIENCE.total_seconds(), shield=True):
-            await self.session.release([lease])
+    async def _begin(self, lease: Lease) -> None:
+        try:
+            await self._insist(lambda: self.ledger.begin(lease))
+        except BaseException:
+            await self.session.give_back([lease])
+            raise
 
     def _check_due(self, task: Task) -> None:
         """Raise where a task cannot be claimed now."""
