@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from crawlcw.tracking import Tracker, TrackedTask
+from crawlcw.tracking import TrackedTask, Tracker
 from tests.docs import REPOSITORY
 
 #: Far more than anything takes that is waited for.
