@@ -179,6 +179,6 @@ async def test_what_makes_a_tracked_task_due_wakes_no_host(
 ):
     await orders.add([order(due=None)])
 
-    assert await examined(look, repair=True) == {Kind.DUE_MISSING: (1, 1)}
+    assert (await examined(look, repair=True))[Kind.DUE_MISSING] == (1, 1)
     assert [host async for host in orders.hosts()] == []
     assert len(await orders.page(limit=1)) == 1

@@ -6,9 +6,13 @@ async with tracker.start("order-1") as execution:
 execution.data["receipt"] = await charge(execution.data)
 """
 
+from crawlcw.tracking.dispenser import Dispenser
+from crawlcw.tracking.endings import Advance, Ended, Ending, Fail, Finish, Ignore, Refusal, Release
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.pool import Rebuilt
+from crawlcw.tracking.shares import Assigned
 from crawlcw.tracking.sync import SyncTracker
 from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.tracker import Tracker
@@ -17,10 +21,21 @@ from crawlcw.tracking.views import Page, TrackedTask
 from crawlcw.tracking.worker import Worker, WorkReport
 
 __all__ = [
+    "Advance",
+    "Assigned",
+    "Dispenser",
+    "Ended",
+    "Ending",
     "Execution",
+    "Fail",
+    "Finish",
+    "Ignore",
     "NewTask",
     "Page",
     "Policy",
+    "Rebuilt",
+    "Refusal",
+    "Release",
     "SyncExecution",
     "SyncTracker",
     "TrackedTask",
@@ -28,4 +43,5 @@ __all__ = [
     "UseCase",
     "WorkReport",
     "Worker",
+    "orders",
 ]
