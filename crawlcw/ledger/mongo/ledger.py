@@ -67,7 +67,13 @@ class MongoLedger(
         """
         client, database = connected(url, driver)
         ledger = cls(
-            database, spider, claims=claims, clock=clock, client=client, tracked=bool(tracked)
+            database,
+            spider,
+            claims=claims,
+            clock=clock,
+            client=client,
+            url=url,
+            tracked=bool(tracked),
         )
         try:
             await ledger._check_server()

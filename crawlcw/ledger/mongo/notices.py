@@ -1,28 +1,25 @@
 """Being told of tasks that are added or made due, by a change stream of the server.
 
 Only a replica set has one. What a consumer is told is that it may look again,
-and no more: so any number of changes are one notice.
+and no more: it is not said what at.
 """
 
-import asyncio
-import inspect
-import threading
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pymongo
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import OperationFailure
 
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.mongo.connection import mapped, sentence
+from crawlcw.ledger.mongo.connection import connected, mapped, sentence
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.task import Status
 
 #: So long a question for changes waits at the server where there are none, in seconds.
 _PATIENCE = 5.0
-_ANSWER_WITHIN = _PATIENCE + 10.0
-_LAST_ANSWER = 1.0
+_ANSWERED_WITHIN = 10.0
 #: What a server says that is no replica set.
 _NO_STREAMS = 40573
 _CHANGED = "updateDescription.updatedFields"
@@ -38,7 +35,6 @@ _PIPELINE: list[dict[str, Any]] = [
     },
     {"$project": {"_id": 1}},
 ]
-_OPTIONS = {"max_await_time_ms": round(_PATIENCE * 1000)}
 
 
 class Notices(MongoStore):
@@ -46,86 +42,51 @@ class Notices(MongoStore):
 
     async def changes(self) -> AsyncGenerator[None, None]:
         """Yield when the stream is open, and then for what it tells."""
-        # PyMongo's is a coroutine, Motor's is not.
-        driven = inspect.iscoroutinefunction(self._tasks.watch)
-        stream = self._watched() if driven else self._watched_by_thread()
-        async with aclosing(stream):
-            with mapped():
-                async for notice in stream:
-                    yield notice
-
-    async def _watched(self) -> AsyncGenerator[None, None]:
-        try:
-            stream = await self._tasks.watch(_PIPELINE, **_OPTIONS)
-        except OperationFailure as error:
-            _refuse(error)
-            yield
-            return
-        async with stream:
-            yield
-            while True:
-                with _told(), pymongo.timeout(_ANSWER_WITHIN):
-                    change = await stream.try_next()
-                if change is not None:
-                    yield
-                elif not stream.alive:
-                    raise LedgerUnavailableError("the change stream has ended")
-
-    async def _watched_by_thread(self) -> AsyncGenerator[None, None]:
-        """Watch in a thread of one's own: Motor would take one for every single change."""
-        loop = asyncio.get_running_loop()
-        news, over = asyncio.Event(), threading.Event()
-        try:
-            stream = await asyncio.to_thread(self._tasks.delegate.watch, _PIPELINE, **_OPTIONS)
-        except OperationFailure as error:
-            _refuse(error)
-            yield
-            return
-
-        def watch() -> None:
-            while not over.is_set():
-                with _told(), pymongo.timeout(_ANSWER_WITHIN):
-                    change = stream.try_next()
-                if change is not None:
-                    if not news.is_set():
-                        loop.call_soon_threadsafe(news.set)
-                elif not stream.alive:
-                    raise LedgerUnavailableError("the change stream has ended")
-
-        def close() -> None:
-            # The server then answers what the thread is waiting for.
-            with suppress(PyMongoError), pymongo.timeout(_LAST_ANSWER):
-                stream.close()
-
-        watching = loop.run_in_executor(None, watch)
-        watching.add_done_callback(lambda _: news.set())
-        try:
-            yield
-            while True:
-                await news.wait()
-                news.clear()
-                if watching.done():
-                    await watching
+        with mapped():
+            async with self._watched() as stream:
                 yield
-        finally:
-            over.set()
-            await asyncio.to_thread(close)
-            with suppress(LedgerUnavailableError, PyMongoError):
-                await watching
-            # The thread may have opened it anew where the connection was lost.
-            await asyncio.to_thread(close)
+                while stream is not None:
+                    if await _is_told(stream):
+                        yield
+
+    @asynccontextmanager
+    async def _watched(self) -> AsyncIterator[Any]:
+        """Open a change stream; None where the server has none."""
+        async with self._cancellable() as database:
+            watching = database[self._spider].watch(
+                _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
+            )
+            try:
+                stream = await watching
+            except OperationFailure as error:
+                if error.code != _NO_STREAMS:
+                    raise
+                yield None
+            else:
+                async with stream:
+                    yield stream
+
+    @asynccontextmanager
+    async def _cancellable(self) -> AsyncIterator[Any]:
+        """Return the database by PyMongo's own client, whichever the ledger has."""
+        # Motor's stream keeps a thread waiting, and nothing ends that before the
+        # server answers; nor does Motor hand over many changes at once.
+        if isinstance(self._database, AsyncDatabase) or self._url is None:
+            yield self._database
+        else:
+            client, database = connected(self._url, "pymongo")
+            async with client:
+                yield database
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turn what the server refuses to a stream that was open into its end."""
+async def _is_told(stream: Any) -> bool:
+    """Wait for a change for some seconds; say whether there was one."""
     try:
-        yield
+        with pymongo.timeout(_PATIENCE + _ANSWERED_WITHIN):
+            change = await stream.try_next()
     except OperationFailure as error:
+        # It was open, so this is its end and no mistake of anybody's.
         raise LedgerUnavailableError(sentence(error)) from error
-
-
-def _refuse(error: OperationFailure) -> None:
-    """Raise what went wrong, unless it is that the server tells nobody of changes."""
-    if error.code != _NO_STREAMS:
-        raise error
+    if change is None and not stream.alive:
+        raise LedgerUnavailableError("the change stream has ended")
+    return change is not None

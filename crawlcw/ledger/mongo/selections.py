@@ -1,7 +1,7 @@
 """Tasks that are chosen: found in one order, and walked through some thousand at a time."""
 
 from collections.abc import AsyncGenerator, Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from crawlcw.ledger import documents
@@ -12,6 +12,8 @@ from crawlcw.ledger.protocol import Chosen, Place
 from crawlcw.task import Record, Status
 
 _ORDER = [("update_time", -1), ("_id", -1)]
+#: Of tasks of one time: the server would sort them if it were told more.
+_ORDER_OF_EQUALS = [("_id", -1)]
 _PLACE = {"update_time": 1}
 
 
@@ -41,9 +43,9 @@ class Selections(MongoStore):
         found: list[dict[str, Any]] = []
         # Each of the ranges is one of the index for every status; one filter that
         # says both would not be.
-        for part in _behind(where, after):
+        for part, order in _behind(where, after):
             missing = limit - len(found)
-            cursor = self._tasks.find(part, fields).sort(_ORDER).limit(missing).hint(BY_STATUS)
+            cursor = self._tasks.find(part, fields).sort(order).limit(missing).hint(BY_STATUS)
             found += await all_of(cursor, missing)
             if len(found) == limit:
                 break
@@ -111,16 +113,23 @@ def _conditions(chosen: Chosen, *, now: datetime | None = None) -> dict[str, Any
     return where
 
 
-def _behind(where: Mapping[str, Any], after: Place | None) -> list[dict[str, Any]]:
-    """Return the filters of what comes behind a place: of its time first, and then the earlier."""
+def _behind(
+    where: Mapping[str, Any], after: Place | None
+) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
+    """Return the filters of what comes behind a place, each with its order.
+
+    What is of the same time comes first, and then the earlier.
+    """
     if after is None:
-        return [dict(where)]
+        return [(dict(where), _ORDER)]
     times = where.get("update_time", {})
-    until = min(after.update_time, times.get("$lt", after.update_time))
-    return [
-        {**where, "update_time": {**times, "$eq": after.update_time}, "_id": {"$lt": after.id}},
-        {**where, "update_time": {**times, "$lt": until}},
-    ]
+    time = after.update_time
+    earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
+    if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
+        # Nothing is of that time; the server would look for it, and sort it.
+        return [(earlier, _ORDER)]
+    equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
+    return [(equal, _ORDER_OF_EQUALS), (earlier, _ORDER)]
 
 
 def _place(found: Mapping[str, Any]) -> tuple[datetime, bytes]:

@@ -39,16 +39,19 @@ class MongoStore:
         claims: str = "each",
         clock: Callable[[], datetime] | None = None,
         client: Any = None,
+        url: str | None = None,
         tracked: bool = False,
     ) -> None:
         """Take a database of any of the two clients; call `prepare` before use.
 
         *claims* is `each` (a `find_one_and_update` for every task) or `batch`;
-        *tracked* says that the tasks are those of a use case.
+        *url* is where the database is, for another client; *tracked* says that
+        the tasks are those of a use case.
         """
         self.tracked = tracked
         self._database = database
         self._client = client
+        self._url = url
         self._spider = spider
         self._tasks = database.get_collection(spider, write_concern=_QUICK)
         self._durable = database.get_collection(spider, write_concern=_DURABLE)
