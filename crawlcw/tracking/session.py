@@ -25,6 +25,7 @@ from crawlcw.printable import printable
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.transitions import Outcome, Settlement, settle
 from crawlcw.workers import this_worker
 
@@ -71,6 +72,14 @@ class Session:
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
         """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`."""
         await self._begin()
+        claiming = asyncio.create_task(self._claim(tasks))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            await to_the_end(self._undo(claiming))
+            raise
+
+    async def _claim(self, tasks: Sequence[Task]) -> Claimed:
         claimed = await self.patience.insist(
             lambda: self.ledger.claim(
                 tasks,
@@ -81,6 +90,16 @@ class Session:
         )
         self.held.add(claimed.leases)
         return claimed
+
+    async def _undo(self, claiming: asyncio.Task[Claimed]) -> None:
+        """Release what comes of a claim for which nobody waits any more."""
+        # Where the ledger is away there is nothing to be done: the leases run out.
+        await asyncio.wait([claiming], timeout=_LAST_PATIENCE.total_seconds())
+        if not claiming.done():
+            claiming.cancel()
+            return
+        with suppress(LedgerError):
+            await self.release(claiming.result().leases)
 
     async def settle(self, lease: Lease, outcome: Outcome) -> None:
         """Record an outcome, together with others that are on their way, and end the lease.
@@ -103,8 +122,16 @@ class Session:
         await asyncio.shield(written)
 
     async def release(self, leases: Iterable[Lease]) -> None:
-        """Give tasks back, no attempt spent; raises `LedgerError`."""
-        released = list(leases)
+        """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""
+        await to_the_end(self._release(list(leases)))
+
+    async def give_back(self, leases: Iterable[Lease]) -> None:
+        """Release because this is being cancelled; should that take long, the leases run out."""
+        with suppress(LedgerError, TimeoutError):
+            releasing = self._release(list(leases))
+            await to_the_end(asyncio.wait_for(releasing, _LAST_PATIENCE.total_seconds()))
+
+    async def _release(self, released: Sequence[Lease]) -> None:
         self.held.settling(released)
         try:
             await self.patience.insist(lambda: self.ledger.release(released))

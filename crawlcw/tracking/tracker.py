@@ -218,8 +218,7 @@ class Tracker(Questions, Changes):
             raise
         except BaseException:
             if execution is None or not execution.ended:
-                with anyio.CancelScope(shield=True):
-                    await self.session.release([lease])
+                await self.session.give_back([lease])
             raise
         finally:
             held.idle(lease)
@@ -252,9 +251,16 @@ class Tracker(Questions, Changes):
             claimed = await self.session.claim([task])
             for lease in claimed.leases:
                 if losses(task):
-                    await self._insist(functools.partial(self.ledger.begin, lease))
+                    await self._begin(lease)
                 return lease
             # Somebody was faster, or it is given up: the next look says which.
+
+    async def _begin(self, lease: Lease) -> None:
+        try:
+            await self._insist(lambda: self.ledger.begin(lease))
+        except BaseException:
+            await self.session.give_back([lease])
+            raise
 
     def _check_due(self, task: Task) -> None:
         """Raise where a task cannot be claimed now."""

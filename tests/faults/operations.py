@@ -7,8 +7,8 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.hosts import HostLease
-from crawlcw.ledger.protocol import Added, Selection
-from crawlcw.task import Lease
+from crawlcw.ledger.protocol import Added, Chosen, Place, Selection
+from crawlcw.task import Lease, Status
 from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
 from tests.ledgers import LEASE, failure, make_task, success
 
@@ -30,6 +30,7 @@ class Operation:
     act: Callable[[World], Awaitable[Any]]  #: send it until it is answered
     answers: Callable[[Any, Any], bool] = _same  #: by the answer where nothing fails
     writes: bool = True
+    deletes: bool = False
     wakes: bool = False  #: sent again later it may wake hosts once more, which harms nobody
     claims: str = "each"
 
@@ -88,6 +89,8 @@ def _links() -> list[Any]:
     return [known, *new]
 
 
+DATA = {"$a.b": 1}
+
 OPERATIONS = [
     _simple(lambda w: w.near.add([*w.setting.todo, *_links()]), name="add", answers=_same_added),
     Operation(name="claim", act=_claim, answers=_same_leases),
@@ -109,6 +112,35 @@ OPERATIONS = [
         answers=_no_more,
         wakes=True,
     ),
+    _simple(
+        lambda w: w.near.retry_failed(Selection(ids=_everything(w))),
+        name="retry_failed-ids",
+        answers=_no_more,
+        wakes=True,
+    ),
+    _simple(
+        lambda w: w.near.withdraw(Chosen(until=NOW), reason=Reason.WITHDRAWN),
+        name="withdraw",
+        answers=_no_more,
+    ),
+    _simple(
+        lambda w: w.near.reopen(Chosen(until=NOW), stage="again", anew=True),
+        name="reopen",
+        answers=_no_more,
+    ),
+    _simple(
+        lambda w: w.near.prioritise(dict.fromkeys(_everything(w), 9)),
+        name="prioritise",
+        answers=_no_more,
+    ),
+    _simple(
+        lambda w: w.near.purge(Chosen(statuses=[Status.FINISHED, Status.IGNORED], until=NOW)),
+        name="purge",
+        answers=_no_more,
+        deletes=True,
+    ),
+    _simple(lambda w: w.near.save(w.setting.leases[0], data=DATA, duration=LEASE), name="save"),
+    _simple(lambda w: w.near.save(w.setting.stale, data=DATA, duration=LEASE), name="save-stale"),
     _simple(lambda w: w.near.join(worker("w")), name="join"),
     _simple(lambda w: w.near.beat("a", TALLY, hungry=True), name="beat"),
     _simple(lambda w: w.near.leave("dead"), name="leave", answers=_no_more),
@@ -148,6 +180,8 @@ OPERATIONS = [
         answers=_no_more,
     ),
     _read("page", lambda w: w.near.page(limit=50, hosts=["p.com", "q.com"])),
+    _read("find", lambda w: w.near.find(Chosen(), limit=3, after=_place(w))),
+    _read("held", lambda w: w.near.held("a")),
     _read("horizon", lambda w: w.near.horizon()),
     _read("counts", lambda w: w.near.counts()),
     _read("item_count", lambda w: w.near.item_count()),
@@ -163,6 +197,15 @@ OPERATIONS = [
     _read("earliest_due", lambda w: w.near.earliest_due("q.com")),
     _read("get", lambda w: w.near.get(w.setting.leases[0].task.id)),
 ]
+
+
+def _everything(world: World) -> list[bytes]:
+    return list(world.before["books"])
+
+
+def _place(world: World) -> Place:
+    task = world.setting.leases[0].task
+    return Place(update_time=NOW, id=task.id)
 
 
 def stale_hosts(world: World) -> list[HostLease]:

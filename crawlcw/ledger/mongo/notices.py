@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pymongo
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import OperationFailure
@@ -75,8 +76,12 @@ class Notices(MongoStore):
             yield self._database
         else:
             client, database = connected(self._url, "pymongo")
-            async with client:
+            try:
                 yield database
+            finally:
+                # Whoever watches is cancelled in the end, and this is to be closed all the same.
+                with anyio.CancelScope(shield=True):
+                    await client.close()
 
 
 async def _is_told(stream: Any) -> bool:

@@ -1,0 +1,25 @@
+"""Going through with what was begun, even where whoever waits for it is cancelled."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Return what *work* returns; who is cancelled meanwhile is so when it is over."""
+    working = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    # anyio's shield holds off its own scopes only, and `asyncio.Task.cancel` not at all.
+    with anyio.CancelScope(shield=True):
+        while not working.done():
+            try:
+                await asyncio.wait([working])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return working.result()
