@@ -58,9 +58,16 @@ async def served(
 class ServerProcess:
     """`crawlcw serve` on a port of its own."""
 
-    def __init__(self, ended: ExitStack, url: str, *options: str, **environment: str) -> None:
+    def __init__(
+        self,
+        ended: ExitStack,
+        url: str,
+        *options: str,
+        use_case: str = "orders",
+        **environment: str,
+    ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "crawlcw", "serve", "orders", "--ledger", url, *options],
+            [sys.executable, "-m", "crawlcw", "serve", use_case, "--ledger", url, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -182,6 +182,18 @@ async def test_a_ttl_of_its_own_is_kept_to(tracker: Tracker, clock: FakeClock):
     assert keys(await dispenser.assign("bob", 1)) == ["a"]
 
 
+async def test_settings_that_somebody_changes_are_followed(
+    store: Ledgers, tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.tracking.dispensing._POLICY_CHECK", -1.0)
+    await (await tracker_on(store)).configure(lease="7s")
+    await tracker.add("a")
+
+    await dispenser.assign("ann", 1)
+
+    assert dispenser.ttl == timedelta(seconds=7)
+
+
 async def test_a_task_that_loses_its_workers_is_given_up(
     tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):

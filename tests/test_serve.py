@@ -15,6 +15,8 @@ import pytest
 
 from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.server.access import is_loopback
+from crawlcw.server.openapi import document
+from crawlcw.server.operations import OPERATIONS
 from crawlcw.server.serving import serving
 from tests.servers import TOKEN, Client, ServerProcess, error_of, served
 
@@ -199,8 +201,11 @@ async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite
             other = Client(client.http, address)
             waiting = asyncio.create_task(other.post("/hold_task", worker="ann", wait=30))
             await asked.wait()
+            began = asyncio.get_running_loop().time()
 
         assert await waiting == (200, {"tasks": []})
+        # Long before its own time is over, and that of the server's patience.
+        assert asyncio.get_running_loop().time() - began < 10
         with pytest.raises(aiohttp.ClientConnectorError):
             await other.get("/stats")
 
@@ -444,6 +449,17 @@ async def test_what_goes_wrong_behind_the_server_is_told_in_one_sentence(
         assert "secret" not in error_of(answer)
 
 
+@pytest.mark.parametrize(("needs_token", "status"), [(True, "401"), (False, "403")])
+def test_the_document_says_of_each_operation_who_is_refused(needs_token: bool, status: str):
+    described = document("orders", needs_token=needs_token)
+
+    operations = [each for path in described["paths"].values() for each in path.values()]
+    assert len(operations) == len(OPERATIONS) + 1
+    for operation in operations:
+        assert {"401", "403"} & operation["responses"].keys() == {status}
+    assert ("security" in described) == needs_token
+
+
 def test_a_host_is_loopback_or_it_is_not():
     assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.9.9.9", "::1", "LocalHost"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "10.0.0.1", "example.com", "", "localhost."]))
@@ -480,6 +496,31 @@ async def test_the_command_says_where_it_serves_and_answers_what_is_under_way_be
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert answer.endswith(b'{"tasks":[]}')
     assert await asyncio.to_thread(server.result) == (0, "", "")
+
+
+async def test_of_a_declared_use_case_the_chain_is_known(
+    sqlite_url: str, processes: ExitStack, tmp_path: Path
+):
+    (tmp_path / "films.py").write_text(
+        "from crawlcw.tracking import UseCase\nfilms = UseCase('films', chain=('cut', 'show'))\n"
+    )
+    server = ServerProcess(
+        processes, sqlite_url, "--port", "0", use_case=str(tmp_path / "films.py")
+    )
+    assert server.ready().startswith("serving films at")
+
+    async with aiohttp.ClientSession() as http:
+        client = Client(http, server.address)
+        await client.post("/create_task", key="a")
+        ending = {"worker": "ann", "key": "a", "status": "finished"}
+        stages = []
+        for fence in (1, 2):
+            _, held = await client.post("/hold_task", worker="ann")
+            stages.append(held["tasks"][0]["stage"])
+            await client.post("/set_task", **ending, fence=fence)
+        _, task = await client.get("/task/a")
+
+    assert (stages, task["status"]) == (["cut", "show"], "finished")
 
 
 async def test_a_second_signal_ends_the_command_at_once(sqlite_url: str, processes: ExitStack):

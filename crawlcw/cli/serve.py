@@ -9,9 +9,10 @@ from pathlib import Path
 
 import click
 
-from crawlcw.cli import ledger_option, logs, loop
+from crawlcw.cli import ledger_option, loading_use_case, logs, loop
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.errors import UsageError
+from crawlcw.tracking import Tracker, UseCase
 
 #: What RFC 6750 lets a bearer's token be.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -44,13 +45,22 @@ def command(
 ) -> None:
     """Serve the tasks of USE_CASE over HTTP: create, hold, renew, set.
 
+    USE_CASE is a name, or what declares one: package.module:object, file.py:object
+    or file.py. Only of a declared one its chain of stages is known.
+
     /openapi.json describes it. On loopback no token is needed; on any other host
     one is. Any number of servers may work on one ledger. SIGTERM and SIGINT end
     it softly: requests under way are answered.
     """
     logs.set_up(log_level or "warning", style=log_format)
     token = _token(token_file)
-    loop.run(_serve(use_case, ledger_url, host=host, port=port, token=token))
+    loop.run(_serve(_declared(use_case), ledger_url, host=host, port=port, token=token))
+
+
+def _declared(text: str) -> UseCase:
+    if ":" in text or "/" in text or text.endswith(".py"):
+        return loading_use_case.find(text)
+    return UseCase(text)
 
 
 def _token(path: Path | None) -> str | None:
@@ -71,7 +81,7 @@ def _content(path: Path) -> str:
 
 
 async def _serve(
-    use_case: str, ledger_url: str, *, host: str, port: int, token: str | None
+    use_case: UseCase, ledger_url: str, *, host: str, port: int, token: str | None
 ) -> None:
     try:
         # pydantic is of the extra `serve`: nothing else needs it.
@@ -82,7 +92,6 @@ async def _serve(
         raise UsageError(
             "the server needs pydantic: install it with `pip install 'crawlcw[serve]'`"
         ) from None
-    from crawlcw.tracking import Tracker
 
     check_reach(host, token)
     stopped = asyncio.Event()
@@ -98,5 +107,5 @@ async def _serve(
         for each in (signal.SIGINT, signal.SIGTERM):
             running.add_signal_handler(each, stop)
         async with serving(tracker, host=host, port=port, token=token) as address:
-            click.echo(f"serving {use_case} at {address} (see {address}/openapi.json)")
+            click.echo(f"serving {use_case.name} at {address} (see {address}/openapi.json)")
             await stopped.wait()
