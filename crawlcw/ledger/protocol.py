@@ -226,7 +226,8 @@ class Ledger(Protocol):
         """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
 
         *stage*, where given, becomes the stage and host of tracked tasks; *anew*
-        forgets their results. What changes its status after `chosen.until` is left
+        forgets their results. Their fences rise by one, so that no earlier page or
+        claim fits them. What changes its status after `chosen.until` is left
         alone, so a call that is sent again changes nothing twice.
         """
 

@@ -4,8 +4,9 @@ import errno
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from aiohttp import web
 
@@ -42,7 +43,7 @@ async def serving(
         _application(api, Access(token)),
         access_log=None,
         # What is no HTTP is told of here: a few times, and then counted.
-        logger=logger,
+        logger=_WithoutTracebacks(logger),
         # An encoded body is refused as it is: one that is unpacked may be a bomb, or broken.
         auto_decompress=False,
         max_line_size=_LONGEST_LINE,
@@ -97,6 +98,15 @@ def _application(api: Api, access: Access) -> web.Application:
         application.router.add_route(each.method, path, handler_of(each))
     application.router.add_route("GET", "/openapi.json", openapi)
     return application
+
+
+class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
+    """Tells what aiohttp has to say in a line: it is strangers who make it say so."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, {**kwargs, "exc_info": None}
 
 
 async def _plain(_request: web.Request, response: web.StreamResponse) -> None:

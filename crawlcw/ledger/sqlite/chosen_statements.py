@@ -46,7 +46,7 @@ class ChosenStatements:
             f"reason = :why {by_id}"
         )
         self.reopen = (
-            f"UPDATE {tasks} SET {todo}, host = coalesce(:stage, host), "
+            f"UPDATE {tasks} SET {todo}, fence = fence + 1, host = coalesce(:stage, host), "
             "callback = coalesce(:stage, callback), "
             f"results = CASE WHEN :anew THEN NULL ELSE results END {by_id}"
         )

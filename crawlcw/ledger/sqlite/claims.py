@@ -43,12 +43,7 @@ class Claims(Changes):
         outcome = any(change.event is Event.ABANDON for _, change in decided)
         with durable_transaction(db) if outcome else transaction(db):
             for task, change in decided:
-                as_read = {
-                    "from_status": task.status,
-                    "from_fence": task.fence,
-                    "from_stage": task.callback,
-                    "now": now,
-                }
+                as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
                 if not self._apply(db, self._sql.claim, written(task, change), as_read):
                     continue
                 if change.event is Event.ABANDON:

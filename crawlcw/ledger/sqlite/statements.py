@@ -64,9 +64,8 @@ class Statements:
             f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
         )
         self.claim = (
-            # Reopened in another stage, a task has the fence that it had.
             f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence "
-            "AND callback = :from_stage AND due <= :now"
+            "AND due <= :now"
         )
         self.settle = f"{changed} WHERE {mine}"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
