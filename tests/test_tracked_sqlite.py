@@ -204,6 +204,7 @@ async def test_held_tasks_are_as_release_leaves_them(orders: SqliteLedger, clock
     assert [fresh.task.url, failed.task.url] == ["fresh", "failed"]
     assert [fresh.task.status, failed.task.status] == [Status.TODO, Status.FAILED]
     assert [fresh.task.due, failed.task.due] == [START, clock.time]
+    assert [fresh.task.fence, failed.task.fence] == [fresh.fence - 1, failed.fence - 1] == [0, 1]
     assert fresh.task.carried == Carried(data={"n": 1})
     assert await orders.release([fresh, failed]) == 2
     assert (await orders.counts()).by_status == {
@@ -348,6 +349,49 @@ async def test_many_are_changed_in_short_transactions(
     assert statements.count("COMMIT") == 12
     assert await orders.purge(Chosen()) == 5
     assert (await orders.counts()).total == 0
+
+
+async def test_a_task_that_is_named_twice_counts_once(orders: SqliteLedger):
+    await orders.add([order()])
+
+    assert await orders.reopen(Chosen(ids=[key_id("one")] * 2)) == 1
+
+
+async def test_a_task_that_changes_its_status_meanwhile_is_not_overlooked(
+    path: Path, orders: SqliteLedger
+):
+    await orders.add([order()])
+    await orders.withdraw(Chosen(), reason=Reason.WITHDRAWN)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    asked: list[str] = []
+
+    def change(statement: str) -> None:
+        if statement.startswith("SELECT"):
+            asked.append(statement)
+            if len(asked) == 2:
+                other.execute("UPDATE orders SET status = 0")
+
+    await orders._reader.run(lambda db: db.set_trace_callback(change))
+    found = await orders.find(Chosen(statuses=[Status.TODO, Status.IGNORED]), limit=9)
+
+    assert (len(asked), keys(found)) == (2, ["one"])
+    (moved,) = other.execute("SELECT status FROM orders")
+    assert moved == (Status.TODO,)
+    other.close()
+
+
+async def test_a_page_is_reopened_at_its_own_host_which_is_woken(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.add([make_task()])
+    await ledger.wake_hosts({"example.com": START + LEASE})
+    await ledger.commit([settled(ledger, await claimed_one(ledger), Succeeded())])
+
+    assert await ledger.reopen(Chosen(), stage="elsewhere") == 1
+    assert await ledger.page(limit=1, hosts=["example.com"]) == [
+        replace(make_task(), fence=1, settled=1)
+    ]
+    assert await ledger.next_ready() == START
+    await ledger.close()
 
 
 async def test_what_is_held_is_neither_withdrawn_nor_reopened(orders: SqliteLedger):

@@ -133,6 +133,38 @@ async def test_a_cancelled_execution_is_released_unspent(tracker: Tracker):
     assert task.data == {"amount": 3}
 
 
+async def test_a_start_that_is_cancelled_on_its_way_leaves_no_lock(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+):
+    await tracker.add("order-1")
+    claim = tracker.ledger.claim
+    claiming, on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments, **options):
+        claiming.set()
+        await on.wait()
+        return await claim(*arguments, **options)
+
+    monkeypatch.setattr(tracker.ledger, "claim", slow)
+
+    async def work() -> None:
+        async with tracker.start("order-1"):
+            pytest.fail("it was cancelled before")
+
+    working = asyncio.create_task(work())
+    await claiming.wait()
+    working.cancel()
+    on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
+    record = await tracker.ledger.get(key_id("order-1"))
+    assert record is not None
+    assert record.task.fence == 1  # it was claimed, and given back
+
+
 async def test_an_interrupt_releases_the_task_unspent(tracker: Tracker):
     await tracker.add("order-1")
 

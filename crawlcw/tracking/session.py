@@ -76,7 +76,7 @@ class Session:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            await to_the_end(self._give_back(claiming))
+            await to_the_end(self._undo(claiming))
             raise
 
     async def _claim(self, tasks: Sequence[Task]) -> Claimed:
@@ -91,7 +91,7 @@ class Session:
         self.held.add(claimed.leases)
         return claimed
 
-    async def _give_back(self, claiming: asyncio.Task[Claimed]) -> None:
+    async def _undo(self, claiming: asyncio.Task[Claimed]) -> None:
         """Release what comes of a claim for which nobody waits any more."""
         # Where the ledger is away there is nothing to be done: the leases run out.
         await asyncio.wait([claiming], timeout=_LAST_PATIENCE.total_seconds())
@@ -124,6 +124,12 @@ class Session:
     async def release(self, leases: Iterable[Lease]) -> None:
         """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""
         await to_the_end(self._release(list(leases)))
+
+    async def give_back(self, leases: Iterable[Lease]) -> None:
+        """Release because this is being cancelled; should that take long, the leases run out."""
+        with suppress(LedgerError, TimeoutError):
+            releasing = self._release(list(leases))
+            await to_the_end(asyncio.wait_for(releasing, _LAST_PATIENCE.total_seconds()))
 
     async def _release(self, released: Sequence[Lease]) -> None:
         self.held.settling(released)

@@ -218,7 +218,7 @@ class Tracker(Questions, Changes):
             raise
         except BaseException:
             if execution is None or not execution.ended:
-                await self.session.release([lease])
+                await self.session.give_back([lease])
             raise
         finally:
             held.idle(lease)
@@ -259,7 +259,7 @@ class Tracker(Questions, Changes):
         try:
             await self._insist(lambda: self.ledger.begin(lease))
         except BaseException:
-            await self.session.release([lease])
+            await self.session.give_back([lease])
             raise
 
     def _check_due(self, task: Task) -> None:

@@ -166,8 +166,12 @@ class Worker:
             low = self._queue.qsize() <= self._prefetch // 2
             if not (low and room > 0):
                 await self._changed.wait()
-            elif not await self._claim_some(room) and await self._is_drained():
-                return True
+            elif not await self._claim_some(room):
+                horizon = await self._horizon()
+                idle = not self._busy and self._queue.empty()
+                if horizon is None and idle and self._drain:
+                    return True
+                await self._rest(horizon)
         return False
 
     async def _claim_some(self, room: int) -> bool:
@@ -196,25 +200,32 @@ class Worker:
             await anyio.sleep(random.random() * _LONGEST_STEP_ASIDE)
         return True
 
-    async def _is_drained(self) -> bool:
-        """Say whether nothing is left to do; where something is, wait until it may be due."""
-        horizon = await self._session.patience.insist(self._ledger.horizon)
-        if horizon is None and self._drain and not self._busy and self._queue.empty():
-            return True
-        pause = self._idle
-        if horizon is not None:
-            wait = (horizon - self._ledger.now()).total_seconds()
-            if 0 < wait < pause:
-                # Not yet, but sooner than the pause would end.
-                pause = wait
-            elif wait <= 0:
-                self._tell_of_others()
-        with anyio.move_on_after(pause):
-            await self._changed.wait()
-            self._idle = _SHORTEST_IDLE
-            return False
-        self._idle = min(2 * self._idle, _LONGEST_IDLE)
-        return False
+    async def _horizon(self) -> datetime | None:
+        return await self._session.patience.insist(self._ledger.horizon)
+
+    async def _rest(self, horizon: datetime | None) -> None:
+        """Pause until something else may be due than what is now: that is not for this worker.
+
+        As long as nothing is due, all that is asked is when something will be.
+        """
+        if self._is_due(horizon):
+            self._tell_of_others()
+        while True:
+            pause = self._idle
+            if horizon is not None and not self._is_due(horizon):
+                pause = min(pause, (horizon - self._ledger.now()).total_seconds())
+            with anyio.move_on_after(pause):
+                await self._changed.wait()
+                return
+            self._idle = min(3 * self._idle, _LONGEST_IDLE)
+            if self._is_due(horizon):
+                return
+            horizon = await self._horizon()
+            if self._is_due(horizon) or (horizon is None and self._drain):
+                return
+
+    def _is_due(self, horizon: datetime | None) -> bool:
+        return horizon is not None and horizon <= self._ledger.now()
 
     def _tell_of_others(self) -> None:
         if not self._told_of_others and not self._busy and self._idle > 1:

@@ -45,12 +45,12 @@ class Selections(Hosts, Walks):
                 for row in db.execute(sql.find_by_id, {**bounds, "id": identity})
             ]
             return heapq.nlargest(bounds["limit"], found, key=_place)
-        # Of one moment, so that what changes its status meanwhile is seen once. Each
+        # Of one moment, so that what changes its status meanwhile is not overlooked. Each
         # status is in order and is read only as far as its tasks are taken.
         with snapshot(db):
             streams = [
                 db.execute(sql.find, {**bounds, "status": status})
-                for status in set(chosen.statuses)
+                for status in sorted(set(chosen.statuses))
             ]
             return list(islice(heapq.merge(*streams, key=_place, reverse=True), bounds["limit"]))
 

@@ -1,0 +1,84 @@
+"""Orders that are charged while workers are killed: each is finished once, by one charge."""
+
+import random
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from signal import SIGSTOP
+
+import pytest
+
+from crawlcw.task import Status
+from tests.crawl_process import Store
+from tests.docs import REPOSITORY
+from tests.work_process import Working, crawlcw, tasks_of
+
+ORDERS = 2_000
+WORKERS = 3
+SEED = 20_261_121
+
+
+def in_first_lines(book: Path) -> dict[str, int]:
+    """Return order -> fence of its first charge: it is the one that is accepted."""
+    first: dict[str, int] = {}
+    for line in book.read_text().splitlines() if book.exists() else ():
+        order, fence = line.split()
+        first.setdefault(order, int(fence))
+    return first
+
+
+@pytest.mark.timeout(600)
+def test_every_order_is_finished_once_with_one_accepted_charge(
+    ledger_url: str, tmp_path: Path, processes: ExitStack, soaking: bool
+):
+    most_kills, concurrency = (60, 2) if soaking else (6, 4)
+    orders = ORDERS * (10 if soaking else 1)
+    print(f"seed {SEED}")
+    chance = random.Random(SEED)
+    store = Store(ledger_url, "orders")
+    book = tmp_path / "charges.txt"
+    keys = "".join(f"order-{n}\n" for n in range(orders))
+    added = crawlcw("add", "orders", "-", "--ledger", ledger_url, given=keys)
+    assert added.stdout == f"{orders:,} added, 0 known already\n", added.stderr
+
+    def start() -> Working:
+        return processes.enter_context(
+            Working(
+                REPOSITORY / "examples" / "orders.py",
+                ledger_url,
+                *("--drain", "--concurrency", concurrency),
+                log=tmp_path / "log",
+                environment={"CHARGES": str(book)},
+            )
+        )
+
+    workers = [start() for _ in range(WORKERS)]
+    held: list[int] = []
+    time.sleep(1)
+    while len(in_first_lines(book)) < orders and len(held) < most_kills:
+        victim = workers.pop(chance.randrange(WORKERS))
+        victim.send(SIGSTOP)
+        held.append(len(store.held_by(victim.pid)))
+        victim.kill()
+        workers.append(start())
+        time.sleep(chance.uniform(0.8, 1.2))
+    ended = [worker.end() for worker in workers]
+
+    assert {code for code, _ in ended} == {0}, workers[0].log
+    tasks = tasks_of(ledger_url, "orders")
+    accepted = in_first_lines(book)
+    assert len(tasks) == len(accepted) == orders
+    assert {task.status for task in tasks.values()} == {Status.FINISHED}
+    assert {task.holder for task in tasks.values()} == {None}
+    assert {task.retry for task in tasks.values()} == {0}
+    recorded = {key: task.results["charge"]["accepted"] for key, task in tasks.items()}
+    assert recorded == accepted
+    assert {tuple(each.event for each in task.trace) for task in tasks.values()} == {("finish",)}
+    # What was asked for twice had been held by a worker that was killed.
+    again = len(book.read_text().splitlines()) - orders
+    assert again <= sum(held)
+    # Else nothing was interrupted, and nothing is shown.
+    assert sum(map(bool, held)) >= 2
+    doctor = crawlcw("doctor", "orders", "--ledger", ledger_url, "--max-retry", 3, "--max-lost", 20)
+    assert doctor.returncode == 0, doctor.stdout
+    print(f"{len(held)} kills, {sum(held)} orders were held, {again} were charged again")
