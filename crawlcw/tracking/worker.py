@@ -144,6 +144,7 @@ class Worker:
         return reason
 
     async def _work(self) -> str:
+        drained = False
         async with anyio.create_task_group() as fetching:
             self._running = fetching.cancel_scope
             for _ in range(self._concurrency):
@@ -154,6 +155,8 @@ class Worker:
                 with anyio.move_on_after(self.grace.total_seconds()):
                     await self._until_nobody_works()
             fetching.cancel_scope.cancel()
+        # `stop_now` may have ended the block anywhere.
+        await self._give_back()
         if drained:
             return "drained"
         return "stopped-at-once" if self._at_once else "stopped"

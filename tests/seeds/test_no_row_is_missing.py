@@ -15,7 +15,7 @@ def seeds_of(thing: object) -> list[str]:
     return [row for mark in marks if mark.name == "seed" for row in mark.args]
 
 
-def tests_by_row() -> dict[str, list[str]]:
+def named_by_row() -> dict[str, list[str]]:
     """Return the tests of this folder by the rows that they are marked with."""
     found = defaultdict(list)
     for path in sorted(Path(__file__).parent.glob("test_s*_*.py")):
@@ -27,8 +27,8 @@ def tests_by_row() -> dict[str, list[str]]:
     return found
 
 
-def tests_without_row() -> list[str]:
-    marked = {name for names in tests_by_row().values() for name in names}
+def named_without_row() -> list[str]:
+    marked = {name for names in named_by_row().values() for name in names}
     return [
         f"{path.stem}::{name}"
         for path in sorted(Path(__file__).parent.glob("test_s*_*.py"))
@@ -39,21 +39,21 @@ def tests_without_row() -> list[str]:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_has_a_test(row: str):
-    assert tests_by_row()[row], f"no test is marked with {row}: {ROWS[row]}"
+    assert named_by_row()[row], f"no test is marked with {row}: {ROWS[row]}"
 
 
 def test_no_test_has_a_row_that_does_not_exist():
-    assert set(tests_by_row()) <= set(ROWS)
+    assert set(named_by_row()) <= set(ROWS)
 
 
 def test_no_test_is_without_a_row():
-    assert tests_without_row() == []
+    assert named_without_row() == []
 
 
 def test_a_test_is_in_the_file_of_its_rows_system():
     strangers = [
         (row, name)
-        for row, names in tests_by_row().items()
+        for row, names in named_by_row().items()
         for name in names
         if not name.startswith(f"test_s{row.partition('.')[0]}_")
     ]
