@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 import pymongo
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import OperationFailure
@@ -63,8 +64,11 @@ class Notices(MongoStore):
                     raise
                 yield None
             else:
-                async with stream:
+                try:
                     yield stream
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await stream.close()
 
     @asynccontextmanager
     async def _cancellable(self) -> AsyncIterator[Any]:
@@ -75,8 +79,12 @@ class Notices(MongoStore):
             yield self._database
         else:
             client, database = connected(self._url, "pymongo")
-            async with client:
+            try:
                 yield database
+            finally:
+                # Whoever stops watching is cancelled, and would leave the sockets open.
+                with anyio.CancelScope(shield=True):
+                    await client.close()
 
 
 async def _is_told(stream: Any) -> bool:
