@@ -132,6 +132,16 @@ def test_what_waits_is_withdrawn_and_anything_is_reset(run: Run, ledger_url: str
     assert set(asyncio.run(_statuses(ledger_url)).values()) == {Status.TODO}
 
 
+def test_looking_for_a_name_does_not_decide_what_it_is(run: Run, tmp_path: Path):
+    (tmp_path / "keys.txt").write_text("o1\no2\n")
+    run("policy", "refunds")  # there is a ledger now
+    assert run("stats", "orders")[0] == 2
+
+    assert run("add", "orders", "keys.txt")[1] == "2 added, 0 known already\n"
+
+    assert run("stats", "orders")[0] == 0
+
+
 def test_settings_are_shown_and_changed_for_all(run: Run, ledger_url: str):
     assert run("policy", "orders", "max_retry=7", "lease=2m")[0] == 0
 

@@ -356,6 +356,21 @@ async def test_a_done_that_is_overtaken_on_its_way_to_the_ledger_is_refused(
     assert await dispenser.check("bob", ["a"]) == {"a"}
 
 
+async def test_an_ending_of_an_earlier_claim_is_refused_while_somebody_else_is_at_the_task(
+    tracker: Tracker, dispenser: Dispenser, clock: FakeClock
+):
+    await tracker.add("a")
+    await dispenser.assign("ann", 1)
+    await dispenser.fail("ann", ["a"], "no")
+    clock.advance(seconds=4)
+    await dispenser.assign("bob", 1)
+
+    assert (await dispenser.fail("ann", ["a"], "no")).refused == {"a": Refusal.NOT_HELD}
+    # But with its fence it is plain which one is meant, and that it was recorded.
+    assert (await dispenser.fail("ann", ["a"], "no", fences={"a": 1})).accepted == {"a"}
+    assert await dispenser.check("bob", ["a"]) == {"a"}
+
+
 async def test_with_a_fence_an_ending_is_of_that_claim_and_of_no_later_one(
     tracker: Tracker, dispenser: Dispenser
 ):

@@ -26,12 +26,12 @@ from tests import ledgers
 from tests.dispensers import TTL, tracker_on
 from tests.ledgers import Ledgers
 
-KEYS = tuple("abcdefgh")
+KEYS = tuple("abcde")
 MAX_RETRY = 2
 
-workers = st.sampled_from(["ann", "bob", "eve"])
+workers = st.sampled_from(["ann", "bob"])
 desks = st.integers(0, 1)
-some_keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=4, unique=True)
+some_keys = st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True)
 mappings = st.dictionaries(st.sampled_from(KEYS), st.integers(-3, 3))
 
 
@@ -47,6 +47,7 @@ class Known:
     retry: int = 0
     fence: int = 0
     last: tuple[str, str] | None = None  #: the worker and the ending that its last claim had
+    before: tuple[str, str] | None = None  #: the same, of one that was reopened since
     finishes: int = 0
 
 
@@ -121,8 +122,8 @@ class DispenserMachine(RuleBasedStateMachine):
         for each in share:
             task = self.known[each.key]
             if each.key in added:
-                task.fence += 1
-                task.last = None
+                assert each.fence > task.fence
+                task.fence, task.last, task.before = each.fence, None, None
             task.status, task.holder, task.due = Status.PROCESSING, worker, self.now + TTL
             assert (each.fence, each.until, each.attempt) == (task.fence, task.due, task.retry + 1)
 
@@ -143,11 +144,11 @@ class DispenserMachine(RuleBasedStateMachine):
 
     @rule(desk=desks, worker=workers, keys=some_keys)
     def done(self, desk, worker, keys):
-        mine, again = self.ended(worker, "done", keys)
+        mine = self.held_by(worker) & set(keys)
 
         accepted = self.run(self.desks[desk].done(worker, keys)).accepted
 
-        assert accepted == mine | again
+        self.check_accepted(accepted, mine, (worker, "done"), keys)
         for key in mine:
             task = self.known[key]
             task.status, task.holder, task.last = Status.FINISHED, None, (worker, "done")
@@ -155,11 +156,11 @@ class DispenserMachine(RuleBasedStateMachine):
 
     @rule(desk=desks, worker=workers, keys=some_keys)
     def fail(self, desk, worker, keys):
-        mine, again = self.ended(worker, "fail", keys)
+        mine = self.held_by(worker) & set(keys)
 
         accepted = self.run(self.desks[desk].fail(worker, keys, "no")).accepted
 
-        assert accepted == mine | again
+        self.check_accepted(accepted, mine, (worker, "fail"), keys)
         records = self.records()
         for key in mine:
             task = self.known[key]
@@ -169,11 +170,13 @@ class DispenserMachine(RuleBasedStateMachine):
             # How long it waits is a matter of chance.
             task.due = records[key].task.due or self.now
 
-    def ended(self, worker: str, ending: str, keys: list[str]) -> tuple[set[str], set[str]]:
-        """Return those that the worker holds, and those that it has ended so already."""
-        mine = self.held_by(worker) & set(keys)
-        last = {key for key, task in self.known.items() if task.last == (worker, ending)}
-        return mine, last & set(keys) - mine
+    def check_accepted(self, accepted, mine, ending, keys):
+        """Those that are held are accepted, and those that have been ended so already."""
+        asked = {key: self.known[key] for key in keys if key in self.known}
+        again = {key for key, task in asked.items() if task.last == ending}
+        # A store may count a reopening as a claim, or may not.
+        either = {key for key, task in asked.items() if task.before == ending}
+        assert mine | again <= accepted <= mine | again | either
 
     @rule(seconds=st.sampled_from([0.001, 1, 20, 59.999, 60]))
     def time_passes(self, seconds):
@@ -187,6 +190,7 @@ class DispenserMachine(RuleBasedStateMachine):
             task = self.known.setdefault(key, Known(priority=priority, due=self.now))
             if task.withdrawn:
                 task.withdrawn, task.status, task.retry, task.due = False, Status.TODO, 0, self.now
+                task.before, task.last = task.last or task.before, None
             if task.status in (Status.TODO, Status.FAILED):
                 task.priority = priority
         for key, task in self.known.items():
@@ -200,14 +204,9 @@ class DispenserMachine(RuleBasedStateMachine):
         for key, record in records.items():
             task, known = record.task, self.known[key]
             assert task.status is known.status, key
-            assert (task.lock or "").partition(":")[0] == (
-                f"@{known.holder}" if known.holder else ""
-            )
-            assert (task.fence, task.priority, task.retry) == (
-                known.fence,
-                known.priority,
-                known.retry,
-            )
+            holder = task.lock and task.lock.partition(":")[0]
+            assert holder == (known.holder and f"@{known.holder}")
+            assert (task.priority, task.retry) == (known.priority, known.retry)
             assert (task.reason is Reason.WITHDRAWN) == known.withdrawn
             assert sum(each.event == "finish" for each in record.trace) == known.finishes <= 1
 

@@ -40,6 +40,7 @@ _COMMANDS = (
     "run",
     "add",
     "work",
+    "serve",
     "stats",
     "hosts",
     "export",

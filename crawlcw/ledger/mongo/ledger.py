@@ -77,8 +77,10 @@ class MongoLedger(
         )
         try:
             await ledger._check_server()
-            if tracked is None and (marker := await ledger._marker()) is not None:
-                ledger.tracked = is_tracked(marker)
+            if tracked is None:
+                marker = await ledger._marker()
+                ledger.tracked = marker is not None and is_tracked(marker)
+                ledger._only_looks = marker is None
             await ledger.prepare()
         except BaseException:
             await ledger.close()

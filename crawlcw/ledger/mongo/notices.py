@@ -64,11 +64,8 @@ class Notices(MongoStore):
                     raise
                 yield None
             else:
-                try:
+                async with stream:
                     yield stream
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await stream.close()
 
     @asynccontextmanager
     async def _cancellable(self) -> AsyncIterator[Any]:
@@ -82,7 +79,7 @@ class Notices(MongoStore):
             try:
                 yield database
             finally:
-                # Whoever stops watching is cancelled, and would leave the sockets open.
+                # Whoever watches is cancelled in the end, and this is to be closed all the same.
                 with anyio.CancelScope(shield=True):
                     await client.close()
 

@@ -99,11 +99,18 @@ class Schema(MongoStore):
     async def _check_schema(self) -> int:
         """Write down what this is, unless something is; return of which version that is."""
         new: dict[str, Any] = {"version": SCHEMA_VERSION}
-        if self.tracked:
-            new["tracked"] = True
+        if not self._only_looks:
+            new["tracked"] = self.tracked
         marker = await self._schema.find_one_and_update(
             {"_id": self._spider}, {"$setOnInsert": new}, upsert=True, return_document=True
         )
+        if self.tracked and not is_tracked(marker) and await self._tasks.find_one({}) is None:
+            # Somebody has only looked whether there is anything of this name.
+            marker = await self._schema.find_one_and_update(
+                {"_id": self._spider, "tracked": {"$exists": False}},
+                {"$set": {"tracked": True}},
+                return_document=True,
+            ) or await self._schema.find_one({"_id": self._spider})
         check_version(marker, self._spider, upgrades=True)
         check_kind(marker, self._spider, tracked=self.tracked)
         version: int = marker["version"]

@@ -49,6 +49,8 @@ class MongoStore:
         the tasks are those of a use case.
         """
         self.tracked = tracked
+        #: Whether it is yet to be said what this is.
+        self._only_looks = False
         self._database = database
         self._client = client
         self._url = url

@@ -1,0 +1,1 @@
+"""Tracked tasks over HTTP: for workers in any language, see `crawlcw serve`."""

@@ -1,0 +1,60 @@
+"""Who may ask: whoever knows the token, or, without one, this machine's own programs.
+
+A web page in a browser on this machine can send requests to loopback too. It
+cannot set the content type of a JSON body without being asked first, and where
+it has its own name point at this machine (DNS rebinding), the Host header tells.
+"""
+
+import hmac
+import ipaddress
+
+from aiohttp import web
+
+from crawlcw.server.refusals import RefusedError
+
+
+class Access:
+    """The check that every request passes first."""
+
+    def __init__(self, token: str | None) -> None:
+        self._token = None if token is None else token.encode()
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether a token is asked for."""
+        return self._token is not None
+
+    def check(self, request: web.Request) -> None:
+        """Raise `RefusedError` where the request is not to be answered."""
+        if self._token is None:
+            _check_host(request.headers.get("Host", ""))
+        else:
+            self._check_token(request.headers.get("Authorization", ""), self._token)
+
+    def _check_token(self, header: str, token: bytes) -> None:
+        scheme, _, given = header.partition(" ")
+        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token)
+        if scheme.lower() != "bearer" or not same:
+            raise RefusedError(
+                401,
+                "write the server's token into the header `Authorization: Bearer TOKEN`",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+
+def _check_host(header: str) -> None:
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
+    if not is_loopback(name.removeprefix("[").removesuffix("]")):
+        raise RefusedError(
+            403, "without a token the server answers to localhost and 127.0.0.1 only"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host's name or address means this machine and nobody else."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

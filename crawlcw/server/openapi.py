@@ -1,0 +1,123 @@
+"""The server's OpenAPI document, made of the declarations that check the requests."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import TypeAdapter
+
+import crawlcw
+from crawlcw.server import bodies
+from crawlcw.server.answers import Error
+from crawlcw.server.operations import OPERATIONS, Operation
+
+_REFUSALS = {
+    400: "The body is no JSON.",
+    401: "The token is missing or wrong.",
+    403: "The Host header does not name this machine.",
+    404: "There is no such task.",
+    409: "The worker does not hold the task, or not with this fence.",
+    413: "The body is larger than 8 MiB.",
+    415: "The body is not plain application/json.",
+    422: "The request is not of the shape that is declared, or what it says cannot be kept.",
+    503: "The ledger cannot be reached just now; Retry-After says when to try again.",
+}
+_JSON = "application/json"
+_KEY = TypeAdapter(bodies.Key)
+Document = dict[str, Any]
+
+
+def document(use_case: str, *, needs_token: bool) -> Document:
+    """Return the document of a server."""
+    schemas = _Schemas(OPERATIONS)
+    access = 401 if needs_token else 403
+    paths = {
+        each.path: {each.method.lower(): _operation(each, schemas, access)} for each in OPERATIONS
+    }
+    paths["/openapi.json"] = {
+        "get": {
+            "operationId": "openapi",
+            "summary": "This document.",
+            "responses": {
+                "200": _content("The document.", {"type": "object"}),
+                str(access): _content(_REFUSALS[access], schemas.error),
+            },
+        }
+    }
+    found: Document = {
+        "openapi": "3.1.0",
+        "info": {"title": f"crawlcw: the tasks of {use_case}", "version": crawlcw.__version__},
+        "paths": paths,
+        "components": {"schemas": schemas.shared},
+    }
+    if needs_token:
+        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+    return found
+
+
+class _Schemas:
+    """The JSON schemas of all that is asked and answered, with what they share."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        asked = [(each.name, "validation", each.asks) for each in operations]
+        answered = [(each.name, "serialization", TypeAdapter(each.gives)) for each in operations]
+        self._found, shared = TypeAdapter.json_schemas(
+            [*asked, *answered, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
+            ref_template="#/components/schemas/{model}",
+        )
+        self.shared = shared.get("$defs", {})
+
+    @property
+    def error(self) -> Document:
+        return self._found["error", "serialization"]
+
+    def asked(self, operation: Operation) -> Document:
+        return self._found[operation.name, "validation"]
+
+    def answered(self, operation: Operation) -> Document:
+        return self._found[operation.name, "serialization"]
+
+
+def _operation(operation: Operation, schemas: _Schemas, access: int) -> Document:
+    responses = {"200": _content("It is done.", schemas.answered(operation))}
+    for status in sorted({access, *operation.refusals}):
+        responses[str(status)] = _content(_REFUSALS[status], schemas.error)
+    found: Document = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "responses": responses,
+    }
+    if operation.method == "POST":
+        schema = schemas.asked(operation)
+        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
+    elif parameters := [*_in_path(operation), *_in_query(schemas.asked(operation), schemas)]:
+        found["parameters"] = parameters
+    return found
+
+
+def _content(description: str, schema: Document) -> Document:
+    return {"description": description, "content": {_JSON: {"schema": schema}}}
+
+
+def _in_path(operation: Operation) -> list[Document]:
+    if "{key}" not in operation.path:
+        return []
+    return [{"name": "key", "in": "path", "required": True, "schema": _KEY.json_schema()}]
+
+
+def _in_query(schema: Document, schemas: _Schemas) -> list[Document]:
+    if "$ref" in schema:
+        schema = schemas.shared.pop(schema["$ref"].rpartition("/")[2], {"properties": {}})
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _not_null(each)}
+        for name, each in schema.get("properties", {}).items()
+    ]
+
+
+def _not_null(schema: Document) -> Document:
+    """Return the schema of what is left out, and never null, in a query."""
+    found = {name: each for name, each in schema.items() if name not in ("default", "title")}
+    if kinds := found.pop("anyOf", None):
+        (kind,) = (each for each in kinds if each != {"type": "null"})
+        found |= kind
+    return found

@@ -1,0 +1,144 @@
+"""The addresses of the server: what each takes, answers and refuses.
+
+Both the server and its OpenAPI document are made of this table.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from pydantic import TypeAdapter
+
+from crawlcw.server import answers, bodies
+from crawlcw.server.api import Api
+from crawlcw.server.reading import read_body, read_query
+
+#: What any request can be refused with, besides 401 or 403; and one with a body.
+_ANY = (422, 503)
+_BODY = (400, 413, 415)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One address and method."""
+
+    method: str
+    path: str
+    summary: str
+    asks: TypeAdapter[Any]  #: the body of a POST, the query of a GET
+    gives: type[answers.Answer]
+    refusals: tuple[int, ...]
+    act: Callable[[Api, Any, web.Request], Awaitable[answers.Answer]]
+
+    @property
+    def name(self) -> str:
+        """What the OpenAPI document calls it."""
+        return self.path.strip("/").partition("/")[0]
+
+    async def answer(self, api: Api, request: web.Request) -> answers.Answer:
+        """Read a request, and do what it asks."""
+        if self.method == "POST":
+            asked = await read_body(request, self.asks)
+        else:
+            asked = read_query(request, self.asks)
+        return await self.act(api, asked, request)
+
+
+def _post(
+    path: str,
+    summary: str,
+    asks: Any,
+    answer: type[answers.Answer],
+    act: Callable[[Api, Any, web.Request], Awaitable[answers.Answer]],
+    *refusals: int,
+) -> Operation:
+    return Operation(
+        method="POST",
+        path=path,
+        summary=summary,
+        asks=TypeAdapter(asks),
+        gives=answer,
+        refusals=(*_BODY, *_ANY, *refusals),
+        act=act,
+    )
+
+
+def _get(
+    path: str,
+    summary: str,
+    asks: Any,
+    answer: type[answers.Answer],
+    act: Callable[[Api, Any, web.Request], Awaitable[answers.Answer]],
+    *refusals: int,
+) -> Operation:
+    return Operation(
+        method="GET",
+        path=path,
+        summary=summary,
+        asks=TypeAdapter(asks),
+        gives=answer,
+        refusals=(*_ANY, *refusals),
+        act=act,
+    )
+
+
+OPERATIONS = (
+    _post(
+        "/create_task",
+        "Add one task, or `tasks`: up to 1,000. Those that are known are not changed.",
+        bodies.CreateTask,
+        answers.Created,
+        lambda api, asked, _: api.create_task(asked),
+    ),
+    _post(
+        "/hold_task",
+        "Ask for a share: the worker's own unfinished tasks first, topped up to the limit by "
+        "priority. What it has beyond the limit goes back.",
+        bodies.HoldTask,
+        answers.Held,
+        lambda api, asked, request: api.hold_task(asked, gone=lambda: _is_gone(request)),
+    ),
+    _post(
+        "/set_task",
+        "End a task that is held. Sent again, it is recorded once and answered the same.",
+        bodies.SetTask,
+        answers.Accepted,
+        lambda api, asked, _: api.set_task(asked),
+        404,
+        409,
+    ),
+    _post(
+        "/renew_task",
+        "Keep what is held; the answer says what still is.",
+        bodies.RenewTask,
+        answers.Renewed,
+        lambda api, asked, _: api.renew_task(asked),
+    ),
+    _get(
+        "/task/{key}",
+        "All that is known of a task.",
+        bodies.Nothing,
+        answers.TaskView,
+        lambda api, _, request: api.task(request.match_info["key"]),
+        404,
+    ),
+    _get(
+        "/tasks",
+        "The tasks that are as asked, the last changed first.",
+        bodies.FindTasks,
+        answers.Found,
+        lambda api, asked, _: api.tasks(asked),
+    ),
+    _get(
+        "/stats",
+        "How many tasks there are.",
+        bodies.Nothing,
+        answers.Stats,
+        lambda api, _asked, _request: api.stats(),
+    ),
+)
+
+
+def _is_gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()

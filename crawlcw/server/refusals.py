@@ -1,0 +1,93 @@
+"""What becomes of a request that cannot be served: a status, and one sentence as JSON."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from crawlcw.errors import (
+    CrawlcwError,
+    LedgerError,
+    LedgerUnavailableError,
+    TaskNotFoundError,
+    UsageError,
+)
+from crawlcw.printable import printable
+from crawlcw.server.answers import Answer, Error
+from crawlcw.server.bodies import TAGS
+from crawlcw.values import to_json
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a ledger that was away is worth another try.
+_RETRY_AFTER = "1"
+_LONGEST_SENTENCE = 500
+_SENTENCES = {
+    404: "there is no such address; /openapi.json says which there are",
+    405: "this address does not take this method; the header Allow says which it takes",
+    413: "the body is larger than 8 MiB",
+}
+
+
+class RefusedError(CrawlcwError):
+    """A request is not served."""
+
+    def __init__(
+        self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = headers or {}
+
+
+@web.middleware
+async def told(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer with one sentence whatever is raised."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        kept = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        return _refusal(error.status, _SENTENCES.get(error.status, error.reason), kept)
+    except RefusedError as error:
+        return _refusal(error.status, error, error.headers)
+    except TaskNotFoundError as error:
+        return _refusal(404, error)
+    except UsageError as error:
+        return _refusal(422, error)
+    except LedgerUnavailableError as error:
+        logger.warning("a request is refused: %s", printable(error), extra={"event": "refused"})
+        away = "the ledger cannot be reached just now: try again"
+        return _refusal(503, away, {"Retry-After": _RETRY_AFTER})
+    except LedgerError as error:
+        return _refusal(422, error)
+    except Exception:
+        # Whoever asked is told no more: the rest is for the log.
+        logger.exception("a request failed", extra={"event": "internal"})
+        return _refusal(500, "an error of the server itself: its log says more")
+
+
+def wrong_shape(error: ValidationError, where: str) -> RefusedError:
+    """Return the refusal of what is not as declared: what is wrong with its first wrong part."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # Which of several shapes was meant is no part of the body.
+    parts = [where, *(str(each) for n, each in enumerate(first["loc"]) if n or each not in TAGS)]
+    return RefusedError(422, f"{'.'.join(parts)}: {first['msg']}")
+
+
+def answered(answer: Answer, *, status: int = 200) -> web.Response:
+    """Return an answer as it is sent."""
+    return web.Response(
+        status=status, body=to_json(answer.model_dump()).encode(), content_type="application/json"
+    )
+
+
+def _refusal(
+    status: int, sentence: object, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    line = printable(" ".join(str(sentence).split()), limit=_LONGEST_SENTENCE)
+    response = answered(Error(error=line), status=status)
+    response.headers.update(headers or {})
+    return response
