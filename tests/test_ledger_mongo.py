@@ -1,7 +1,7 @@
 """What only MongoDB has: versions of the indexes, plans of questions, and change streams."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests import mongod_server
 from tests.faults.proxy import End, Fault, Loss, proxied
 from tests.ledgers import LEASE, START, FakeClock, claimed, make_task, make_tasks, settled
 from tests.mongod import with_database
+from tests.test_hosts_mongo import Losing
 from tests.test_ledger_plans import Overheard, check_plans
 
 SOON = 20.0
@@ -158,6 +159,62 @@ async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
     assert [lease.task.carried for lease in leases] == [None, None]
     assert list(leaving["updates"][0]["u"]["$set"]) == ["due"]
     await client.close()
+
+
+# --- lost replies, and races that a test must make
+
+
+async def test_a_claim_whose_reply_was_lost_is_adopted_with_what_the_task_carries(
+    ledger: MongoLedger,
+):
+    carried = Carried(data={"n": 1}, results={"scan": 2})
+    await ledger.add([make_task(carried=carried)])
+    page = await ledger.page(limit=1)
+    ledger._tasks = Losing(ledger._tasks, "find_one_and_update", applied=True)
+    with pytest.raises(LedgerUnavailableError):
+        await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+
+    again = await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+
+    assert [(lease.fence, lease.task.carried) for lease in again.leases] == [(1, carried)]
+
+
+class Beforehand:
+    """A collection to which something else happens before it is written to."""
+
+    def __init__(self, collection: Any, act: Callable[[], Awaitable[object]]) -> None:
+        self._collection = collection
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        async def act_first(*args: Any, **options: Any) -> Any:
+            await self._act()
+            return await getattr(self._collection, name)(*args, **options)
+
+        return act_first
+
+
+@pytest.mark.parametrize("change", ["withdraw", "reopen", "purge"])
+async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
+    ledger: MongoLedger, change: str
+):
+    task = make_task(carried=Carried())
+    await ledger.add([task])
+    aside = await ledger.set_aside(task.id, "x")
+    waiting = Chosen(statuses=[Status.TODO])
+    changes = {
+        "withdraw": lambda: ledger.withdraw(waiting, reason=Reason.WITHDRAWN),
+        "reopen": lambda: ledger.reopen(waiting),
+        "purge": lambda: ledger.purge(waiting),
+    }
+    ledger._durable = Beforehand(ledger._durable, lambda: claimed(ledger))
+
+    assert await changes[change]() == 0
+
+    record = await ledger.get(task.id)
+    assert record is not None
+    assert (record.task.status, record.task.fence) == (Status.PROCESSING, 1)
+    assert await ledger.read_aside(aside) == "x"
 
 
 # --- change streams

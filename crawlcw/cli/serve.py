@@ -77,8 +77,10 @@ async def _serve(
         # pydantic is of the extra `serve`: nothing else needs it.
         from crawlcw.server.serving import check_reach, serving
     except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pydantic"):
+            raise
         raise UsageError(
-            f"the server needs {error.name}: install it with `pip install 'crawlcw[serve]'`"
+            "the server needs pydantic: install it with `pip install 'crawlcw[serve]'`"
         ) from None
     from crawlcw.tracking import Tracker
 

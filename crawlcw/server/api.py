@@ -49,11 +49,13 @@ class Api:
                 asked.worker, asked.limit, stages=asked.stages, request=asked.request
             )
             left = end - time.monotonic()
-            if share or not asked.limit or left <= 0 or self._stopping or gone():
+            if share or not asked.limit or left <= 0 or self._stopping:
                 return answers.Held(tasks=[answers.HeldTask.of(each) for each in share])
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(pause, left)):
                     await self.tracker.added.wait()
+            if gone():
+                return answers.Held(tasks=[])
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def set_task(

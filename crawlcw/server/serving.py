@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,10 @@ from crawlcw.server.reading import LARGEST_BODY
 from crawlcw.server.refusals import answered, told
 from crawlcw.tracking import Tracker
 
+logger = logging.getLogger(__name__)
+
+#: The address of the longest key is some 12 KiB.
+_LONGEST_LINE = 64 << 10
 #: Seconds that requests under way have to end when the server does.
 _LAST_SECONDS = 20.0
 
@@ -34,7 +39,14 @@ async def serving(
     check_reach(host, token)
     api = Api(tracker)
     runner = web.AppRunner(
-        _application(api, Access(token)), access_log=None, shutdown_timeout=_LAST_SECONDS
+        _application(api, Access(token)),
+        access_log=None,
+        # What is no HTTP is told of here: a few times, and then counted.
+        logger=logger,
+        # An encoded body is refused as it is: one that is unpacked may be a bomb, or broken.
+        auto_decompress=False,
+        max_line_size=_LONGEST_LINE,
+        shutdown_timeout=_LAST_SECONDS,
     )
     await runner.setup()
     try:

@@ -139,7 +139,9 @@ async def test_every_step_of_a_task_is_one_write(tracker: Tracker, journal: Jour
 @pytest.mark.seed("4.11")
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
 @pytest.mark.parametrize(
-    ("command", "skip"), [("update", 0), ("find", 1), ("update", 1)], ids=["claim", "look", "end"]
+    ("command", "skip"),
+    [("findAndModify", 0), ("find", 0), ("update", 0)],
+    ids=["claim", "look", "end"],
 )
 async def test_a_reply_that_is_lost_is_asked_for_until_it_is_known_what_was_done(
     on_mongodb: UseCases, command: str, skip: int, loss: Loss

@@ -1,0 +1,99 @@
+"""Servers of tracked tasks, in this process and in processes of their own, and asking them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+
+from crawlcw.server.serving import serving
+from crawlcw.tracking import Tracker
+
+TOKEN = "let-me-in"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Asks one server."""
+
+    http: aiohttp.ClientSession
+    address: str
+
+    async def get(self, path: str, **options: Any) -> tuple[int, Any]:
+        async with self.http.get(self.address + path, **options) as response:
+            return response.status, await response.json()
+
+    async def post(self, path: str, **body: Any) -> tuple[int, Any]:
+        async with self.http.post(self.address + path, json=body) as response:
+            return response.status, await response.json()
+
+    async def send(self, path: str, data: Any, **headers: str) -> tuple[int, Any]:
+        """Post what need not be JSON, as JSON unless *headers* say otherwise."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        given = {"Content-Type": "application/json"} | named
+        async with self.http.post(self.address + path, data=data, headers=given) as response:
+            return response.status, await response.json()
+
+
+@asynccontextmanager
+async def served(
+    url: str, *, token: str | None = None, **policy: Any
+) -> AsyncIterator[tuple[Client, Tracker]]:
+    """Serve the use case `orders` of a ledger in this process."""
+    give_up = timedelta(0)
+    async with (
+        Tracker.open(url, "orders", ledger_give_up=give_up, **policy) as tracker,
+        serving(tracker, host="127.0.0.1", port=0, token=token) as address,
+        aiohttp.ClientSession() as http,
+    ):
+        yield Client(http, address), tracker
+
+
+class ServerProcess:
+    """`crawlcw serve` on a port of its own."""
+
+    def __init__(self, ended: ExitStack, url: str, *options: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "crawlcw", "serve", "orders", "--ledger", url, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        ended.callback(self._end)
+        self.address = ""
+
+    def ready(self) -> str:
+        """Return the line that it begins with, once it does."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.address = next((word for word in line.split() if word.startswith("http")), "")
+        return line
+
+    def stop(self, signal: int) -> tuple[int, str, str]:
+        """Send a signal; return the exit code, and what it has written besides."""
+        self.process.send_signal(signal)
+        return self.result()
+
+    def result(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+    def _end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def error_of(answer: tuple[int, Any]) -> str:
+    """Return the sentence of a refusal, which says nothing else."""
+    assert answer[1].keys() == {"error"}
+    sentence: str = answer[1]["error"]
+    assert sentence
+    assert "\n" not in json.dumps(sentence)
+    return sentence
