@@ -1,5 +1,7 @@
 """The examples of tracked tasks, each by the one command that its first lines name."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -9,9 +11,14 @@ from tests.docs import REPOSITORY
 
 
 def output_of(example: str, folder: Path) -> str:
+    path = REPOSITORY / "examples" / example
+    interpreter = "sh" if path.suffix == ".sh" else sys.executable
+    # Its python3 is this one, and has this crawlcw.
+    search = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     ended = subprocess.run(
-        [sys.executable, str(REPOSITORY / "examples" / example)],
+        [interpreter, str(path)],
         cwd=folder,
+        env=os.environ | {"PATH": search, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         timeout=120,
@@ -57,3 +64,12 @@ def test_videos_pass_the_stages_of_the_pipeline(tmp_path: Path):
         f"/film/video-4/1 {again}",
         f"/series/video-5/2 {again}",
     ]
+
+
+def test_a_worker_in_shell_does_its_share(tmp_path: Path):
+    created, *worked, stats = output_of("worker.sh", tmp_path).splitlines()
+
+    assert json.loads(created)["new"] == 3
+    assert worked == ["a haiku: 11 words", "nothing: 0 words", 'a "question": 3 words']
+    counts = json.loads(stats)["counts"]
+    assert (counts["finished"], counts["ignored"]) == (2, 1)

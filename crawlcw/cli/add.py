@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 import click
 from anyio import to_thread
 
 from crawlcw.cli import ledger_option, logs, loop, reading_tasks
-from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Added
 from crawlcw.printable import printable
 from crawlcw.tracking import NewTask, Tracker, keys
@@ -29,7 +28,7 @@ _Read = queue.Queue[NewTask | Exception | _End]
 
 @click.command("add")
 @click.argument("use_case")
-@click.argument("source", type=click.File("r", encoding="utf-8", errors="strict"))
+@click.argument("source", type=click.File("rb"))
 @ledger_option.ledger_option
 @click.option(
     "--format",
@@ -46,7 +45,7 @@ _Read = queue.Queue[NewTask | Exception | _End]
 def command(
     *,
     use_case: str,
-    source: TextIO,
+    source: BinaryIO,
     ledger_url: str,
     style: str | None,
     key: str,
@@ -97,8 +96,6 @@ async def _as_they_come(tasks: Iterator[NewTask]) -> AsyncIterator[list[NewTask]
             for task in tasks:
                 read.put(task)
             read.put(_End.WELL)
-        except UnicodeDecodeError as error:
-            read.put(UsageError(f"the input is not UTF-8: {error.reason}"))
         except Exception as error:
             read.put(error)
 

@@ -3,36 +3,45 @@
 import csv
 import json
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from crawlcw.errors import UsageError
-from crawlcw.tracking import NewTask
+from crawlcw.tracking import NewTask, keys
 
 FORMATS = ("lines", "jsonl", "csv")
 
 
-def read(source: TextIO, style: str, *, key: str, priority: int) -> Iterator[NewTask]:
+def read(source: BinaryIO, style: str, *, key: str, priority: int) -> Iterator[NewTask]:
     """Yield the tasks in *source*; *key* names the column or field that is the key.
 
     *priority* is that of tasks which say none. Raises `UsageError`, which names the line.
     """
+    lines = _decoded(source)
     match style:
         case "lines":
-            return _lines(source, priority)
+            return _lines(lines, priority)
         case "jsonl":
-            return _json_lines(source, key, priority)
+            return _json_lines(lines, key, priority)
         case _:
-            return _rows(source, key, priority)
+            return _rows(lines, key, priority)
 
 
-def _lines(source: TextIO, priority: int) -> Iterator[NewTask]:
-    for line in source:
-        if text := line.strip():
-            yield NewTask(text, priority=priority)
-
-
-def _json_lines(source: TextIO, key: str, priority: int) -> Iterator[NewTask]:
+def _decoded(source: BinaryIO) -> Iterator[str]:
     for number, line in enumerate(source, 1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"line {number} is not UTF-8: {error.reason}") from None
+
+
+def _lines(lines: Iterator[str], priority: int) -> Iterator[NewTask]:
+    for number, line in enumerate(lines, 1):
+        if text := line.strip():
+            yield _checked(NewTask(text, priority=priority), number)
+
+
+def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -40,7 +49,7 @@ def _json_lines(source: TextIO, key: str, priority: int) -> Iterator[NewTask]:
         except (ValueError, RecursionError) as error:
             raise UsageError(f"line {number} is no JSON: {error}") from None
         if isinstance(found, str):
-            yield NewTask(found, priority=priority)
+            yield _checked(NewTask(found, priority=priority), number)
         elif isinstance(found, dict) and isinstance(found.get(key), str):
             yield _task(found, key, priority, number)
         else:
@@ -50,8 +59,8 @@ def _json_lines(source: TextIO, key: str, priority: int) -> Iterator[NewTask]:
             )
 
 
-def _rows(source: TextIO, key: str, priority: int) -> Iterator[NewTask]:
-    rows = csv.DictReader(source)
+def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
+    rows = csv.DictReader(lines)
     try:
         names = rows.fieldnames or ()
         if key not in names:
@@ -85,4 +94,16 @@ def _task(found: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
         )
     if not isinstance(data, dict):
         raise UsageError(f"line {line}: `data` is no object")
-    return NewTask(name, data, priority=own, stage=stage)
+    return _checked(NewTask(name, data, priority=own, stage=stage), line)
+
+
+def _checked(task: NewTask, line: int) -> NewTask:
+    """Return a task that can be added; else its line is named, and those before are added."""
+    try:
+        keys.key(task.key)
+        keys.priority(task.priority)
+        if task.stage is not None:
+            keys.stage(task.stage)
+    except UsageError as error:
+        raise UsageError(f"line {line}: {error}") from None
+    return task

@@ -144,7 +144,7 @@ class Worker:
         return reason
 
     async def _work(self) -> str:
-        drained = False
+        drained = False  # and stays so where it is cancelled
         async with anyio.create_task_group() as fetching:
             self._running = fetching.cancel_scope
             for _ in range(self._concurrency):
