@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 
 import pytest
 
@@ -108,7 +107,8 @@ def test_a_worker_that_is_stopped_twice_gives_everything_back_at_once(
     with commands.work("--concurrency", "2") as working:
         wait_until(lambda: len(commands.worked()) == 2)
         working.send_signal(signal.SIGTERM)
-        time.sleep(0)
+        assert working.stderr is not None
+        assert "SIGTERM: claiming nothing more" in working.stderr.readline()
         working.send_signal(signal.SIGINT)
         code = working.wait(timeout=60)
 
