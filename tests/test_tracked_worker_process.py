@@ -80,7 +80,9 @@ def test_one_signal_lets_what_is_under_way_finish_and_releases_the_rest(
     code, said = worker.end()
 
     assert code == 0, worker.log
-    assert said.startswith("stopped: 4 done, 0 failed attempts, 4 released here"), said
+    done = len(begun())
+    assert 4 <= done < 20
+    assert said.startswith(f"stopped: {done} done, 0 failed attempts, 4 released here"), said
     assert_nothing_is_held_or_spent(ledger_url)
     tasks = tasks_of(ledger_url, "orders")
     finished = [key for key, task in tasks.items() if task.status is Status.FINISHED]
@@ -123,12 +125,19 @@ def test_a_second_signal_releases_everything_at_once(
 def test_what_a_frozen_worker_still_sends_is_refused(
     ledger_url: str, start: Start, begun: Callable[[], list[str]]
 ):
-    add(ledger_url, 1, seconds=0.5)
+    add(ledger_url, 1, seconds=1)
     store = Store(ledger_url, "orders")
     frozen = start(LEASE="1s")
     wait_until(begun)
-    frozen.send(SIGSTOP)
-    assert store.is_writable()
+
+    def is_frozen() -> bool:
+        frozen.send(SIGSTOP)
+        if store.is_writable():
+            return True
+        frozen.send(SIGCONT)  # it would keep SQLite's write lock
+        return False
+
+    wait_until(is_frozen)
     assert len(store.held_by(frozen.pid)) == 1
     other = start("--drain", LEASE="1s")
     code, _ = other.end()

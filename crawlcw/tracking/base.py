@@ -1,17 +1,19 @@
 """What everything that is done to a use case stands on: its ledger, and one session on it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
 from crawlcw.errors import TaskNotFoundError
+from crawlcw.ledger.protocol import Chosen
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.task import Record, key_id
 from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.portal import LoopPortal
 from crawlcw.tracking.session import Session
+from crawlcw.tracking.together import Together
 from crawlcw.tracking.use_case import UseCase
 
 T = TypeVar("T")
@@ -31,12 +33,21 @@ class Base:
         self.added = asyncio.Event()
         self._portal = LoopPortal()
         self._asides = Asides(ledger, self.session.patience)
+        self._records: Together[bytes, Record | None] = Together(self._read)
 
     async def _record(self, key: str) -> Record:
-        record = await self._insist(lambda: self.ledger.get(key_id(key)))
+        record = await self._records(key_id(key))
         if record is None:
             raise TaskNotFoundError(key)
         return record
+
+    async def _read(self, ids: Sequence[bytes]) -> list[Record | None]:
+        if len(ids) == 1:
+            return [await self._insist(lambda: self.ledger.get(ids[0]))]
+        chosen = Chosen(ids=set(ids))
+        found = await self._insist(lambda: self.ledger.find(chosen, limit=len(ids)))
+        records = {record.task.id: record for record in found}
+        return [records.get(each) for each in ids]
 
     async def _insist(self, operation: Callable[[], Awaitable[T]]) -> T:
         return await self.session.patience.insist(operation)

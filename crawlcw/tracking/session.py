@@ -26,6 +26,7 @@ from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.to_the_end import to_the_end
+from crawlcw.tracking.together import Together
 from crawlcw.transitions import Outcome, Settlement, settle
 from crawlcw.workers import this_worker
 
@@ -59,6 +60,7 @@ class Session:
         self.stats = Stats()
         self.patience = Patience(give_up)
         self._this = this_worker(now=ledger.now())
+        self._claiming: Together[Task, Claimed] = Together(self._claim_each)
         self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._upkeep: asyncio.Task[None] | None = None
         self._joining = anyio.Lock()
@@ -72,12 +74,27 @@ class Session:
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
         """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`."""
         await self._begin()
-        claiming = asyncio.create_task(self._claim(tasks))
+        return await self._claimed(asyncio.create_task(self._claim(tasks)))
+
+    async def claim_one(self, task: Task) -> Lease | None:
+        """Do what `claim` does for one task, in one round trip with others at the same time."""
+        await self._begin()
+        claimed = await self._claimed(self._claiming(task))
+        return next(iter(claimed.leases), None)
+
+    async def _claimed(self, claiming: asyncio.Future[Claimed]) -> Claimed:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             await to_the_end(self._undo(claiming))
             raise
+
+    async def _claim_each(self, tasks: Sequence[Task]) -> list[Claimed]:
+        """Claim tasks that are wanted apart; of two who want the same one the second misses it."""
+        wanted = {task.id: task for task in tasks}
+        claimed = await self._claim(list(wanted.values()))
+        got = {lease.task.id: (lease,) for lease in claimed.leases}
+        return [Claimed(leases=got.pop(task.id, ())) for task in tasks]
 
     async def _claim(self, tasks: Sequence[Task]) -> Claimed:
         claimed = await self.patience.insist(
@@ -91,15 +108,20 @@ class Session:
         self.held.add(claimed.leases)
         return claimed
 
-    async def _undo(self, claiming: asyncio.Task[Claimed]) -> None:
+    async def _undo(self, claiming: asyncio.Future[Claimed]) -> None:
         """Release what comes of a claim for which nobody waits any more."""
-        # Where the ledger is away there is nothing to be done: the leases run out.
         await asyncio.wait([claiming], timeout=_LAST_PATIENCE.total_seconds())
         if not claiming.done():
-            claiming.cancel()
+            # The ledger is away: what is claimed when it is back is released by the renewal.
+            claiming.add_done_callback(self._let_stray)
             return
         with suppress(LedgerError):
             await self.release(claiming.result().leases)
+
+    def _let_stray(self, claiming: asyncio.Future[Claimed]) -> None:
+        if not claiming.cancelled() and claiming.exception() is None:
+            for lease in claiming.result().leases:
+                self.held.stray(lease)
 
     async def settle(self, lease: Lease, outcome: Outcome) -> None:
         """Record an outcome, together with others that are on their way, and end the lease.

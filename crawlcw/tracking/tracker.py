@@ -248,8 +248,8 @@ class Tracker(Questions, Changes):
                 record = await self._record(key)
             task = record.task
             self._check_due(task)
-            claimed = await self.session.claim([task])
-            for lease in claimed.leases:
+            lease = await self.session.claim_one(task)
+            if lease is not None:
                 if losses(task):
                     await self._begin(lease)
                 return lease

@@ -1,0 +1,59 @@
+"""One question for all who ask at the same time.
+
+Who asks alone is answered at once; who asks meanwhile is answered together
+with all others who do, in one round trip instead of one each.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+#: The most questions in one.
+_MOST = 200
+
+
+class Together(Generic[Q, A]):
+    """Asks one question at a time."""
+
+    def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> None:
+        """*ask* returns an answer to each question, in their order."""
+        self._ask = ask
+        self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    def __call__(self, question: Q) -> asyncio.Future[A]:
+        """Return what will have the answer, or the error that *ask* raises."""
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((question, answer))
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask_on())
+        return answer
+
+    async def _ask_on(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+                await self._answer(group)
+        finally:
+            self._asking = None
+
+    async def _answer(self, group: Sequence[tuple[Q, "asyncio.Future[A]"]]) -> None:
+        try:
+            found = await self._ask([question for question, _ in group])
+        except Exception as error:
+            for _, answer in group:
+                if not answer.done():
+                    answer.set_exception(error)
+                    # Nobody may wait any more, and asyncio would complain.
+                    answer.exception()
+        else:
+            for (_, answer), result in zip(group, found, strict=True):
+                if not answer.done():
+                    answer.set_result(result)
+        finally:
+            # Only where this was cancelled, at the end of the loop, is one left.
+            for _, answer in group:
+                answer.cancel()
