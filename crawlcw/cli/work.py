@@ -89,11 +89,17 @@ async def _work(
     grace: timedelta,
     quiet: bool,
 ) -> int:
-    async with Tracker.open(ledger_url, use_case) as tracker:
+    tracker = await Tracker.open(ledger_url, use_case)
+    try:
         worker = Worker(
             tracker, concurrency=concurrency, prefetch=prefetch, drain=drain, grace=grace
         )
-        with signals.stopping(worker, grace=grace):
+    except BaseException:
+        await tracker.close()
+        raise
+    # Signals obey until all is given back, and do not interrupt that.
+    with signals.stopping(worker, grace=grace):
+        async with tracker:
             report = await worker.run()
     if not quiet:
         click.echo(_summed_up(tracker.name, report))

@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-import anyio
+from crawlcw.tracking.to_the_end import to_the_end
 
 
 class Closable(Protocol):
@@ -38,5 +38,4 @@ class Opening(Generic[C]):
         traceback: TracebackType | None,
     ) -> None:
         assert self._opened is not None
-        with anyio.CancelScope(shield=True):
-            await self._opened.close()
+        await to_the_end(self._opened.close())

@@ -37,8 +37,8 @@ _LARGEST_GROUP = 200
 _GROUPS_AT_ONCE = 3
 #: Seconds between two looks at the use case's settings.
 _POLICY_CHECK = 30.0
-#: Seconds that the end of a session waits for a ledger that is away.
-_LAST_PATIENCE = timedelta(seconds=5)
+#: How long the end of a session waits for a ledger that is away.
+LAST_PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Session:
 
     async def _undo(self, claiming: asyncio.Future[Claimed]) -> None:
         """Release what comes of a claim for which nobody waits any more."""
-        await asyncio.wait([claiming], timeout=_LAST_PATIENCE.total_seconds())
+        await asyncio.wait([claiming], timeout=LAST_PATIENCE.total_seconds())
         if not claiming.done():
             # The ledger is away: what is claimed when it is back is released by the renewal.
             claiming.add_done_callback(self._let_stray)
@@ -151,7 +151,7 @@ class Session:
         """Release because this is being cancelled; should that take long, the leases run out."""
         with suppress(LedgerError, TimeoutError):
             releasing = self._release(list(leases))
-            await to_the_end(asyncio.wait_for(releasing, _LAST_PATIENCE.total_seconds()))
+            await to_the_end(asyncio.wait_for(releasing, LAST_PATIENCE.total_seconds()))
 
     async def _release(self, released: Sequence[Lease]) -> None:
         self.held.settling(released)
@@ -165,7 +165,7 @@ class Session:
         if self._upkeep is None:
             return
         if self._broken is None:
-            self.patience.shorten(_LAST_PATIENCE)
+            self.patience.shorten(LAST_PATIENCE)
             await self._outcomes.join()
         self._upkeep.cancel()
         with suppress(asyncio.CancelledError, Exception):

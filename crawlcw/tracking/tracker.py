@@ -36,6 +36,7 @@ from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.questions import Questions
 from crawlcw.tracking.sync import SyncTracker
+from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.tracking.use_case import UseCase
 from crawlcw.transitions import losses
 
@@ -88,6 +89,12 @@ class Tracker(Questions, Changes):
         except BaseException:
             await ledger.close()
             raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await to_the_end(self.close())
 
     async def close(self) -> None:
         """Give back what is held, and let go of the ledger."""

@@ -29,6 +29,7 @@ from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
 from crawlcw.task import Lease, Status, Task
 from crawlcw.tracking.handling import handle
+from crawlcw.tracking.session import LAST_PATIENCE
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
 
@@ -113,11 +114,14 @@ class Worker:
     def stop(self) -> None:
         """End soon: finish within the grace what is under way, and release the rest."""
         self._stopping = True
+        # Where the ledger is away, whoever stops it does not wait for it to come back.
+        self._session.patience.shorten(max(self.grace, LAST_PATIENCE))
         self._changed.set()
 
     def stop_now(self) -> None:
         """End at once: release everything."""
         self._at_once = True
+        self._session.patience.shorten(LAST_PATIENCE)
         self.stop()
         if self._running is not None:
             self._running.cancel()
