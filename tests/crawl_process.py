@@ -266,7 +266,7 @@ def _printed(report: Report, stats: Stats) -> str:
 
 async def _crawl(spider: Spider, ledger: str, settings: Settings) -> tuple[Report, Stats]:
     async with open_crawl(spider, ledger=ledger, settings=settings) as crawl:
-        with stopping(crawl):
+        with stopping(crawl, grace=crawl.settings.grace):
             return await crawl.run(), crawl.stats
 
 
