@@ -48,6 +48,7 @@ class Commands:
             env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         ) as started:
             try:

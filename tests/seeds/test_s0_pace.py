@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 
 import pytest
 
@@ -22,15 +21,11 @@ class Slow:
         self.go = asyncio.Event()
         self.under_way = self.most = 0
 
-    async def __call__(self, execution: Execution) -> None:
+    async def __call__(self) -> None:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await self.go.wait()
         self.under_way -= 1
-
-
-async def handled(slow: Slow, execution: Execution) -> None:
-    await slow(execution)
 
 
 @pytest.mark.seed("0.21")
@@ -39,7 +34,11 @@ async def test_what_is_pulled_and_under_way_at_once_is_set_by_two_numbers(
     tracker: Tracker, concurrency: int
 ):
     slow = Slow()
-    tracker.use_case.stage(lambda_handler(slow), name="todo")
+
+    @tracker.use_case.stage
+    async def todo(execution: Execution) -> None:
+        await slow()
+
     await tracker.add_many([f"order-{n}" for n in range(30)])
     worker = Worker(tracker, concurrency=concurrency, prefetch=2, drain=True)
     running = asyncio.create_task(worker.run())
@@ -53,13 +52,6 @@ async def test_what_is_pulled_and_under_way_at_once_is_set_by_two_numbers(
     assert claimed == concurrency + 2
     assert slow.most == concurrency
     assert report.done == 30
-
-
-def lambda_handler(slow: Slow):
-    async def todo(execution: Execution) -> None:
-        await slow(execution)
-
-    return todo
 
 
 @pytest.mark.seed("0.22")
@@ -108,7 +100,8 @@ def test_a_worker_that_is_stopped_twice_gives_everything_back_at_once(
     with commands.work("--concurrency", "2") as working:
         wait_until(lambda: len(commands.worked()) == 2)
         working.send_signal(signal.SIGTERM)
-        time.sleep(0)
+        assert working.stderr is not None
+        assert "SIGTERM: claiming nothing more" in working.stderr.readline()
         working.send_signal(signal.SIGINT)
         code = working.wait(timeout=60)
 
