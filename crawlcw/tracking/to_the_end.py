@@ -1,7 +1,7 @@
-"""Going through with what was begun, even where whoever waits for it is cancelled."""
+"""Going through with what was begun, or with its end, where whoever waits is cancelled."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import anyio
@@ -23,3 +23,21 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return working.result()
+
+
+async def cancelled_once(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Return what *function* returns; who is cancelled waits until it has ended for it.
+
+    In a scope of anyio that is cancelled every wait is, and a driver that is
+    stopped in the middle could not even close its sockets.
+    """
+    working = asyncio.ensure_future(function())
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        working.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([working])
+        if not working.cancelled():
+            working.exception()  # of which nobody is to hear any more
+        raise
