@@ -8,6 +8,9 @@ import anyio
 
 T = TypeVar("T")
 
+#: Seconds until whoever does not end is cancelled once more.
+_CANCELLED_WITHIN = 0.5
+
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     """Return what *work* returns; who is cancelled meanwhile is so when it is over."""
@@ -25,7 +28,7 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     return working.result()
 
 
-async def cancelled_once(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
+async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return what *function* returns; who is cancelled waits until it has ended for it.
 
     In a scope of anyio that is cancelled every wait is, and a driver that is
@@ -35,9 +38,11 @@ async def cancelled_once(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
-        working.cancel()
         with anyio.CancelScope(shield=True):
-            await asyncio.wait([working])
+            while not working.done():
+                working.cancel()
+                # A driver may take it for a broken connection, and try again.
+                await asyncio.wait([working], timeout=_CANCELLED_WITHIN)
         if not working.cancelled():
             working.exception()  # of which nobody is to hear any more
         raise
