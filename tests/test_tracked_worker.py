@@ -344,6 +344,27 @@ async def test_however_often_workers_are_restarted_a_task_has_its_attempts_and_n
     assert retries == [4] * len(keys)
 
 
+async def test_it_is_stopped_at_once_while_it_asks_the_ledger(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+):
+    asking = asyncio.Event()
+
+    async def charge(execution):
+        pass
+
+    async def page(**_: Any) -> Any:
+        asking.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(tracker.ledger, "page", page)
+    worker = draining(tracker, charge)
+    working = asyncio.create_task(worker.run())
+    await asking.wait()
+    worker.stop_now()
+
+    assert (await asyncio.wait_for(working, ENOUGH)).finish_reason == "stopped-at-once"
+
+
 async def test_a_worker_without_a_handler_is_refused(tracker: Tracker):
     with pytest.raises(UsageError, match="the use case orders has no handler"):
         Worker(tracker)

@@ -30,6 +30,7 @@ from crawlcw.quarantine import Quarantine
 from crawlcw.task import Lease, Status, Task
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
+from crawlcw.tracking.to_the_end import cancelled_gently
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
 
@@ -142,7 +143,7 @@ class Worker:
     async def _run(self) -> str:
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._wake_by_additions)
-            beside.start_soon(self._wake_by_changes)
+            beside.start_soon(cancelled_gently, self._wake_by_changes)
             reason = await self._work()
             beside.cancel_scope.cancel()
         return reason
