@@ -110,6 +110,7 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
         (["policy", "orders", "max_rety=2"], "did you mean max_retry?"),
         (["policy", "orders", "lease=soon"], "not a duration"),
         (["policy", "a b"], "no name of a use case"),
+        (["export", "orders", "-o", "-"], "`crawlcw tasks orders --json --limit 0` prints them"),
     ],
 )
 def test_a_mistake_is_one_sentence(run: Run, arguments: list[str], said: str):

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from crawlcw.cli import exporting, ledger_option, loading, logs, loop
+from crawlcw.errors import UsageError
 
 
 @click.command("export")
@@ -26,8 +27,9 @@ def command(
 ) -> None:
     """Write the items of SPIDER as JSON Lines.
 
-    One item a line, as the spider yielded it. SPIDER is a spider's name,
-    anything that `crawlcw run` takes, or the name of a use case.
+    One item a line, as the spider yielded it. SPIDER is a spider's name, or
+    anything that `crawlcw run` takes. The tasks of a use case have results
+    instead of items: `crawlcw tasks` shows them.
     """
     logs.set_up(log_level or "warning")
     loop.run(_export(loading.name_of(spider), ledger_url, output, with_meta=with_meta))
@@ -37,6 +39,11 @@ async def _export(name: str, ledger_url: str, output: str, *, with_meta: bool) -
     if output != "-":
         exporting.check_writable(Path(output))
     async with ledger_option.opened(ledger_url, name) as ledger:
+        if ledger.tracked:
+            raise UsageError(
+                f"{name} is a use case, whose tasks have results and no items: "
+                f"`crawlcw tasks {name} --json --limit 0` prints them"
+            )
         if output == "-":
             await exporting.to_stdout(ledger, with_meta=with_meta)
         else:
