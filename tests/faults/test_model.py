@@ -72,7 +72,7 @@ WITHOUT |= {
             "renewal-ignores-the-lock",
             f"{_LEDGER}.updates",
             "locked",
-            ('"lock": {"$in": list(set(tokens))},', ""),
+            ('"lock": {"$in": list(dict.fromkeys(tokens))},', ""),
         ),
         ("commit-ignores-the-lock", f"{_LEDGER}.updates", "mine", ('"lock": lease.token,', "")),
         (

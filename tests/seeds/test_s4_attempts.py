@@ -139,10 +139,10 @@ async def test_every_step_of_a_task_is_one_write(tracker: Tracker, journal: Jour
 @pytest.mark.seed("4.11")
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
 @pytest.mark.parametrize(
-    "command", ["findAndModify", "find", "update"], ids=["claim", "look", "end"]
+    ("command", "skip"), [("update", 0), ("find", 1), ("update", 1)], ids=["claim", "look", "end"]
 )
 async def test_a_reply_that_is_lost_is_asked_for_until_it_is_known_what_was_done(
-    on_mongodb: UseCases, command: str, loss: Loss
+    on_mongodb: UseCases, command: str, skip: int, loss: Loss
 ):
     other = await on_mongodb.open()
     await other.add("order-1", {"paid": 0})
@@ -150,7 +150,7 @@ async def test_a_reply_that_is_lost_is_asked_for_until_it_is_known_what_was_done
         tracker = await on_mongodb.open(url=f"{url}&timeoutMS=300")
         # What is not the task's own is over before.
         await tracker.session.claim([])
-        plan = At(Fault(loss=loss, end=End.RESET), name=command, target=other.name)
+        plan = At(Fault(loss=loss, end=End.RESET), name=command, target=other.name, skip=skip)
         network.plan(plan)
         async with tracker.start("order-1") as execution:
             execution.data["paid"] += 1

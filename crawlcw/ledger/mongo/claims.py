@@ -40,11 +40,9 @@ class Claims(MongoStore):
         adopted = await self._resolve_unsure(tasks, lease=lease)
         ours = {each.task.id for each in adopted}
         tasks = [task for task in tasks if task.id not in ours]
-        # One alone takes one round trip, and many together two.
-        batches = self._batches and len(tasks) > 1
-        together = [t for t in tasks if batches and t.status is not Status.PROCESSING]
+        together = [t for t in tasks if self._batches and t.status is not Status.PROCESSING]
         # A task to take over is claimed alone: each has its own count of losses.
-        alone = [t for t in tasks if not batches or t.status is Status.PROCESSING]
+        alone = [t for t in tasks if not self._batches or t.status is Status.PROCESSING]
         answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
             *(self._claim_one(t, self._token(worker), lease, max_lost) for t in alone)
         )

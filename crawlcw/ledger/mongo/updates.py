@@ -24,7 +24,8 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
     """Return the filter of those tasks that are held under one of the tokens."""
     return {
         "_id": {"$in": list(ids)},
-        "lock": {"$in": list(set(tokens))},
+        # Each once, and in the same order however strings are hashed.
+        "lock": {"$in": list(dict.fromkeys(tokens))},
         "status": int(Status.PROCESSING),
     }
 
