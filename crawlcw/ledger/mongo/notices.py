@@ -4,7 +4,8 @@ Only a replica set has one. What a consumer is told is that it may look again,
 and no more: it is not said what at.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -21,6 +22,8 @@ from crawlcw.task import Status
 #: So long a question for changes waits at the server where there are none, in seconds.
 _PATIENCE = 5.0
 _ANSWERED_WITHIN = 10.0
+#: Seconds that whoever is cancelled waits for a stream that is being opened.
+_OPEN_WITHIN = 1.0
 #: What a server says that is no replica set.
 _NO_STREAMS = 40573
 _CHANGED = "updateDescription.updatedFields"
@@ -58,7 +61,7 @@ class Notices(MongoStore):
                 _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
             )
             try:
-                stream = await watching
+                stream = await _opened(watching)
             except OperationFailure as error:
                 if error.code != _NO_STREAMS:
                     raise
@@ -82,6 +85,31 @@ class Notices(MongoStore):
                 # Whoever watches is cancelled in the end, and this is to be closed all the same.
                 with anyio.CancelScope(shield=True):
                     await client.close()
+
+
+async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:
+    """Return the stream; who is cancelled meanwhile waits a moment until it is open, and closed."""
+    # PyMongo loses the socket of a connection that is cancelled while it is made.
+    opening = asyncio.ensure_future(watching)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            try:
+                await asyncio.wait([opening], timeout=_OPEN_WITHIN)
+            finally:
+                opening.add_done_callback(_unseen)
+                if not opening.done():
+                    opening.cancel()
+                elif not opening.cancelled() and opening.exception() is None:
+                    await opening.result().close()
+        raise
+
+
+def _unseen(opening: "asyncio.Future[Any]") -> None:
+    """Let nobody complain that nobody has seen how it ended."""
+    if not opening.cancelled():
+        opening.exception()
 
 
 async def _is_told(stream: Any) -> bool:
