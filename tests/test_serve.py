@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -468,6 +469,17 @@ def test_a_host_is_loopback_or_it_is_not():
 # --- the command
 
 
+async def no_longer_listens(address: str) -> None:
+    url = urlsplit(address)
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(url.hostname, url.port)
+        except ConnectionRefusedError:
+            return
+        writer.close()
+        await asyncio.sleep(0.01)
+
+
 async def test_the_command_says_where_it_serves_and_answers_what_is_under_way_before_it_ends(
     sqlite_url: str, processes: ExitStack, tmp_path: Path
 ):
@@ -489,6 +501,8 @@ async def test_the_command_says_where_it_serves_and_answers_what_is_under_way_be
     # Said as soon as somebody is at the request.
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     server.process.send_signal(signal.SIGTERM)
+    # What is sent after it has begun to end is still read.
+    await no_longer_listens(server.address)
     writer.write(body)
     answer = await reader.read()
     writer.close()

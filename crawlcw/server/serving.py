@@ -1,11 +1,12 @@
 """The server on its socket, from the first request to the last."""
 
+import asyncio
 import errno
 import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 _LONGEST_LINE = 64 << 10
 #: Seconds that requests under way have to end when the server does.
 _LAST_SECONDS = 20.0
+#: And what is answered by then, to arrive.
+_LAST_ANSWERS = 1.0
 
 
 @asynccontextmanager
@@ -39,15 +42,16 @@ async def serving(
     """
     check_reach(host, token)
     api = Api(tracker)
+    under_way = _UnderWay()
     runner = web.AppRunner(
-        _application(api, Access(token)),
+        _application(api, Access(token), under_way),
         access_log=None,
         # What is no HTTP is told of here: a few times, and then counted.
         logger=_WithoutTracebacks(logger),
         # An encoded body is refused as it is: one that is unpacked may be a bomb, or broken.
         auto_decompress=False,
         max_line_size=_LONGEST_LINE,
-        shutdown_timeout=_LAST_SECONDS,
+        shutdown_timeout=_LAST_ANSWERS,
     )
     await runner.setup()
     try:
@@ -57,8 +61,12 @@ async def serving(
         except (OSError, UnicodeError) as error:
             raise UsageError(_why_not(host, port, error)) from error
         yield _address(runner)
-    finally:
+        await site.stop()
         api.stop()
+        # aiohttp reads nothing any more once it cleans up, not even the rest of a
+        # body that somebody waits for.
+        await under_way.ended(within=_LAST_SECONDS)
+    finally:
         await runner.cleanup()
 
 
@@ -71,7 +79,42 @@ def check_reach(host: str, token: str | None) -> None:
         )
 
 
-def _application(api: Api, access: Access) -> web.Application:
+class _UnderWay:
+    """The requests that are being answered."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._none = asyncio.Event()
+        self._none.set()
+        self._last = False
+
+    @web.middleware
+    async def counted(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        """Count a request while it is answered."""
+        self._number += 1
+        self._none.clear()
+        try:
+            response = await handler(request)
+        finally:
+            self._number -= 1
+            if not self._number:
+                self._none.set()
+        if self._last:
+            response.force_close()
+        return response
+
+    async def ended(self, *, within: float) -> None:
+        """Wait until none is left, or for so many seconds; connections end with their answers."""
+        self._last = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._none.wait(), within)
+
+
+def _application(api: Api, access: Access, under_way: _UnderWay) -> web.Application:
     @web.middleware
     async def guarded(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -90,7 +133,9 @@ def _application(api: Api, access: Access) -> web.Application:
     async def openapi(_request: web.Request) -> web.Response:
         return web.Response(body=described, content_type="application/json")
 
-    application = web.Application(client_max_size=LARGEST_BODY, middlewares=[told, guarded])
+    application = web.Application(
+        client_max_size=LARGEST_BODY, middlewares=[under_way.counted, told, guarded]
+    )
     application.on_response_prepare.append(_plain)
     for each in OPERATIONS:
         # A key may have slashes in it.
