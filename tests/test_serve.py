@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from crawlcw.errors import LedgerError, LedgerUnavailableError
+from crawlcw.server import operations
 from crawlcw.server.access import is_loopback
 from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS
@@ -211,7 +213,19 @@ async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite
             await other.get("/stats")
 
 
-async def test_nothing_is_handed_to_a_client_that_has_gone(sqlite_url: str):
+async def test_nothing_is_handed_to_a_client_that_has_gone(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    noticed = asyncio.Event()
+    is_gone = operations._is_gone
+
+    def looked(request: web.Request) -> bool:
+        gone = is_gone(request)
+        if gone:
+            noticed.set()
+        return gone
+
+    monkeypatch.setattr(operations, "_is_gone", looked)
     async with served(sqlite_url) as (client, tracker):
         asked = asyncio.Event()
         held = tracker.ledger.held
@@ -227,6 +241,8 @@ async def test_nothing_is_handed_to_a_client_that_has_gone(sqlite_url: str):
         await asked.wait()
         writer.close()
         await writer.wait_closed()
+        # Sooner it may still be handed to her, and comes back when her time is over.
+        await noticed.wait()
 
         await client.post("/create_task", key="a")
 
