@@ -93,7 +93,7 @@ def test_a_crawl_outlives_kills_of_random_workers_at_random_moments(
 def test_stops_at_random_moments_cost_no_task_an_attempt(
     store: Store, faultless_twice: bytes, tmp_path: Path, soaking: bool
 ):
-    rounds, latency = (40, 1500) if soaking else (10, 200)
+    rounds, latency = (40, 1500) if soaking else (6, 200)
     print(f"seed {SEED}")
     chance = random.Random(SEED)
     with (
