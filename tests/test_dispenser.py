@@ -22,6 +22,7 @@ from crawlcw.tracking import (
     Tracker,
 )
 from crawlcw.tracking.pool import Rebuilt
+from crawlcw.tracking.use_case import NO_STAGE
 from tests.dispensers import TTL, dispenser_on, tracker_on
 from tests.ledgers import FakeClock, Ledgers, on_backend
 
@@ -421,6 +422,21 @@ async def test_a_stage_is_ended_and_the_next_one_queued_in_one_write(
     assert (assigned.stage, assigned.data) == ("print", {"text": BIG + "!"})
     assert assigned.context == {"pages": BIG}
     assert (await tracker.get("a")).results == {"scan": BIG}
+
+
+async def test_a_task_that_was_added_without_a_stage_is_in_the_first_of_the_chain(store: Ledgers):
+    tracker = await tracker_on(store, chain=("scan", "print"))
+    dispenser = Dispenser(tracker)
+    await tracker.add("a", stage=NO_STAGE)  # as whoever does not know the chain adds it
+
+    assert await dispenser.assign("w1", 1, stages=["print"]) == []
+    (assigned,) = await dispenser.assign("w1", 1, stages=["scan"])
+    assert assigned.stage == "scan"
+    assert (await dispenser.done("w1", ["a"], {"a": "scanned"})).accepted == {"a"}
+
+    task = await tracker.get("a")
+    assert (task.status, task.stage, task.results) == (Status.TODO, "print", {"scan": "scanned"})
+    assert [each.stage for each in task.trace] == ["scan"]
 
 
 async def test_done_goes_on_to_the_next_stage_of_a_chain(store: Ledgers):

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, assert_never
@@ -199,7 +199,7 @@ class Endings(Dispensing):
     async def _outcome(self, lease: Lease, ending: Ending, me: str) -> Outcome:
         task = lease.task
         assert task.due is not None
-        trace = Progress(worker=me, began=task.due)
+        trace = Progress(stage=self._stage(lease), worker=me, began=task.due)
         match ending:
             case Finish():
                 progress = await self._progress(trace, lease, ending)
@@ -231,11 +231,14 @@ class Endings(Dispensing):
         results = {}
         if ending.result is not None:
             result = values.clean(ending.result)
-            results[lease.task.callback] = await self._stowed(lease, result)
+            results[self._stage(lease)] = await self._stowed(lease, result)
         data = None
         if ending.data is not None:
             data = await self._stowed(lease, names.data(ending.data))
-        return Progress(worker=trace.worker, began=trace.began, data=data, results=results)
+        return replace(trace, data=data, results=results)
+
+    def _stage(self, lease: Lease) -> str:
+        return self._tracker.use_case.named(lease.task.callback)
 
     async def _stowed(self, lease: Lease, value: Any) -> Any:
         limit = self._tracker.policy.inline_limit

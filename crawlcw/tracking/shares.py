@@ -57,7 +57,8 @@ class Shares(Dispensing):
         mine = me if request is None else request_holder(worker, request)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise UsageError(f"a limit is a whole number from 0, not {limit!r}")
-        stages = None if stages is None else [names.stage(each) for each in stages]
+        if stages is not None:
+            stages = self._tracker.use_case.places(names.stage(each) for each in stages)
         await self._follow_policy()
         until = self._ledger.now() + self.ttl
         held = await self._insist(lambda: self._ledger.held(mine))
@@ -160,7 +161,7 @@ class Shares(Dispensing):
             return None
         return Assigned(
             key=task.url,
-            stage=task.callback,
+            stage=self._tracker.use_case.named(task.callback),
             data=data,
             context=context or {},
             fence=lease.fence,

@@ -1,7 +1,7 @@
 """A use case: what its tasks are called, which stages they pass, and who works on each."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, overload
@@ -57,13 +57,14 @@ class UseCase:
         """Return the stage that a task in *stage* is in: one without is in the first."""
         return self.first if stage == NO_STAGE else stage
 
-    def handled(self) -> tuple[str, ...]:
-        """Return the stages that tasks may be in for which there is a handler."""
-        without = (NO_STAGE,) if self.first in self.handlers else ()
-        return tuple(dict.fromkeys((*self.handlers, *without)))
+    def places(self, stages: Iterable[str]) -> tuple[str, ...]:
+        """Return where the ledger has the tasks of *stages*: those without one are the first's."""
+        found = dict.fromkeys(stages)
+        return (*found, NO_STAGE) if self.first in found and NO_STAGE not in found else (*found,)
 
     def after(self, stage: str) -> str | None:
         """Return the stage that follows in the chain, if any."""
+        stage = self.named(stage)
         if stage not in self.chain:
             return None
         return next(iter(self.chain[self.chain.index(stage) + 1 :]), None)

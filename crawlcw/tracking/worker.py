@@ -90,7 +90,7 @@ class Worker:
         self._session = tracker.session
         self._ledger = tracker.ledger
         self._handlers: Mapping[str, Handler] = tracker.use_case.handlers
-        self._stages = tracker.use_case.handled()
+        self._stages = tracker.use_case.places(tracker.use_case.handlers)
         self._concurrency = concurrency
         self._prefetch = prefetch
         self._drain = drain
