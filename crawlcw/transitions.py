@@ -9,7 +9,7 @@ the decision was made on (its id, status and fence), else it is not applied.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, assert_never
@@ -336,7 +336,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
     due = before.due
     if status is Status.PROCESSING:
         # It was taken over, and what it had been before that is not known.
-        status = Status.FAILED if before.retry else Status.TODO
+        status = _waiting(before)
         due = now
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
     change = Change(
@@ -351,6 +351,29 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)
+
+
+def lease_of(task: Task) -> Lease:
+    """Return the lease of a task that is held, as its holder would have it.
+
+    What the task was before is not written down: it is as `release` is to leave
+    it, due since it was claimed.
+    """
+    assert task.lock is not None
+    assert task.due is not None
+    before = replace(
+        task,
+        status=_waiting(task),
+        due=task.lock_time,
+        lock=None,
+        lock_time=None,
+        fence=task.fence - 1,
+    )
+    return Lease(task=before, token=task.lock, fence=task.fence, expires=task.due)
+
+
+def _waiting(task: Task) -> Status:
+    return Status.FAILED if task.retry else Status.TODO
 
 
 def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:

@@ -4,12 +4,11 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
 from crawlcw.errors import UsageError
-from crawlcw.task import Lease, Status, Task
+from crawlcw.task import Status, Task
 from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.tracker import Tracker
 
@@ -72,18 +71,3 @@ def is_held(task: Task, by: str) -> bool:
         and task.lock is not None
         and task.lock.startswith(f"{by}:")
     )
-
-
-def lease_of(task: Task) -> Lease:
-    """Return the lease of a task that is held, the task as `release` is to leave it."""
-    assert task.lock is not None
-    assert task.due is not None
-    before = replace(
-        task,
-        status=Status.FAILED if task.retry else Status.TODO,
-        due=task.lock_time,
-        lock=None,
-        lock_time=None,
-        fence=task.fence - 1,
-    )
-    return Lease(task=before, token=task.lock, fence=task.fence, expires=task.due)

@@ -13,8 +13,17 @@ from crawlcw import transitions, values
 from crawlcw.errors import Reason
 from crawlcw.task import Aside, Carried, Lease, Record, key_id
 from crawlcw.tracking import keys as names
-from crawlcw.tracking.dispensing import Dispensing, holder, is_held, lease_of
-from crawlcw.transitions import Advanced, Event, Failed, Outcome, Progress, Settlement, Succeeded
+from crawlcw.tracking.dispensing import Dispensing, holder, is_held
+from crawlcw.transitions import (
+    Advanced,
+    Event,
+    Failed,
+    Outcome,
+    Progress,
+    Settlement,
+    Succeeded,
+    lease_of,
+)
 
 #: So many tasks are read side by side.
 _AT_ONCE = 50

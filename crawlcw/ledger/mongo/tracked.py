@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +13,7 @@ from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.updates import mine
 from crawlcw.task import Aside, Lease, Status
+from crawlcw.transitions import lease_of
 
 #: What a lease has no use for.
 _RESULTS = dict.fromkeys(("errors", "response", "items", "trace"), 0)
@@ -60,25 +60,4 @@ class Tracked(MongoStore):
         with mapped():
             found = await self._tasks.find(held, _RESULTS).hint(BY_STATUS).to_list(None)
         found.sort(key=lambda each: (each["lock_time"], bytes(each["_id"])))
-        return [_lease(each) for each in found]
-
-
-def _lease(found: Mapping[str, Any]) -> Lease:
-    """Return the lease of a task that is held, the task as `release` is to leave it."""
-    task = documents.task(found)
-    assert task.lock is not None
-    assert task.due is not None
-    return Lease(
-        task=replace(
-            task,
-            # What it was before the claim is not written down.
-            status=Status.FAILED if task.retry else Status.TODO,
-            due=task.lock_time,
-            lock=None,
-            lock_time=None,
-            fence=task.fence - 1,
-        ),
-        token=task.lock,
-        fence=task.fence,
-        expires=task.due,
-    )
+        return [lease_of(documents.task(each)) for each in found]

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -23,7 +22,8 @@ from crawlcw.ledger.sqlite.rows import (
     to_json,
 )
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.task import Aside, Lease, Status, Task
+from crawlcw.task import Aside, Lease
+from crawlcw.transitions import lease_of
 
 _VERSION = "PRAGMA data_version"
 _LOOK_EVERY = 0.25
@@ -60,7 +60,7 @@ class Tracked(SqliteStore):
 
     def _held(self, db: sqlite3.Connection, tokens: Mapping[str, Any]) -> list[Lease]:
         rows = db.execute(self._sql.held, tokens)
-        return [_lease(documents.task(document_of(row))) for row in rows]
+        return [lease_of(documents.task(document_of(row))) for row in rows]
 
     async def set_aside(self, task_id: bytes, value: Any) -> Aside:
         """See `TrackedLedger.set_aside`."""
@@ -115,18 +115,3 @@ class Tracked(SqliteStore):
                 version = found
                 yield
             await anyio.sleep(_LOOK_EVERY)
-
-
-def _lease(held: Task) -> Lease:
-    """Return the lease of a task as it was claimed, what it had been before as `release` has it."""
-    assert held.lock is not None
-    assert held.due is not None
-    before = replace(
-        held,
-        status=Status.FAILED if held.retry else Status.TODO,
-        due=held.lock_time,
-        lock=None,
-        lock_time=None,
-        fence=held.fence - 1,
-    )
-    return Lease(task=before, token=held.lock, fence=held.fence, expires=held.due)
