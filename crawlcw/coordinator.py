@@ -30,8 +30,9 @@ from crawlcw.presence import Presence
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.stats import Stats
-from crawlcw.task import Lease, Status, Task
+from crawlcw.task import Lease, Task
 from crawlcw.tenures import Tenures
+from crawlcw.transitions import ended_since
 
 _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
@@ -373,15 +374,10 @@ class Coordinator:
     def _spared(self, page: Iterable[Task]) -> dict[bytes, str]:
         """Return the tasks, and their hosts, that are left to their holders after an outage."""
         since = self._patience.spared_since(self._ledger.now())
-        if since is None:
-            return {}
         return {
             task.id: task.host
             for task in page
-            if task.status is Status.PROCESSING
-            and task.id not in self._held
-            and task.due is not None
-            and task.due >= since
+            if ended_since(task, since) and task.id not in self._held
         }
 
     async def _look_later(self, host: HeldHost) -> None:

@@ -353,6 +353,19 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
     return Settlement(lease=lease, change=change)
 
 
+def ended_since(task: Task, moment: datetime | None) -> bool:
+    """Say whether a task is held by a lease that ends or has ended at *moment* or later.
+
+    Of one that is due already: it ran out since then. None: never.
+    """
+    return (
+        moment is not None
+        and task.status is Status.PROCESSING
+        and task.due is not None
+        and task.due >= moment
+    )
+
+
 def lease_of(task: Task) -> Lease:
     """Return the lease of a task that is held, as its holder would have it.
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
-from crawlcw.task import Carried, Lease, Status, Task
+from crawlcw.task import Carried, Lease, Task
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.dispensing import Dispensing, holder, request_holder
-from crawlcw.transitions import losses
+from crawlcw.transitions import ended_since, losses
 
 #: So many tasks are claimed by one write, and so many more are looked at while some are spared.
 _AT_ONCE = 500
@@ -135,9 +135,7 @@ class Shares(Dispensing):
         since = self._tracker.session.patience.spared_since(self._ledger.now())
         look_at = limit if since is None else limit + _AT_ONCE
         page = await self._insist(lambda: self._ledger.page(limit=look_at, hosts=stages))
-        if since is not None:
-            page = [task for task in page if not _is_spared(task, since)]
-        return page[:limit]
+        return [task for task in page if not ended_since(task, since)][:limit]
 
     async def _begun(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return those that are still held; of those that were lost before it is noted."""
@@ -168,7 +166,3 @@ class Shares(Dispensing):
             attempt=task.retry + 1,
             until=until,
         )
-
-
-def _is_spared(task: Task, since: datetime) -> bool:
-    return task.status is Status.PROCESSING and task.due is not None and task.due >= since

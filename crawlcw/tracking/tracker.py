@@ -38,7 +38,7 @@ from crawlcw.tracking.questions import Questions
 from crawlcw.tracking.sync import SyncTracker
 from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.tracking.use_case import UseCase
-from crawlcw.transitions import losses
+from crawlcw.transitions import ended_since, losses
 
 T = TypeVar("T")
 
@@ -279,7 +279,7 @@ class Tracker(Questions, Changes):
             raise TaskFinishedError(key)
         spared = self.session.patience.spared_since(now)
         processing = task.status is Status.PROCESSING
-        if processing and (due > now or (spared is not None and due >= spared)):
+        if processing and (due > now or ended_since(task, spared)):
             raise TaskLockedError(key, holder=views.holder(task) or "", until=due)
         if due > now:
             raise TaskNotDueError(key, due=due)

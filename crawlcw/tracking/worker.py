@@ -27,12 +27,13 @@ from crawlcw.errors import (
 from crawlcw.ledger.protocol import Counts
 from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
-from crawlcw.task import Lease, Status, Task
+from crawlcw.task import Lease
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
 from crawlcw.tracking.to_the_end import cancelled_gently
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
+from crawlcw.transitions import ended_since
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +195,7 @@ class Worker:
             for task in page
             if task.id not in self._session.held
             # After an outage their holders may be about to come back.
-            and not (spared and task.status is Status.PROCESSING and _due_since(task, spared))
+            and not ended_since(task, spared)
         ][:room]
         if not wanted:
             return False
@@ -321,7 +322,3 @@ class Worker:
                 return
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_RECONNECT)
-
-
-def _due_since(task: Task, moment: datetime) -> bool:
-    return task.due is not None and task.due >= moment
