@@ -1,9 +1,7 @@
 """Writing back what the fetchers did, many outcomes at a time.
 
 The links of a page are added and acknowledged before its outcome is committed:
-a crash in between repeats the page and loses none of its links. A few groups are
-written side by side, because each waits for the ledger's journal twice; while
-they are, the next one gathers, so a slow ledger makes larger groups.
+a crash in between repeats the page and loses none of its links.
 """
 
 import asyncio
@@ -11,9 +9,8 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
-import anyio
-
 from crawlcw.fetcher import Done
+from crawlcw.groups import write_in_groups
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Added, Committed, Ledger
@@ -24,10 +21,6 @@ from crawlcw.task import Task
 from crawlcw.transitions import Settlement
 
 logger = logging.getLogger(__name__)
-
-#: The most outcomes in one group.
-LARGEST_GROUP = 200
-_GROUPS_AT_ONCE = 3
 
 
 class Following(Protocol):
@@ -64,21 +57,7 @@ class Committer:
 
     async def run(self) -> None:
         """Write group after group until cancelled."""
-        room = anyio.Semaphore(_GROUPS_AT_ONCE)
-        async with anyio.create_task_group() as writing:
-            while True:
-                # First room and then the group, which grows as long as there is none.
-                await room.acquire()
-                group = [await self._done.get()]
-                while len(group) < LARGEST_GROUP and not self._done.empty():
-                    group.append(self._done.get_nowait())
-                writing.start_soon(self._write_out, group, room)
-
-    async def _write_out(self, group: list[Done], room: anyio.Semaphore) -> None:
-        await self._write(group)
-        for _ in group:
-            self._done.task_done()
-        room.release()
+        await write_in_groups(self._done, self._write)
 
     async def _write(self, group: list[Done]) -> None:
         aliases = [settlement for done in group for settlement in done.aliases]

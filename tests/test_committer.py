@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw import committer
+from crawlcw import groups
 from crawlcw.committer import Committer
 from crawlcw.errors import Reason
 from crawlcw.fetcher import Done
@@ -125,7 +125,7 @@ async def test_what_has_gathered_is_written_in_one_group(writing: Writing):
 
 
 async def test_a_group_is_bounded(writing: Writing, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(committer, "LARGEST_GROUP", 20)
+    monkeypatch.setattr(groups, "LARGEST_GROUP", 20)
     leases = await writing.leases(50)
 
     await writing.write(*(done(writing, lease) for lease in leases))

@@ -16,6 +16,7 @@ from datetime import timedelta
 import anyio
 
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
+from crawlcw.groups import write_in_groups
 from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.tracked import TrackedLedger
@@ -32,9 +33,6 @@ from crawlcw.workers import this_worker
 
 logger = logging.getLogger(__name__)
 
-#: The most outcomes in one group, and how many groups are written side by side.
-_LARGEST_GROUP = 200
-_GROUPS_AT_ONCE = 3
 #: Seconds between two looks at the use case's settings.
 _POLICY_CHECK = 30.0
 #: How long the end of a session waits for a ledger that is away.
@@ -207,7 +205,7 @@ class Session:
         try:
             async with anyio.create_task_group() as running:
                 running.start_soon(self._follow_policy)
-                running.start_soon(self._write_outcomes)
+                running.start_soon(write_in_groups, self._outcomes, self._write_outcomes)
         except* Exception as errors:
             self._break(errors.exceptions[0])
 
@@ -250,18 +248,7 @@ class Session:
     def _count_lost(self, task_ids: set[bytes]) -> None:
         self.stats.leases_lost += len(task_ids)
 
-    async def _write_outcomes(self) -> None:
-        room = anyio.Semaphore(_GROUPS_AT_ONCE)
-        async with anyio.create_task_group() as writing:
-            while True:
-                # First room and then the group, which grows as long as there is none.
-                await room.acquire()
-                group = [await self._outcomes.get()]
-                while len(group) < _LARGEST_GROUP and not self._outcomes.empty():
-                    group.append(self._outcomes.get_nowait())
-                writing.start_soon(self._write_group, group, room)
-
-    async def _write_group(self, group: list[_Waiting], room: anyio.Semaphore) -> None:
+    async def _write_outcomes(self, group: list[_Waiting]) -> None:
         settlements = [waiting.settlement for waiting in group]
         self.held.settling(settlement.lease for settlement in settlements)
         try:
@@ -269,12 +256,11 @@ class Session:
         except LedgerError as error:
             for waiting in group:
                 _tell(waiting, error)
+                # Whoever closes the session waits for it no longer.
+                self._outcomes.task_done()
             raise
         finally:
             self.held.end(settlement.lease for settlement in settlements)
-            for _ in group:
-                self._outcomes.task_done()
-            room.release()
         lost = {lease.task.id for lease in committed.lost}
         rejected = {lease.task.id: why for lease, why in committed.rejected}
         self.stats.leases_lost += len(lost)
