@@ -45,7 +45,8 @@ class Operation:
         return await self.act(api, asked, request)
 
 
-def _post(
+def _operation(
+    method: str,
     path: str,
     summary: str,
     asks: Any,
@@ -53,45 +54,29 @@ def _post(
     act: Callable[[Api, Any, web.Request], Awaitable[answers.Answer]],
     *refusals: int,
 ) -> Operation:
+    of_bodies = _BODY if method == "POST" else ()
     return Operation(
-        method="POST",
+        method=method,
         path=path,
         summary=summary,
         asks=TypeAdapter(asks),
         gives=answer,
-        refusals=(*_BODY, *_ANY, *refusals),
-        act=act,
-    )
-
-
-def _get(
-    path: str,
-    summary: str,
-    asks: Any,
-    answer: type[answers.Answer],
-    act: Callable[[Api, Any, web.Request], Awaitable[answers.Answer]],
-    *refusals: int,
-) -> Operation:
-    return Operation(
-        method="GET",
-        path=path,
-        summary=summary,
-        asks=TypeAdapter(asks),
-        gives=answer,
-        refusals=(*_ANY, *refusals),
+        refusals=(*of_bodies, *_ANY, *refusals),
         act=act,
     )
 
 
 OPERATIONS = (
-    _post(
+    _operation(
+        "POST",
         "/create_task",
         "Add one task, or `tasks`: up to 1,000. Those that are known are not changed.",
         bodies.CreateTask,
         answers.Created,
         lambda api, asked, _: api.create_task(asked),
     ),
-    _post(
+    _operation(
+        "POST",
         "/hold_task",
         "Ask for a share: the worker's own unfinished tasks first, topped up to the limit by "
         "priority. What it has beyond the limit goes back.",
@@ -99,7 +84,8 @@ OPERATIONS = (
         answers.Held,
         lambda api, asked, request: api.hold_task(asked, gone=lambda: _is_gone(request)),
     ),
-    _post(
+    _operation(
+        "POST",
         "/set_task",
         "End a task that is held. Sent again, it is recorded once and answered the same.",
         bodies.SetTask,
@@ -108,14 +94,16 @@ OPERATIONS = (
         404,
         409,
     ),
-    _post(
+    _operation(
+        "POST",
         "/renew_task",
         "Keep what is held; the answer says what still is.",
         bodies.RenewTask,
         answers.Renewed,
         lambda api, asked, _: api.renew_task(asked),
     ),
-    _get(
+    _operation(
+        "GET",
         "/task/{key}",
         "All that is known of a task.",
         bodies.Nothing,
@@ -123,14 +111,16 @@ OPERATIONS = (
         lambda api, _, request: api.task(request.match_info["key"]),
         404,
     ),
-    _get(
+    _operation(
+        "GET",
         "/tasks",
         "The tasks that are as asked, the last changed first.",
         bodies.FindTasks,
         answers.Found,
         lambda api, asked, _: api.tasks(asked),
     ),
-    _get(
+    _operation(
+        "GET",
         "/stats",
         "How many tasks there are.",
         bodies.Nothing,

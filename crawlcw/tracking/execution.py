@@ -16,7 +16,7 @@ import anyio
 from crawlcw import values
 from crawlcw.errors import LeaseLostError, Reason, UsageError
 from crawlcw.raised import said, shown
-from crawlcw.task import Aside, Carried, Lease
+from crawlcw.task import Carried, Lease
 from crawlcw.tracking import keys
 from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.session import Session
@@ -117,7 +117,7 @@ class Execution:
         passed = None if not context else await self._stowed(keys.data(context))
         progress = await self._progress()
         await self._succeed(Advanced(stage=stage, progress=progress, context=passed, delay=delay))
-        await self._drop_replaced(self.lease.task.context)
+        await self._asides.drop(self.lease.task.context)
 
     async def fail(self, error: BaseException | str, *, again: bool = True) -> None:
         """End it badly: an attempt is spent, and the last one gives the task up.
@@ -151,7 +151,7 @@ class Execution:
 
     async def _succeed(self, outcome: Outcome) -> None:
         await self._end(outcome)
-        await self._drop_replaced(self._stored_data)
+        await self._asides.drop(self._stored_data)
 
     async def _end(self, outcome: Outcome) -> None:
         self._check()
@@ -178,10 +178,6 @@ class Execution:
     async def _stowed(self, value: Any) -> Any:
         limit = self._session.policy.inline_limit
         return await self._asides.stowed(self.lease.task.id, value, limit=limit)
-
-    async def _drop_replaced(self, value: Any) -> None:
-        if isinstance(value, Aside):
-            await self._asides.drop(value)
 
 
 #: What is between the user's code and the block around it.

@@ -6,11 +6,11 @@ from typing import Any
 
 from crawlcw import values
 from crawlcw.errors import UsageError
+from crawlcw.spider import is_name
 
 LONGEST_KEY = 1024
 LARGEST_PRIORITY = 1000
 _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_USE_CASE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 
 
 def key(given: object) -> str:
@@ -40,8 +40,8 @@ def stage(given: object) -> str:
 
 
 def use_case(given: object) -> str:
-    """Return *given* if it can be a use case's name; raises `UsageError`."""
-    if not isinstance(given, str) or not _USE_CASE.fullmatch(given):
+    """Return *given* if it can be a use case's name, as a spider's; raises `UsageError`."""
+    if not isinstance(given, str) or not is_name(given):
         raise UsageError(
             f"{given!r} is no name of a use case: write a letter, and then up to 59 letters, "
             "digits, - or _"
