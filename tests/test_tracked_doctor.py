@@ -15,10 +15,11 @@ from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Chosen
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.tracked import TrackedLedger
-from crawlcw.task import Aside, Carried, Status, Task, key_id
-from crawlcw.transitions import Advanced, Failed, Progress, Succeeded
-from tests.ledgers import LEASE, START, FakeClock, claimed, claimed_one, settled
+from crawlcw.task import Aside, Status, key_id
+from crawlcw.transitions import Advanced, Failed, Succeeded
+from tests.ledgers import LEASE, FakeClock, claimed, claimed_one, settled
 from tests.mongod import with_database
+from tests.tracked import order, progress
 
 Look = Callable[[], Awaitable[ExaminedLedger]]
 
@@ -57,24 +58,6 @@ async def orders(
         )
     yield ledger
     await ledger.close()
-
-
-def order(key: str = "one", stage: str = "pay", **overrides: Any) -> Task:
-    fields: dict[str, Any] = {
-        "id": key_id(key),
-        "url": key,
-        "host": stage,
-        "callback": stage,
-        "due": START,
-        "update_time": START,
-        "create_time": START,
-        "carried": Carried(data={"n": 1}),
-    }
-    return Task(**fields | overrides)
-
-
-def progress(**fields: Any) -> Progress:
-    return Progress(worker="a", began=START, **fields)
 
 
 async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:

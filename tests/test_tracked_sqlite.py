@@ -17,8 +17,9 @@ from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.walks import bounds_of
 from crawlcw.task import Aside, Carried, Lease, Record, Status, Task, key_id
-from crawlcw.transitions import KEPT_TRACE, Advanced, Failed, Progress, Succeeded
+from crawlcw.transitions import KEPT_TRACE, Advanced, Failed, Succeeded
 from tests.ledgers import LEASE, START, FakeClock, claimed, claimed_one, make_task, settled
+from tests.tracked import order, progress
 
 
 @pytest.fixture
@@ -36,24 +37,6 @@ async def orders(path: Path, clock: FakeClock) -> AsyncIterator[SqliteLedger]:
     ledger = await SqliteLedger.open(path, "orders", clock=clock, tracked=True)
     yield ledger
     await ledger.close()
-
-
-def order(key: str = "one", stage: str = "pay", **overrides: Any) -> Task:
-    fields: dict[str, Any] = {
-        "id": key_id(key),
-        "url": key,
-        "host": stage,
-        "callback": stage,
-        "due": START,
-        "update_time": START,
-        "create_time": START,
-        "carried": Carried(data={"n": 1}),
-    }
-    return Task(**fields | overrides)
-
-
-def progress(**fields: Any) -> Progress:
-    return Progress(worker="a", began=START, **fields)
 
 
 async def advance(ledger: SqliteLedger, lease: Lease, stage: str, **fields: Any) -> None:
