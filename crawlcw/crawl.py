@@ -31,6 +31,7 @@ from crawlcw.presence import Presence
 from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
 from crawlcw.robots import Robots
+from crawlcw.runner import InProcess
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check, scope
 from crawlcw.stats import Report, Stats
@@ -101,10 +102,10 @@ class Crawl:
             worker=self._worker.name,
         )
         self._fetcher = Fetcher(
-            spider=spider,
             settings=settings,
             ledger=ledger,
             downloader=downloader,
+            runner=InProcess(spider=spider, scope=self._scope, known=self._known, now=ledger.now),
             robots=self._robots,
             frontier=self._frontier,
             scope=self._scope,

@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 
@@ -33,8 +33,8 @@ from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.retry import retry_after
 from crawlcw.robots import Robots
+from crawlcw.runner import Runner
 from crawlcw.settings import Settings
-from crawlcw.spider import Spider, callback_named
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
 from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, settle
@@ -77,10 +77,10 @@ class Feeding(Protocol):
 class Fetcher:
     """What every fetcher of a process shares."""
 
-    spider: Spider
     settings: Settings
     ledger: Ledger
     downloader: Downloader
+    runner: Runner
     robots: Robots
     frontier: Frontier
     scope: Scope
@@ -303,11 +303,9 @@ class Fetcher:
     async def _parsed(self, lease: Lease, request: Request, response: Response) -> Done:
         response.request = request
         try:
-            callback = callback_named(self.spider, request.callback)
+            produced = await self.runner.run(request.callback, response, task=lease.task)
         except SpiderError as missing:
-            produced: Produced | Failed = callbacks.missing(missing)
-        else:
-            produced = await self._run(callback, response, task=lease.task)
+            produced = callbacks.missing(missing)
         info = _info(response)
         if isinstance(produced, Failed):
             error = FetchError(produced.reason, produced.message)
@@ -326,16 +324,16 @@ class Fetcher:
         settlement = self._settle(lease, failed)
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
+        errback = request.errback or "on_error"
         try:
-            errback = callback_named(self.spider, request.errback or "on_error")
+            produced = await self.runner.run(errback, request, error, task=lease.task)
         except SpiderError as missing:
             logger.warning("%s", printable(missing))
             return Done(settlements=(settlement,))
-        produced = await self._run(errback, request, error, task=lease.task)
         if isinstance(produced, Failed):
             logger.warning(
                 "%s raised: %s",
-                printable(request.errback or "on_error"),
+                printable(errback),
                 printable(produced.message),
                 extra={"event": "errback_failed", "url": lease.task.url},
             )
@@ -359,18 +357,6 @@ class Fetcher:
             self.frontier.answered(host, latency=elapsed, page=False, now=now)
         elif failed.reason in FAILURE_REASONS:
             self.frontier.page_failed(host, now=now)
-
-    async def _run(
-        self, callback: Callable[..., Any], *arguments: object, task: Task
-    ) -> Produced | Failed:
-        return await callbacks.run(
-            callback,
-            *arguments,
-            task=task,
-            scope=self.scope,
-            now=self.ledger.now(),
-            known=self.known,
-        )
 
     def _settle(self, lease: Lease, outcome: Outcome) -> Settlement:
         settlement = settle(
