@@ -17,6 +17,7 @@ from crawlcw.hosts import Host, HostLease, HostPolicy, RobotsRecord
 from crawlcw.leases import HeldLeases
 from crawlcw.limits import HostLimit
 from crawlcw.politeness import AHEAD, Lanes
+from crawlcw.standstill import Rests, failure_text
 from crawlcw.task import Lease
 
 #: A host is handed on after so many answers or seconds, where others wait.
@@ -92,6 +93,7 @@ class Frontier:
         self.may_share = may_share
         self.seeded = False  #: whether all start URLs are known
         self.lanes = Lanes(half_lease=lease.total_seconds() / 2)
+        self.rests = Rests()
         self._held = held
         self._limit_of = limit_of
         self._policy = policy
@@ -280,6 +282,8 @@ class Frontier:
         )
         assert host.state.not_before is not None
         rest = (host.state.not_before - moment).total_seconds()
+        why = failure_text(reason, status=status, retry_after=retry_after)
+        self.rests.note(name, until=host.state.not_before, why=why)
         host.unsaved = True
         self._pace(host, now)
         self.lanes.rest(name, until=now + rest)

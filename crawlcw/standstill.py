@@ -1,0 +1,150 @@
+"""Why nothing moves in a crawl: in memory, for the progress line, and decided without I/O.
+
+A crawl may stand still for minutes and be well: its hosts rest, the network is
+away, other workers have what is due. Whoever looks at it is to see which.
+"""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+#: So many resting hosts are remembered, those whose rest ends last.
+MOST_RESTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """What a crawl waits for while nothing is under way. Times are the ledger's."""
+
+    away_since: datetime | None = None  #: since when the machine's own network is away
+    hosts: int = 0  #: that rest
+    until: datetime | None = None  #: when the first of them may be asked again, or a task is due
+    why: str = ""  #: why that host rests, such as `429, Retry-After`
+    others: bool = False  #: other workers have what is due
+
+    def sentence(self) -> str:
+        """Return it for people: the times are this machine's local times of day."""
+        if self.away_since is not None:
+            return f"the network is away since {_time_of_day(self.away_since)}; asking again"
+        if self.hosts and self.until is not None:
+            hosts = "1 host rests" if self.hosts == 1 else f"{self.hosts:,} hosts rest, the first"
+            because = f": {self.why}" if self.why else ""
+            return f"{hosts} until {_time_of_day(self.until)}{because}"
+        if self.others:
+            return "waiting for other workers"
+        if self.until is not None:
+            return f"nothing is due before {_time_of_day(self.until)}"
+        return ""
+
+    def fields(self) -> dict[str, object]:
+        """Return it for a program: the sentence, and its times in ISO 8601."""
+        fields: dict[str, object] = {"sentence": self.sentence()}
+        if self.away_since is not None:
+            return fields | {"network_away_since": _iso(self.away_since)}
+        if self.hosts:
+            fields |= {"hosts_resting": self.hosts, "why": self.why}
+        if self.until is not None:
+            fields |= {"until": _iso(self.until)}
+        return fields
+
+
+def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
+    """Return why a crawl of several workers stands still; None where any of them moves.
+
+    What one of them waits for that knows the reason says more than that the
+    others wait for it. A host rests by what one of them knows, so hosts add up.
+    """
+    found: Standstill | None = None
+    for each in workers:
+        if each is None:
+            return None
+        found = each if found is None else _both(found, each)
+    return found
+
+
+def _both(one: Standstill, other: Standstill) -> Standstill:
+    away = [each.away_since for each in (one, other) if each.away_since is not None]
+    # Of hosts that rest, the first; a task that is due later says less than they do.
+    timed = [(each.until, each) for each in (one, other) if each.until is not None]
+    resting = [(until, each) for until, each in timed if each.hosts] or timed
+    _, first = min(resting, key=lambda pair: pair[0], default=(None, Standstill()))
+    return replace(
+        first,
+        away_since=min(away, default=None),
+        hosts=one.hosts + other.hosts,
+        others=one.others or other.others,
+    )
+
+
+class Rests:
+    """Which hosts rest just now and why, and whether the machine's own network is away."""
+
+    def __init__(self) -> None:
+        self.network_away_since: datetime | None = None  #: set by who finds it out, and taken back
+        self._resting: dict[str, tuple[datetime, str]] = {}
+        #: By their ends; those that are not in `_resting` any more are left here for a while.
+        self._ends: list[tuple[datetime, str]] = []
+
+    def note(self, host: str, *, until: datetime, why: str) -> None:
+        """Note that *host* rests *until* a time of the ledger, for a short text *why*."""
+        known = self._resting.get(host)
+        if known is not None and known[0] >= until:
+            return
+        self._resting[host] = (until, why)
+        heapq.heappush(self._ends, (until, host))
+        if len(self._resting) > MOST_RESTS:
+            self._forget_first()
+        if len(self._ends) > 2 * MOST_RESTS:
+            self._ends = [(end, name) for name, (end, _) in self._resting.items()]
+            heapq.heapify(self._ends)
+
+    def over(self, host: str) -> None:
+        """Note that *host* does not rest any more: it was given up, or has answered well."""
+        self._resting.pop(host, None)
+
+    def standstill(self, now: datetime) -> Standstill:
+        """Return what is known at *now*, for a crawl in which nothing is under way."""
+        first = self._first()
+        while first is not None and first[0] <= now:
+            self._forget_first()
+            first = self._first()
+        if first is None:
+            return Standstill(away_since=self.network_away_since)
+        until, host = first
+        return Standstill(
+            away_since=self.network_away_since,
+            hosts=len(self._resting),
+            until=until,
+            why=self._resting[host][1],
+        )
+
+    def _first(self) -> tuple[datetime, str] | None:
+        """Return the rest that ends first."""
+        while self._ends:
+            until, host = self._ends[0]
+            known = self._resting.get(host)
+            if known is not None and known[0] == until:
+                return self._ends[0]
+            heapq.heappop(self._ends)
+        return None
+
+    def _forget_first(self) -> None:
+        if first := self._first():
+            del self._resting[first[1]]
+
+
+def failure_text(
+    reason: str, *, status: int | None = None, retry_after: float | None = None
+) -> str:
+    """Return in a few words what a host rests for: `429, Retry-After`, or `connect`."""
+    what = reason if status is None else str(status)
+    return f"{what}, Retry-After" if retry_after else what
+
+
+def _time_of_day(moment: datetime) -> str:
+    return f"{moment.astimezone():%H:%M}"
+
+
+def _iso(moment: datetime) -> str:
+    return moment.isoformat().replace("+00:00", "Z")
