@@ -5,16 +5,17 @@ may raise, it may yield a hundred thousand links. The crawl goes on.
 """
 
 import inspect
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from crawlcw import urls, values
+from crawlcw.dropped import DroppedLinks
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
 from crawlcw.raised import said, shown
 from crawlcw.request import Request
+from crawlcw.response import Response
 from crawlcw.settings import Settings
 from crawlcw.task import Task
 from crawlcw.transitions import Failed
@@ -30,7 +31,7 @@ class Produced:
 
     items: list[dict[str, Any]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)  #: links, by why they are not followed
+    dropped: DroppedLinks = field(default_factory=DroppedLinks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,9 @@ async def run(
             message=said(error),
             traceback=shown(error, own=(__file__,)),
         )
+    for argument in arguments:
+        if isinstance(argument, Response):
+            sorter.produced.dropped.add(argument.dropped)
     return sorter.produced
 
 
@@ -131,10 +135,9 @@ class _Sorter:
             self.produced.items.append(values.item(thing))
 
     def _take_request(self, request: Request) -> None:
-        dropped = self.produced.dropped
         self._links += 1
         if self._links > self._scope.max_links:
-            dropped[TOO_MANY_LINKS] += 1
+            self._drop(request, TOO_MANY_LINKS)
             return
         try:
             # A page that is parsed again yields its requests in the same order,
@@ -143,25 +146,29 @@ class _Sorter:
             location, task_id = request.identity(salt)
             self._scope.admit(location.host)
         except FetchError as error:
-            dropped[error.reason] += 1
+            self._drop(request, error.reason, where=error.message)
             return
         if self._too_deep:
-            dropped[Reason.REFUSED_DEPTH] += 1
+            self._drop(request, Reason.REFUSED_DEPTH)
             return
         # Before traps are looked for: a start URL may look as it likes.
         if task_id in self._known or task_id in self._seen:
             return
         trap = self._scope.traps.why(location.url)
         if trap is not None:
-            dropped[trap] += 1
+            self._drop(request, trap)
             return
         if location.host in self._scope.full:
-            dropped[Reason.HOST_FULL] += 1
+            self._drop(request, Reason.HOST_FULL)
             return
         self._seen.add(task_id)
         self.produced.tasks.append(
             request.task(now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt)
         )
+
+    def _drop(self, request: Request, reason: str, *, where: str = "") -> None:
+        """Count a link that is not followed; *where* tells of one that has no text of its own."""
+        self.produced.dropped.note(reason, request.url or where)
 
 
 def missing(error: SpiderError) -> Failed:

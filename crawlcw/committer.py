@@ -66,7 +66,7 @@ class Committer:
         added = await self._add([task for done in group for task in done.tasks])
         await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
         for done in group:
-            self._stats.links_dropped.update(done.dropped)
+            self._stats.dropped.add(done.dropped)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
         self._following.written(more=bool(again) or added > 0, again=again)
 
@@ -79,7 +79,7 @@ class Committer:
         self._stats.links_added += added.new
         rejected = {task.id for task, _ in added.rejected}
         for task, why in added.rejected:
-            self._stats.links_dropped["store-rejected"] += 1
+            self._stats.dropped.note("store-rejected", task.url)
             logger.warning("cannot store %s: %s", printable(task.url), printable(why))
         # Known or new: whoever added it may have been killed before it could say so.
         await self._following.announce(fresh.values())

@@ -18,6 +18,7 @@ from crawlcw.callbacks import Scope
 from crawlcw.committer import Committer
 from crawlcw.coordinator import Coordinator
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.dropped import merged
 from crawlcw.durations import spoken
 from crawlcw.errors import FetchError, LedgerUnavailableError, SpiderError, single_errors
 from crawlcw.fetcher import Done, Fetcher
@@ -167,6 +168,7 @@ class Crawl:
             host_failures=dict(self.stats.host_failures.most_common()),
             links_dropped=dict(self.stats.links_dropped.most_common()),
             leases_lost=self.stats.leases_lost,
+            link_examples=merged([self.stats.link_examples]),
         )
         with _spider_code("closed()"):
             await self.spider.closed(report)

@@ -9,7 +9,6 @@ import logging
 import random
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -20,6 +19,7 @@ from crawlcw import callbacks, urls
 from crawlcw.attempt import REDIRECTS, attempt, onward
 from crawlcw.callbacks import Produced, Scope
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.dropped import DroppedLinks
 from crawlcw.errors import FAILURE_REASONS, FetchError, LedgerError, Reason, SpiderError
 from crawlcw.frontier import Frontier
 from crawlcw.hosts import HOST_FAILURES
@@ -60,7 +60,7 @@ class Done:
     tasks: tuple[Task, ...] = ()  #: its links
     settlements: tuple[Settlement, ...] = ()
     aliases: tuple[Settlement, ...] = ()  #: tasks whose redirect led to it: no pages of their own
-    dropped: Counter[str] = field(default_factory=Counter)  #: links not followed, by reason
+    dropped: DroppedLinks = field(default_factory=DroppedLinks)
 
 
 class Feeding(Protocol):
@@ -310,8 +310,6 @@ class Fetcher:
         if isinstance(produced, Failed):
             error = FetchError(produced.reason, produced.message)
             return await self._failed(lease, request, replace(produced, response=info), error)
-        if response.invalid_links:
-            produced.dropped[Reason.URL_INVALID] += response.invalid_links
         self._answered(lease, response, page=True)
         outcome = Succeeded(response=info, items=tuple(produced.items))
         return _done(produced, self._settle(lease, outcome))

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import anyio
 
+from crawlcw.dropped import merged
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Ledger, Tally, Worker
 from crawlcw.printable import printable
@@ -50,6 +51,7 @@ class Presence:
             fetched=stats.fetched,
             bytes=stats.bytes,
             dropped=dict(stats.links_dropped),
+            examples=merged([stats.link_examples]),
         )
         await self._ledger.beat(self._worker, tally, hungry=self._hungry)
 

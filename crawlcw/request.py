@@ -8,7 +8,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from crawlcw import urls, values
-from crawlcw.errors import SpiderError
+from crawlcw.errors import FetchError, SpiderError
 from crawlcw.task import Aside, Task, task_id
 from crawlcw.urls import Location
 
@@ -28,10 +28,13 @@ class Request:
     - *priority*: -100 to 100, higher first.
     - *dont_filter*: make a task of its own even if the URL is known already.
 
-    Raises `SpiderError` where the arguments contradict each other.
+    Any text will do as a URL: a link that cannot be fetched is dropped by the
+    crawl, and counted. Raises `SpiderError` where the arguments contradict each
+    other, or *url* is no text.
     """
 
     __slots__ = (
+        "_refusal",
         "body",
         "callback",
         "context",
@@ -64,6 +67,7 @@ class Request:
             raise SpiderError(f"Request(priority={priority!r}) must be a whole number, -100 to 100")
         if not isinstance(body, bytes | str | None):
             raise SpiderError(f"Request(body=...) takes bytes or text, not {type(body).__name__}")
+        self._refusal: FetchError | None = None
         self.url = url
         self.callback = "parse" if callback is None else _name(callback, "callback")
         self.errback = None if errback is None else _name(errback, "errback")
@@ -92,6 +96,15 @@ class Request:
             self.method = "POST"
 
     @classmethod
+    def refused(
+        cls, link: str, refusal: FetchError, callback: Callback | None = None, **options: Any
+    ) -> Self:
+        """Return a request for a link that leads nowhere: its `identity` raises *refusal*."""
+        request = cls(link, callback, **options)
+        request._refusal = refusal.with_traceback(None)  # it would keep the whole page
+        return request
+
+    @classmethod
     def of(cls, task: Task) -> Self:
         """Return the request that *task* was made of."""
         assert not isinstance(task.context, Aside), "nothing of a crawl is kept aside"
@@ -112,6 +125,8 @@ class Request:
         *salt* tells one `dont_filter` request from another; it must be the
         same when the page that yields it is parsed again.
         """
+        if self._refusal is not None:
+            raise FetchError(self._refusal.reason, self._refusal.message)
         plain = self.body is None and self.method == "GET" and not self.dont_filter
         if plain and len(self.url) <= urls.LONGEST_CACHED:
             return _identity_of_get(self.url)

@@ -9,7 +9,8 @@ from typing import Any
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from crawlcw import charset, markup, urls
-from crawlcw.errors import FetchError, SpiderError
+from crawlcw.dropped import DroppedLinks
+from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.request import Callback, Request
 
 #: <base> belongs into a page's <head>, which is not longer than this.
@@ -43,8 +44,8 @@ class Response:
         self.body = body
         self.elapsed = elapsed
         self.truncated = truncated
-        #: Links on this page that no request could be made of.
-        self.invalid_links = 0
+        #: Links that `follow_all` has left out, for they cannot be fetched.
+        self.dropped = DroppedLinks()
 
     @property
     def context(self) -> Mapping[str, Any]:
@@ -90,9 +91,25 @@ class Response:
         except SelectolaxError as error:
             raise ValueError(f"{query!r} is not a CSS selector: {error}") from None
 
-    @cached_property
+    @property
     def base_url(self) -> str:
-        """What the page's links are relative to: its first usable <base>, else its own URL."""
+        """What the page's links are relative to: its first usable <base>, else its own URL.
+
+        Raises `ParseRefusedError` where the page has a <base> and is built to hang the parser.
+        """
+        if isinstance(self._base, FetchError):
+            raise self._base
+        return self._base
+
+    @cached_property
+    def _base(self) -> str | ParseRefusedError:
+        # An error is kept as well: each link of the page asks, and a look at a large one is long.
+        try:
+            return self._base_found()
+        except ParseRefusedError as refusal:
+            return refusal.with_traceback(None)  # it would keep this response
+
+    def _base_found(self) -> str:
         end = self.body.find(b"</head", 0, _HEAD)
         head = self.body[: end if end >= 0 else _HEAD]
         if b"<base" not in head.lower():
@@ -110,36 +127,40 @@ class Response:
 
     def follow(
         self,
-        target: str | LexborNode,
+        target: str | LexborNode | None,
         callback: Callback | None = None,
         **options: Any,
     ) -> Request:
         """Return a request for a link: its address, or the node that has it in `href` or `src`.
 
-        *options* are those of `Request`. Raises `FetchError` where the link
-        is none to fetch.
+        *options* are those of `Request`. Nothing that a page holds makes this
+        raise: a link that cannot be fetched (`mailto:`, a broken address, a node
+        without one, None) becomes a request that the crawl drops and counts.
         """
-        return Request(self.urljoin(_href(target)), callback, **options)
+        try:
+            url = self.urljoin(_href(target))
+        except FetchError as refusal:
+            return Request.refused(_text(target), refusal, callback, **options)
+        return Request(url, callback, **options)
 
     def follow_all(
         self,
-        targets: str | Iterable[str | LexborNode],
+        targets: str | Iterable[str | LexborNode | None],
         callback: Callback | None = None,
         **options: Any,
     ) -> Iterator[Request]:
         """Yield a request for each link: a CSS selector's nodes, or the nodes or addresses given.
 
-        Each address once; links that are none to fetch (`mailto:`, a broken
-        address) are left out and counted.
+        Each address once; links that cannot be fetched (`mailto:`, a broken
+        address) are left out, and counted in `dropped`.
         """
         nodes = self.css(targets) if isinstance(targets, str) else targets
-        base = self.base_url
         seen: set[str] = set()
         for node in nodes:
             try:
-                url = urls.resolve(base, _href(node))
-            except (FetchError, SpiderError):
-                self.invalid_links += 1
+                url = self.urljoin(_href(node))
+            except FetchError as refusal:
+                self.dropped.note(refusal.reason, _text(node) or refusal.message)
                 continue
             if url not in seen:
                 seen.add(url)
@@ -149,13 +170,23 @@ class Response:
         return f"<Response {self.status} {self.url!r}>"
 
 
-def _href(target: str | LexborNode) -> str:
-    if isinstance(target, str):
+def _href(target: str | LexborNode | None) -> str:
+    """Return the address in *target*; raises `FetchError` where it has none."""
+    address = _address(target)
+    if address is None:
+        where = "" if target is None or isinstance(target, str) else f"<{target.tag}>: "
+        raise FetchError(Reason.URL_INVALID, f"{where}no link")
+    return address
+
+
+def _text(target: str | LexborNode | None) -> str:
+    """Return what stands in the place of a link; empty where nothing does."""
+    return _address(target) or ""
+
+
+def _address(target: str | LexborNode | None) -> str | None:
+    if target is None or isinstance(target, str):
         return target
     attributes = target.attributes
     href = attributes.get("href")  # which may be empty: a link to the page itself
-    if href is None:
-        href = attributes.get("src")
-    if href is None:
-        raise SpiderError(f"<{target.tag}> has neither href nor src to follow")
-    return href
+    return attributes.get("src") if href is None else href

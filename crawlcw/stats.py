@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from crawlcw.dropped import DroppedLinks, Examples
 from crawlcw.ledger.protocol import Counts
 from crawlcw.task import Status
 from crawlcw.transitions import Event, Settlement
@@ -24,7 +25,7 @@ class Stats:
     host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
-    links_dropped: Counter[str] = field(default_factory=Counter)  #: by reason
+    dropped: DroppedLinks = field(default_factory=DroppedLinks)
     claims: int = 0
     claims_missed: int = 0
     leases_lost: int = 0  #: results dropped because another worker holds the task now
@@ -33,6 +34,16 @@ class Stats:
     def elapsed(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self.started
+
+    @property
+    def links_dropped(self) -> Counter[str]:
+        """Links that were not followed, by reason."""
+        return self.dropped.counts
+
+    @property
+    def link_examples(self) -> Examples:
+        """A few of those links, by reason."""
+        return self.dropped.examples
 
     def record(self, settlement: Settlement, *, alias: bool = False) -> None:
         """Count an outcome that the ledger has acknowledged; an *alias* is no page of its own."""
@@ -60,6 +71,7 @@ class Report:
     host_failures: Mapping[str, int]  #: answers, or none, that cost no page an attempt
     links_dropped: Mapping[str, int]  #: links not followed, by reason
     leases_lost: int = 0
+    link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
 
     @property
     def drained(self) -> bool:

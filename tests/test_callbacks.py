@@ -11,6 +11,7 @@ import pytest
 from crawlcw.callbacks import TOO_MANY_LINKS, Produced, Scope, run
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.request import Request
+from crawlcw.response import Response
 from crawlcw.settings import Settings
 from crawlcw.task import Task
 from crawlcw.transitions import Failed
@@ -230,7 +231,7 @@ async def test_links_out_of_scope_are_counted_and_not_followed():
     )
 
     assert [task.url[-1] for task in produced.tasks] == ["1", "2", "3"]
-    assert produced.dropped == {"refused-scope": 2}
+    assert produced.dropped.counts == {"refused-scope": 2}
 
 
 async def test_a_star_allows_every_host():
@@ -249,7 +250,7 @@ async def test_links_are_followed_down_to_the_depth_allowed(depth: int, followed
     )
 
     assert len(produced.tasks) == followed
-    assert produced.dropped == ({} if followed else {"refused-depth": 1})
+    assert produced.dropped.counts == ({} if followed else {"refused-depth": 1})
     assert produced.items == [{"n": 1}], "the page itself counts"
 
 
@@ -259,7 +260,7 @@ async def test_no_more_links_of_a_page_are_followed_than_allowed():
     produced = await of_things(*things, {"n": 1}, within=scope(max_links_per_page=4))
 
     assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
-    assert produced.dropped == {TOO_MANY_LINKS: 6}
+    assert produced.dropped.counts == {TOO_MANY_LINKS: 6}
     assert produced.items == [{"n": 1}]
 
 
@@ -267,13 +268,45 @@ async def test_links_that_are_none_to_fetch_are_counted_by_reason():
     produced = await of_things(
         Request("mailto:me@a.example"),
         Request("http://["),
-        Request("http://a.example:99999/"),
+        Request.refused("", FetchError(Reason.URL_INVALID, "no link")),
         Request("http://a.example/" + "x" * 3000),
         Request("http://a.example/good"),
     )
 
     assert [task.url for task in produced.tasks] == ["http://a.example/good"]
-    assert produced.dropped == {"refused-scheme": 1, "url-invalid": 2, "url-too-long": 1}
+    assert produced.dropped.counts == {"refused-scheme": 1, "url-invalid": 2, "url-too-long": 1}
+    assert produced.dropped.examples == {
+        "refused-scheme": ["mailto:me@a.example"],
+        "url-invalid": ["http://[", "no link"],
+        "url-too-long": ["http://a.example/" + "x" * 182 + "…"],
+    }
+
+
+async def test_three_different_links_are_kept_of_each_reason():
+    hosts = ("b", "b", "c", "d", "e")
+
+    produced = await of_things(*(Request(f"http://{host}.example/") for host in hosts))
+
+    assert produced.dropped.counts == {"refused-scope": 5}
+    assert produced.dropped.examples == {
+        "refused-scope": [f"http://{host}.example/" for host in "bcd"]
+    }
+
+
+async def test_what_a_response_left_out_counts_with_the_rest():
+    page = Response("http://a.example/", request=Request("http://a.example/"))
+
+    def parse(response: Response) -> Iterator[Any]:
+        yield from response.follow_all(["mailto:me@a.example", "tel:1"])
+        yield response.follow("javascript:void(0)")
+
+    result = await run(parse, page, task=PAGE, scope=scope(), now=START)
+
+    assert isinstance(result, Produced)
+    assert result.dropped.counts == {"refused-scheme": 3}
+    assert result.dropped.examples == {
+        "refused-scheme": ["javascript:void(0)", "mailto:me@a.example", "tel:1"]
+    }
 
 
 TRAPS = {
@@ -291,7 +324,9 @@ async def test_links_that_look_like_traps_are_counted_by_reason(dont_filter: boo
     produced = await of_things(*links, links[2], Request("http://a.example/good"))
 
     assert [task.url for task in produced.tasks] == ["http://a.example/good"]
-    assert produced.dropped == dict.fromkeys(TRAPS.values(), 1) | {"trap-repeated-segment": 2}
+    assert produced.dropped.counts == dict.fromkeys(TRAPS.values(), 1) | {
+        "trap-repeated-segment": 2
+    }
 
 
 async def test_a_trap_is_where_the_settings_say_it_is():
@@ -305,7 +340,7 @@ async def test_a_trap_is_where_the_settings_say_it_is():
 
     assert len((await of_things(*map(Request, TRAPS), within=free)).tasks) == len(TRAPS)
     produced = await of_things(Request("http://a.example/a/"), within=strict)
-    assert produced.dropped == {"trap-path-segments": 1}
+    assert produced.dropped.counts == {"trap-path-segments": 1}
 
 
 async def test_a_start_url_that_looks_like_a_trap_is_none_when_pages_link_to_it():
@@ -313,7 +348,7 @@ async def test_a_start_url_that_looks_like_a_trap_is_none_when_pages_link_to_it(
 
     produced = await of_things(*map(Request, TRAPS), known=known)
 
-    assert (produced.tasks, produced.dropped) == ([], {})
+    assert (produced.tasks, produced.dropped.counts) == ([], {})
 
 
 @pytest.mark.parametrize(
@@ -348,7 +383,7 @@ async def test_links_that_the_ledger_has_are_left_out():
     )
 
     assert [task.url[-1] for task in produced.tasks] == ["2"]
-    assert not produced.dropped
+    assert not produced.dropped.counts
 
 
 async def test_unfiltered_links_are_tasks_of_their_own_and_the_same_when_parsed_again():
@@ -370,7 +405,7 @@ async def test_unfiltered_links_are_still_kept_in_scope():
     produced = await of_things(Request("http://b.example/", dont_filter=True))
 
     assert produced.tasks == []
-    assert produced.dropped == {"refused-scope": 1}
+    assert produced.dropped.counts == {"refused-scope": 1}
 
 
 async def test_items_are_cleaned_before_they_are_handed_on():

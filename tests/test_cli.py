@@ -188,8 +188,19 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
     elsewhere = Worker(name="b", machine="other", pid=7, birth="1", started=START, host="far\x1b")
     for worker in (gone, elsewhere, dataclasses.replace(this, name="a", host="near")):
         await ledger.join(worker)
-    await ledger.beat("a", Tally(pages=1200, dropped={"refused-scope": 5, "$where\x1b": 1000}))
-    await ledger.beat("gone", Tally(pages=1, dropped={"refused-scope": 2, "refused-depth": 7}))
+    counted = {"refused-scope": 5, "$where\x1b": 1000}
+    long = "http://b.example/" + "x" * 180
+    await ledger.beat(
+        "a", Tally(pages=1200, dropped=counted, examples={"refused-scope": [long, "\x1b", "c"]})
+    )
+    await ledger.beat(
+        "gone",
+        Tally(
+            pages=1,
+            dropped={"refused-scope": 2, "refused-depth": 7},
+            examples={"refused-depth": ["http://a.example/21"]},
+        ),
+    )
     await ledger.close()
 
     person = crawlcw("stats", "pages", "--ledger", "sqlite:///seen.db").stdout
@@ -202,6 +213,12 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
         ["refused-depth", "7"],
         ["refused-scope", "7"],
     ]
+    assert [line for line in table if line.startswith("  ") and ": " in line] == [
+        "  refused-depth: http://a.example/21",
+        f"  refused-scope: {long}",
+        "  refused-scope: \\x1b",
+        "  refused-scope: c",
+    ]
     shown = json.loads(program)
     began = "2026-01-01T00:00:00Z"
     assert list(shown["links_dropped"].items()) == [
@@ -209,6 +226,10 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
         ("refused-depth", 7),
         ("refused-scope", 7),
     ]
+    assert shown["link_examples"] == {
+        "refused-depth": ["http://a.example/21"],
+        "refused-scope": [long, "\x1b", "c"],
+    }
     seen = {"started": began, "heartbeat": began}
     assert shown["workers"] == [
         {"host": "near", "pid": os.getpid(), "pages": 1200} | seen,

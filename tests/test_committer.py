@@ -1,7 +1,6 @@
 """Writing back in groups: what is written, in which order, and who is told."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from crawlcw import groups
 from crawlcw.committer import Committer
+from crawlcw.dropped import DroppedLinks
 from crawlcw.errors import Reason
 from crawlcw.fetcher import Done
 from crawlcw.known import KnownTasks
@@ -267,15 +267,23 @@ async def test_what_the_store_cannot_hold_fails_alone(
     assert link.id in writing.known
 
 
+def dropped(*links: str) -> DroppedLinks:
+    found = DroppedLinks()
+    for link in links:
+        found.note("refused-scope", link)
+    return found
+
+
 async def test_the_dropped_links_of_all_pages_are_summed(writing: Writing):
     one, other = await writing.leases(2)
 
     await writing.write(
-        Done(settlements=(success(writing.ledger, one),), dropped=Counter({"refused-scope": 2})),
-        Done(settlements=(success(writing.ledger, other),), dropped=Counter({"refused-scope": 1})),
+        Done(settlements=(success(writing.ledger, one),), dropped=dropped("b", "c")),
+        Done(settlements=(success(writing.ledger, other),), dropped=dropped("c")),
     )
 
     assert writing.stats.links_dropped == {"refused-scope": 3}
+    assert writing.stats.link_examples == {"refused-scope": ["b", "c"]}
 
 
 async def test_an_alias_is_finished_and_no_page(writing: Writing):

@@ -715,7 +715,11 @@ async def test_links_to_other_hosts_are_counted_and_not_followed(ledger: SqliteL
 
     assert "http://b.example/" not in web.requested
     assert "http://www.a.example/" in web.requested, "below an allowed host"
-    assert report.links_dropped == {"refused-scope": 1, "url-invalid": 1}
+    assert report.links_dropped == {"refused-scope": 1, "refused-scheme": 1}
+    assert report.link_examples == {
+        "refused-scope": ["http://b.example/"],
+        "refused-scheme": ["mailto:x@y.example"],
+    }
 
 
 async def test_every_host_is_followed_where_the_spider_says_so(ledger: SqliteLedger):

@@ -69,13 +69,28 @@ def test_no_crawled_key_is_an_operator_or_a_path():
 
 
 def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
-    tally = Tally(pages=1, items=2, fetched=3, bytes=4, dropped={"$where": 5, "a.b": 6})
+    tally = Tally(
+        pages=1,
+        items=2,
+        fetched=3,
+        bytes=4,
+        dropped={"$where": 5, "a.b": 6},
+        examples={"$where": ["$a"], "a.b": ["x", "y"]},
+    )
     worker = Worker(name="w", machine="m", pid=7, birth="8", started=START, host="h", tally=tally)
 
     document = documents.worker_document(worker)
 
     assert documents.worker(document) == replace(worker, heartbeat=START)
     assert document["tally"]["dropped"] == {"%24where": 5, "a%2Eb": 6}
+    assert document["tally"]["examples"] == {"%24where": ["$a"], "a%2Eb": ["x", "y"]}
+
+
+def test_a_tally_of_an_older_version_has_no_examples():
+    document = documents.tally_document(Tally(pages=1, dropped={"trap": 5}))
+    del document["examples"]
+
+    assert documents.tally(document) == Tally(pages=1, dropped={"trap": 5})
 
 
 def test_tallies_are_added_field_by_field_and_reason_by_reason():
@@ -86,6 +101,13 @@ def test_tallies_are_added_field_by_field_and_reason_by_reason():
         pages=11, items=22, fetched=33, bytes=44, dropped={"depth": 5, "scope": 66, "trap": 70}
     )
     assert sum([one, two], Tally()) == one + two
+
+
+def test_of_added_tallies_three_different_links_of_each_reason_are_kept():
+    one = Tally(examples={"trap": ["a", "b"], "scope": ["x"]})
+    two = Tally(examples={"trap": ["b", "c", "d"]})
+
+    assert (one + two).examples == {"trap": ["a", "b", "c"], "scope": ["x"]}
 
 
 def test_a_change_sets_every_field_that_it_decides():

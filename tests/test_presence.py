@@ -1,7 +1,6 @@
 """A worker among others: when it says that it lives, what it says, and whom it counts."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -90,7 +89,9 @@ async def the_worker(ledger: SqliteLedger) -> Worker:
 
 
 async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: FakeClock):
-    stats = Stats(pages=3, items=7, fetched=5, bytes=900, links_dropped=Counter({"depth": 2}))
+    stats = Stats(pages=3, items=7, fetched=5, bytes=900)
+    for link in ("a", "b"):
+        stats.dropped.note("depth", link)
     me = await joined(ledger, stats=stats)
     clock.advance(seconds=4)
 
@@ -98,7 +99,9 @@ async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: Fake
 
     worker = await the_worker(ledger)
     assert worker.heartbeat == clock.time
-    assert worker.tally == Tally(pages=3, items=7, fetched=5, bytes=900, dropped={"depth": 2})
+    assert worker.tally == Tally(
+        pages=3, items=7, fetched=5, bytes=900, dropped={"depth": 2}, examples={"depth": ["a", "b"]}
+    )
     assert not worker.hungry
 
 

@@ -3,10 +3,14 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
+from crawlcw.printable import printable
 from crawlcw.request import Request
 from crawlcw.response import Response
+from tests.ledgers import START
 
 URL = "http://a.example/folder/page.html"
 
@@ -144,18 +148,85 @@ def test_follow_takes_a_node_and_what_a_request_takes():
     assert response.follow(image).url == "http://a.example/i.png"
 
 
-def test_a_node_without_an_address_cannot_be_followed():
-    node = page("<p>1").css_first("p")
-    assert node is not None
-
-    with pytest.raises(SpiderError, match="<p> has neither href nor src to follow"):
-        page("").follow(node)
-
-
-def test_an_address_that_is_none_to_fetch_cannot_be_followed():
+def refusal(request: Request) -> FetchError:
     with pytest.raises(FetchError) as caught:
-        page("").follow("mailto:me@a.example")
-    assert caught.value.reason is Reason.REFUSED_SCHEME
+        request.identity()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [
+        ("mailto:me@a.example", Reason.REFUSED_SCHEME),
+        ("javascript:void(0)", Reason.REFUSED_SCHEME),
+        ("http://[", Reason.URL_INVALID),
+        ("x" * 9000, Reason.URL_TOO_LONG),
+    ],
+)
+def test_following_what_cannot_be_fetched_gives_a_request_that_says_so(link: str, reason: Reason):
+    request = page("").follow(link, "parse_book", context={"a": 1})
+
+    assert (request.url, request.callback, request.context) == (link, "parse_book", {"a": 1})
+    assert refusal(request).reason is reason
+
+
+def test_following_a_node_without_an_address_or_none_at_all_gives_a_request_that_says_so():
+    response = page("<p>1<a href>2")
+
+    for node, message in (
+        (response.css_first("p"), "<p>: no link"),
+        (response.css_first("a"), "<a>: no link"),
+        (response.css_first("a.next"), "no link"),
+    ):
+        request = response.follow(node)
+        assert (request.url, refusal(request).reason) == ("", Reason.URL_INVALID)
+        assert refusal(request).message == message
+
+
+def test_mistakes_in_the_code_are_told_whatever_the_link():
+    for link in ("mailto:me@a.example", "1.html"):
+        with pytest.raises(SpiderError, match="priority=1000"):
+            page("").follow(link, priority=1000)
+
+
+def test_the_links_of_a_page_that_would_hang_the_parser_are_refused_where_it_has_a_base():
+    response = page("<base href=/b/>" + "<b>" * 1_000_000)
+    calm = page("<b>" * 1_000_000)
+
+    assert refusal(response.follow("x")).reason is Reason.PARSE_KILLED
+    assert list(response.follow_all(["x"])) == []
+    assert response.dropped.counts == {"parse-killed": 1}
+    assert calm.follow("x").url == "http://a.example/folder/x"
+
+
+@given(
+    body=st.text(),
+    links=st.lists(st.one_of(st.none(), st.text(), st.from_regex(r"[a-z]{0,9}:?/{0,2}[^/]*.*"))),
+)
+def test_no_link_of_any_page_makes_following_raise(body: str, links: list[str | None]):
+    markup = body + "".join(f'<a href="{link}">1</a>' for link in links)
+    response = page(f"<head><base href='{body}'></head>{markup}".encode("utf-8", "replace"))
+
+    for request in (
+        *(response.follow(link) for link in links),
+        *(response.follow(node) for node in response.css("a, p, head")),
+        *response.follow_all("a, p, head"),
+        *response.follow_all(links),
+        *(Request(link) for link in links if link is not None),
+    ):
+        try:
+            request.identity()
+        except FetchError as refused:
+            printable(refused)
+
+
+@given(st.text(alphabet=st.characters(categories=["Cs", "Cc", "Cf", "Zs", "Lo", "Nd", "Po"])))
+def test_any_text_is_a_link_that_is_followed_or_refused(link: str):
+    for request in (page("").follow(link), Request(link), Request(f"http://{link}/")):
+        try:
+            request.task(now=START)
+        except FetchError as refused:
+            printable(refused)
 
 
 LINKS = """
@@ -174,7 +245,11 @@ def test_follow_all_yields_each_address_of_a_selector_once_and_counts_the_broken
         "http://a.example/2.html",
     ]
     assert {(request.callback, request.priority) for request in requests} == {("parse_book", 1)}
-    assert response.invalid_links == 3
+    assert response.dropped.counts == {"refused-scheme": 1, "url-invalid": 2}
+    assert response.dropped.examples == {
+        "refused-scheme": ["mailto:me@a.example"],
+        "url-invalid": ["http://[", "<a>: no link"],
+    }
 
 
 @pytest.mark.parametrize("kind", ["nodes", "texts", "a generator"])
@@ -201,7 +276,7 @@ def test_a_link_to_the_page_itself_is_not_broken():
     response = page('<a href="">here</a>')
 
     assert [request.url for request in response.follow_all("a")] == [URL]
-    assert response.invalid_links == 0
+    assert not response.dropped.counts
 
 
 def test_a_response_is_shown_with_what_matters():

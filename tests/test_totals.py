@@ -11,11 +11,12 @@ from crawlcw.task import Status
 def test_an_account_arrives_as_it_was_sent():
     stats = Stats(pages=3, items=4, leases_lost=1)
     stats.failures["timeout-read"] += 2
-    stats.links_dropped["refused-scope"] += 5
+    stats.dropped.note("refused-scope", "http://b.example/")
     account = Account.of(stats, released=6, finish_reason="stopped")
 
     assert Account.read(account.line().rstrip()) == account
-    assert (account.failures, account.links_dropped) == ({"timeout-read": 2}, {"refused-scope": 5})
+    assert (account.failures, account.links_dropped) == ({"timeout-read": 2}, {"refused-scope": 1})
+    assert account.link_examples == {"refused-scope": ["http://b.example/"]}
 
 
 def test_half_an_account_is_none():
@@ -55,8 +56,16 @@ def test_the_report_sums_up_what_all_workers_did():
             failures={"dns": 1},
             host_failures={"tls": 1},
             links_dropped={"trap": 3},
+            link_examples={"trap": ["a", "b"]},
         ),
-        Account(pages=10, items=20, failures={"tls": 2, "dns": 4}, released=5, leases_lost=7),
+        Account(
+            pages=10,
+            items=20,
+            failures={"tls": 2, "dns": 4},
+            link_examples={"trap": ["b", "c", "d"]},
+            released=5,
+            leases_lost=7,
+        ),
     ]
     counts = Counts(by_status={Status.TODO: 5})
 
@@ -67,6 +76,7 @@ def test_the_report_sums_up_what_all_workers_did():
     assert list(report.failures.items()) == [("dns", 5), ("tls", 2)]
     assert report.host_failures == {"tls": 1}
     assert report.links_dropped == {"trap": 3}
+    assert report.link_examples == {"trap": ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize(

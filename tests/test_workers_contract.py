@@ -134,6 +134,17 @@ async def test_reasons_may_have_any_name(ledger: Ledger):
     assert await ledger.tally() == Tally(dropped=dropped)
 
 
+async def test_links_that_were_dropped_are_kept_as_they_are_shown(ledger: Ledger):
+    examples = {reason: ["$where", "a.b", "\ud800"] for reason in HOSTILE}
+    await ledger.join(worker("a"))
+
+    await ledger.beat("a", Tally(examples=examples))
+
+    kept = {reason: ["$where", "a.b", "\ufffd"] for reason in HOSTILE}
+    assert (await at_work(ledger))["a"].tally == Tally(examples=kept)
+    assert await ledger.tally() == Tally(examples=kept)
+
+
 async def test_reasons_that_no_store_can_hold_are_counted_together(ledger: Ledger):
     await ledger.join(worker("a"))
 

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from crawlcw.dropped import Examples, merged
+
 #: What is longer is given on in pieces: nobody waits for the end of a line for ever.
 _LONGEST_LINE = 1 << 20
 
@@ -37,6 +39,8 @@ class _Counted(Protocol):
     @property
     def links_dropped(self) -> Mapping[str, int]: ...
     @property
+    def link_examples(self) -> Examples: ...
+    @property
     def leases_lost(self) -> int: ...
 
 
@@ -49,6 +53,7 @@ class Account:
     failures: Mapping[str, int] = field(default_factory=dict)
     host_failures: Mapping[str, int] = field(default_factory=dict)
     links_dropped: Mapping[str, int] = field(default_factory=dict)
+    link_examples: Examples = field(default_factory=dict)
     leases_lost: int = 0
     released: int = 0
     finish_reason: str = ""  #: why the crawl has ended; empty while it has not
@@ -62,6 +67,7 @@ class Account:
             failures=dict(counted.failures),
             host_failures=dict(counted.host_failures),
             links_dropped=dict(counted.links_dropped),
+            link_examples=merged([counted.link_examples]),
             leases_lost=counted.leases_lost,
             released=released,
             finish_reason=finish_reason,

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import click
 
 from crawlcw.cli import ledger_option, loading, logs, loop
+from crawlcw.dropped import Examples
 from crawlcw.durations import spoken
 from crawlcw.errors import POLICY_REASONS
 from crawlcw.ledger.protocol import Counts, Worker
@@ -24,6 +25,7 @@ class _Numbers:
     items: int
     reasons: dict[str, int]
     links_dropped: dict[str, int]
+    link_examples: Examples
     workers: list[Worker]
     next_due: datetime | None
     now: datetime
@@ -50,13 +52,15 @@ def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | Non
 
 async def _numbers(name: str, ledger_url: str) -> _Numbers:
     async with ledger_option.opened(ledger_url, name) as ledger:
+        tally = await ledger.tally()
         return _Numbers(
             name=name,
             tracked=ledger.tracked,
             counts=await ledger.counts(),
             items=await ledger.item_count(),
             reasons=await ledger.reasons(),
-            links_dropped=_largest_first((await ledger.tally()).dropped),
+            links_dropped=_largest_first(tally.dropped),
+            link_examples=tally.examples,
             workers=_at_work(await ledger.workers()),
             next_due=await ledger.horizon(),
             now=ledger.now(),
@@ -81,6 +85,7 @@ def _json(numbers: _Numbers) -> str:
             "items": numbers.items,
             "reasons": numbers.reasons,
             "links_dropped": numbers.links_dropped,
+            "link_examples": {reason: list(some) for reason, some in numbers.link_examples.items()},
             "workers": [
                 {
                     "host": worker.host,
@@ -116,6 +121,10 @@ def _print(numbers: _Numbers) -> None:
     if numbers.links_dropped:
         dropped = {printable(name): f"{n:,}" for name, n in numbers.links_dropped.items()}
         console.print(two_columns("links not followed by reason", dropped))
+        for name in numbers.links_dropped:
+            # Whole, so that they can be found in a page: never folded to the terminal's width.
+            for link in numbers.link_examples.get(name, ()):
+                console.print(f"  {printable(name)}: {printable(link)}", soft_wrap=True)
 
 
 def _reason(name: str) -> str:

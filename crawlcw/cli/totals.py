@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from crawlcw.cli.channel import Account
+from crawlcw.dropped import merged
 from crawlcw.ledger.protocol import Counts
 from crawlcw.stats import Report
 
@@ -46,6 +47,7 @@ class Totals:
             host_failures=_sums(account.host_failures for account in accounts),
             links_dropped=_sums(account.links_dropped for account in accounts),
             leases_lost=sum(account.leases_lost for account in accounts),
+            link_examples=merged(account.link_examples for account in accounts),
         )
 
 

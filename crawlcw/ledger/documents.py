@@ -23,7 +23,8 @@ and a worker
     heartbeat    when it last said that it lives
     left         when it left the list of those at work, null before
     hungry       whether it has no host to ask, though there is work
-    tally        {pages, items, fetched, bytes, dropped: {reason: number}}
+    tally        {pages, items, fetched, bytes, dropped: {reason: number},
+                 examples: {reason: [link]}}
 
 A tracked task has besides
 
@@ -371,12 +372,20 @@ def tally_document(tally: Tally) -> Document:
         "fetched": tally.fetched,
         "bytes": tally.bytes,
         "dropped": escaped(dict(dropped)),
+        "examples": escaped(
+            {
+                values.text(reason): [values.text(link) for link in links]
+                for reason, links in tally.examples.items()
+            }
+        ),
     }
 
 
 def tally(found: Mapping[str, Any]) -> Tally:
     """Return what `tally_document` was given."""
-    return Tally(**{**found, "dropped": unescaped(found["dropped"])})
+    # Workers of older versions kept no examples.
+    examples = unescaped(found.get("examples") or {})
+    return Tally(**{**found, "dropped": unescaped(found["dropped"]), "examples": examples})
 
 
 def escaped(value: Any) -> Any:

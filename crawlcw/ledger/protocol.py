@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from crawlcw.dropped import Examples, merged
 from crawlcw.errors import Reason
 from crawlcw.hosts import Host, HostLease
 from crawlcw.task import Lease, Record, Status, Task
@@ -72,6 +73,7 @@ class Tally:
     fetched: int = 0  #: responses, of whatever status
     bytes: int = 0  #: of decoded bodies
     dropped: Mapping[str, int] = field(default_factory=dict)  #: links not followed, by reason
+    examples: Examples = field(default_factory=dict)  #: a few of those links, by reason
 
     def __add__(self, other: "Tally") -> "Tally":
         """Return what both have counted."""
@@ -81,6 +83,7 @@ class Tally:
             fetched=self.fetched + other.fetched,
             bytes=self.bytes + other.bytes,
             dropped=Counter(self.dropped) + Counter(other.dropped),
+            examples=merged([self.examples, other.examples]),
         )
 
 
