@@ -12,6 +12,7 @@ from crawlcw.errors import (
     Reason,
     SettingsError,
     SpiderError,
+    StopCrawl,
     UsageError,
 )
 from crawlcw.ledger.protocol import Ledger
@@ -44,6 +45,7 @@ __all__ = [
     "Spider",
     "SpiderError",
     "Status",
+    "StopCrawl",
     "UsageError",
     "open_crawl",
     "open_ledger",

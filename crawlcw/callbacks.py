@@ -12,17 +12,20 @@ from typing import Any
 
 from crawlcw import urls, values
 from crawlcw.dropped import DroppedLinks
-from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
-from crawlcw.raised import said, shown
+from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError, StopCrawl
+from crawlcw.printable import printable
+from crawlcw.raised import said, shown, text_of, where
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.settings import Settings
 from crawlcw.task import Task
 from crawlcw.transitions import Failed
 from crawlcw.traps import TrapPolicy
+from crawlcw.user_code import Called, Cancellation, calls_user_code, time_limit
 
 #: A link that was dropped for the number of links, beside the reasons of `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
+_OUR_FILES = (__file__,)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +35,15 @@ class Produced:
     items: list[dict[str, Any]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
+    stop: str | None = None  #: why the crawl is to end, where the spider wants it to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised(Failed):
+    """The callback raised, which is its own error and says nothing of the page's host."""
+
+    error: str = ""  #: the name of the exception's type
+    where: str = ""  #: the spider's own file and line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +80,7 @@ class Scope:
             raise FetchError(trap, f"{location.url} looks like a trap")
 
 
+@calls_user_code
 async def run(
     callback: Callable[..., Any],
     *arguments: object,
@@ -75,35 +88,58 @@ async def run(
     scope: Scope,
     now: datetime,
     known: Container[bytes] = frozenset(),
+    name: str = "",
+    within: float = 0.0,
+    stalled: Callable[[float], float] = lambda _: 0.0,
 ) -> Produced | Failed:
     """Run *callback* and sort what it yields; a `Failed` where it raises.
 
     Requests become tasks one link deeper than *task*; those in *known* are in
-    the ledger already and are left out.
+    the ledger already and are left out. *name* is the callback's, where it has
+    another one than the function. One that awaits is cancelled after *within*
+    seconds (0: never), not counting those that the loop has *stalled* since then.
+    Nothing is raised but a cancellation of the running task.
     """
     sorter = _Sorter(task, scope, now, known)
+    cancellation = Cancellation()
+    # Read from the frame by whoever wants to know what runs.
+    called = Called(name=name or getattr(callback, "__name__", ""), subject=task.url)
     try:
         result = callback(*arguments)
-        if inspect.isawaitable(result):
-            result = await result
-        if isinstance(result, AsyncIterator):
-            async for thing in result:
-                sorter.take(thing)
-        else:
-            for thing in _things(result):
-                sorter.take(thing)
+        if inspect.isawaitable(result) or isinstance(result, AsyncIterator):
+            async with time_limit(called, within, stalled=stalled):
+                result = await _awaited(result, sorter)
+        for thing in _things(result):
+            sorter.take(thing)
     except ParseRefusedError as error:
         return Failed(reason=error.reason, message=error.message)
-    except Exception as error:  # the spider's code may raise anything
-        return Failed(
+    except StopCrawl as told:
+        sorter.produced.stop = printable(text_of(told))
+    except BaseException as error:  # the spider's code may raise anything
+        if cancellation.passes(error):
+            raise
+        return Raised(
             reason=Reason.PARSE_ERROR,
             message=said(error),
-            traceback=shown(error, own=(__file__,)),
+            traceback=shown(error, own=_OUR_FILES),
+            error=type(error).__name__,
+            where=where(error, own=_OUR_FILES, function=callback),
         )
     for argument in arguments:
         if isinstance(argument, Response):
             sorter.produced.dropped.add(argument.dropped)
     return sorter.produced
+
+
+async def _awaited(result: Any, sorter: "_Sorter") -> Any:
+    """Sort what is yielded asynchronously; return what is left, which can be had at once."""
+    if inspect.isawaitable(result):
+        result = await result
+    if not isinstance(result, AsyncIterator):
+        return result
+    async for thing in result:
+        sorter.take(thing)
+    return None
 
 
 def _things(result: Any) -> Iterable[object]:
@@ -173,4 +209,4 @@ class _Sorter:
 
 def missing(error: SpiderError) -> Failed:
     """Return the outcome of a task whose callback the spider no longer has."""
-    return Failed(reason=Reason.PARSE_ERROR, message=str(error))
+    return Raised(reason=Reason.PARSE_ERROR, message=str(error), error=type(error).__name__)

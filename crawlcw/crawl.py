@@ -20,7 +20,13 @@ from crawlcw.coordinator import Coordinator
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.dropped import merged
 from crawlcw.durations import spoken
-from crawlcw.errors import FetchError, LedgerUnavailableError, SpiderError, single_errors
+from crawlcw.errors import (
+    FetchError,
+    LedgerUnavailableError,
+    SpiderError,
+    StopCrawl,
+    single_errors,
+)
 from crawlcw.fetcher import Done, Fetcher
 from crawlcw.frontier import Frontier
 from crawlcw.known import KnownTasks
@@ -31,12 +37,14 @@ from crawlcw.patience import Patience
 from crawlcw.presence import Presence
 from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
+from crawlcw.raised import said, text_of
 from crawlcw.robots import Robots
 from crawlcw.runner import InProcess
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check, scope
 from crawlcw.stats import Report, Stats
 from crawlcw.task import Lease, Task
+from crawlcw.user_code import Cancellation
 from crawlcw.workers import this_worker
 
 logger = logging.getLogger(__name__)
@@ -118,9 +126,12 @@ class Crawl:
                 ledger, self._held, patience=self._patience, max_lost=settings.max_lost
             ),
             worker=self._worker.name,
+            end=self.end,
         )
         self._grace = anyio.CancelScope()
         self._at_once = False
+        #: Why the crawl ends itself, and what that is due to; empty while it does not.
+        self.ending = ("", "")
 
     @property
     def held(self) -> int:
@@ -131,6 +142,13 @@ class Crawl:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
         self._patience.shorten(self.settings.grace)
         self._coordinator.stop()
+
+    def end(self, reason: str, detail: str) -> None:
+        """End soon, as by `stop`, for a finish reason of the crawl's own; the first one counts."""
+        if not self.ending[0]:
+            self.ending = reason, detail
+            logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
+            self.stop()
 
     def stop_now(self) -> None:
         """End at once: release everything, however far it has come."""
@@ -148,14 +166,18 @@ class Crawl:
         """
         await self._patience.insist(lambda: bury_the_dead(self.ledger))
         await self._patience.insist(lambda: self.ledger.join(self._worker))
-        released = 0
+        released, reason = 0, "stopped"
         try:
-            with _spider_code("opened()"):
+            with self._spider_code("opened()"):
                 await self.spider.opened()
-            with single_errors():
-                reason, released = await self._crawl()
+            if not self.ending[0]:
+                with single_errors():
+                    reason, released = await self._crawl()
         finally:
             released += await self._leave()
+        detail = ""
+        if self.ending[0] and reason != "stopped-at-once":
+            reason, detail = self.ending
         report = Report(
             spider=self.spider.name,
             finish_reason=reason,
@@ -169,8 +191,9 @@ class Crawl:
             links_dropped=dict(self.stats.links_dropped.most_common()),
             leases_lost=self.stats.leases_lost,
             link_examples=merged([self.stats.link_examples]),
+            detail=detail,
         )
-        with _spider_code("closed()"):
+        with self._spider_code("closed()"):
             await self.spider.closed(report)
         return report
 
@@ -234,7 +257,7 @@ class Crawl:
         """Add the spider's start requests, a batch at a time."""
         batch: list[Task] = []
         number = 0
-        with _spider_code("start()"):
+        with self._spider_code("start()"):
             async for request in self.spider.start():
                 number += 1
                 salt = f"{self._worker.name} seed {number}".encode()
@@ -287,16 +310,20 @@ class Crawl:
                 logger.warning("leases not given back, they will run out: %s", printable(error))
         return count
 
-
-@contextmanager
-def _spider_code(what: str) -> Iterator[None]:
-    """Turn whatever the spider's own code raises into one clear error, its cause attached."""
-    try:
-        yield
-    except (SpiderError, LedgerUnavailableError):
-        raise
-    except Exception as error:
-        logger.debug("the spider's %s raised", what, exc_info=True, extra={"event": "spider_error"})
-        raise SpiderError(
-            f"the spider's {what} raised {type(error).__name__}: {printable(error)}"
-        ) from error
+    @contextmanager
+    def _spider_code(self, what: str) -> Iterator[None]:
+        """Turn whatever the spider's own code raises into one clear error, its cause attached."""
+        cancellation = Cancellation()
+        try:
+            yield
+        except StopCrawl as told:
+            self.end("stopped-by-spider", printable(text_of(told)))
+        except (SpiderError, LedgerUnavailableError):
+            raise
+        except BaseException as error:
+            if cancellation.passes(error):
+                raise
+            logger.debug(
+                "the spider's %s raised", what, exc_info=True, extra={"event": "spider_error"}
+            )
+            raise SpiderError(f"the spider's {what} raised {printable(said(error))}") from error

@@ -10,6 +10,7 @@
     │   ├── LedgerUnavailableError     no answer; try again, then exit 69
     │   ├── LedgerConfigurationError   will never answer as configured; exit 78
     │   └── LeaseLostError             somebody else holds the task now
+    ├── StopCrawl                      raised by a spider: the crawl is to end softly
     ├── UnwantedError                  raised by a handler: its task is not to be done
     └── TaskMissedError                a tracked task cannot be started now; carries its key
         ├── TaskNotFoundError
@@ -41,10 +42,10 @@ class Reason(StrEnum):
     PAYLOAD_TRUNCATED = "payload-truncated"
     HTTP_STATUS = "http-status"  #: retried or not by its number
     ROBOTS_UNAVAILABLE = "robots-unavailable"
-    PARSE_ERROR = "parse-error"  #: a callback raised
     TASK_ERROR = "task-error"  #: the work on a tracked task raised
 
     # A failure that another attempt would only repeat.
+    PARSE_ERROR = "parse-error"  #: a callback raised
     DNS_NXDOMAIN = "dns-nxdomain"
     TLS = "tls"
     PROTOCOL = "protocol"
@@ -168,6 +169,14 @@ class LedgerConfigurationError(LedgerError):
 
 class LeaseLostError(LedgerError):
     """The lease has ended or is held by another claim; nothing was written."""
+
+
+class StopCrawl(CrawlcwError):  # it says what to do: nothing went wrong
+    """A spider's callback, errback, `start` or `opened` raises it: the crawl is to end, softly.
+
+    What the page has yielded before is recorded, what is under way is finished,
+    and all else is released. The text is in the report.
+    """
 
 
 class UnwantedError(CrawlcwError):

@@ -17,6 +17,7 @@ import anyio
 
 from crawlcw import callbacks, urls
 from crawlcw.attempt import REDIRECTS, attempt, onward
+from crawlcw.callback_errors import CallbackErrors
 from crawlcw.callbacks import Produced, Scope
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.dropped import DroppedLinks
@@ -41,6 +42,11 @@ from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, settle
 
 logger = logging.getLogger(__name__)
 
+#: Where links and redirects lead to.
+_NOTHING_OF_THE_HOST = frozenset(
+    {Reason.URL_INVALID, Reason.REDIRECT_INVALID, Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP}
+)
+
 
 class HostFailedError(FetchError):
     """The host failed, and not the page."""
@@ -51,6 +57,10 @@ class HostFailedError(FetchError):
         return cls(
             error.underlying, error.message, status=error.status, retry_after=error.retry_after
         )
+
+
+class NotTriedError(Exception):
+    """Nothing of an attempt counts, neither for the page nor for its host: it is put back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +100,8 @@ class Fetcher:
     patience: Patience
     quarantine: Quarantine
     worker: str
+    end: Callable[[str, str], None]  #: ends the crawl softly, for a reason and what it is due to
+    errors: CallbackErrors = field(default_factory=CallbackErrors)
 
     async def run(
         self, queue: asyncio.Queue[Lease], done: asyncio.Queue[Done], feeding: Feeding
@@ -145,6 +157,8 @@ class Fetcher:
                 retry_after=failure.retry_after,
                 now=time.monotonic(),
             )
+            return None
+        except NotTriedError:
             return None
         except LedgerError:
             raise
@@ -302,10 +316,14 @@ class Fetcher:
 
     async def _parsed(self, lease: Lease, request: Request, response: Response) -> Done:
         response.request = request
+        callback = request.callback
+        if self.errors.is_broken(callback):
+            raise NotTriedError
         try:
-            produced = await self.runner.run(request.callback, response, task=lease.task)
+            produced = await self.runner.run(callback, response, task=lease.task)
         except SpiderError as missing:
             produced = callbacks.missing(missing)
+        self._note_callback(callback, produced, lease)
         info = _info(response)
         if isinstance(produced, Failed):
             error = FetchError(produced.reason, produced.message)
@@ -329,15 +347,24 @@ class Fetcher:
             logger.warning("%s", printable(missing))
             return Done(settlements=(settlement,))
         if isinstance(produced, Failed):
-            logger.warning(
-                "%s raised: %s",
-                printable(errback),
-                printable(produced.message),
-                extra={"event": "errback_failed", "url": lease.task.url},
-            )
+            self.errors.tell(errback, produced, url=lease.task.url)
             return Done(settlements=(settlement,))
+        self._stop_for(produced)
         change = replace(settlement.change, items=tuple(produced.items))
         return _done(produced, replace(settlement, change=change))
+
+    def _note_callback(self, callback: str, produced: Produced | Failed, lease: Lease) -> None:
+        if isinstance(produced, Produced):
+            self.errors.succeeded(callback)
+            self._stop_for(produced)
+        elif produced.reason is Reason.PARSE_ERROR:
+            broken = self.errors.raised(callback, produced, url=lease.task.url)
+            if broken is not None:
+                self.end("callback-broken", broken)
+
+    def _stop_for(self, produced: Produced) -> None:
+        if produced.stop is not None:
+            self.end("stopped-by-spider", produced.stop)
 
     def _answered(self, lease: Lease, response: Response, *, page: bool) -> None:
         self.frontier.answered(
@@ -350,10 +377,12 @@ class Fetcher:
     def _note(self, lease: Lease, failed: Failed) -> None:
         """Tell of a page that failed: of the host it says little, but not nothing."""
         host, now = lease.task.host, time.monotonic()
-        if failed.status is not None and failed.status < 500:
+        status = failed.response.status if failed.response else failed.status
+        if status is not None and status < 500:
+            # A page that its callback raised on included: the host has answered well.
             elapsed = failed.response.elapsed if failed.response else 0.0
             self.frontier.answered(host, latency=elapsed, page=False, now=now)
-        elif failed.reason in FAILURE_REASONS:
+        elif failed.reason in FAILURE_REASONS - _NOTHING_OF_THE_HOST:
             self.frontier.page_failed(host, now=now)
 
     def _settle(self, lease: Lease, outcome: Outcome) -> Settlement:

@@ -27,7 +27,6 @@ _RETRIED = frozenset(
         Reason.DISCONNECTED,
         Reason.PAYLOAD_TRUNCATED,
         Reason.ROBOTS_UNAVAILABLE,
-        Reason.PARSE_ERROR,
         Reason.TASK_ERROR,
     }
 )

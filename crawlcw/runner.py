@@ -41,4 +41,5 @@ class InProcess:
             scope=self.scope,
             now=self.now(),
             known=self.known,
+            name=callback,
         )

@@ -61,7 +61,8 @@ class Report:
     """How a crawl ended, as far as this process saw it."""
 
     spider: str
-    finish_reason: str  #: `drained`, `max-pages`, `stopped` or `stopped-at-once`
+    #: `drained`, `max-pages`, `stopped`, `stopped-at-once`, `stopped-by-spider`, `callback-broken`
+    finish_reason: str
     elapsed: float  #: seconds
     pages: int  #: finished by this process
     items: int  #: recorded by this process
@@ -72,6 +73,7 @@ class Report:
     links_dropped: Mapping[str, int]  #: links not followed, by reason
     leases_lost: int = 0
     link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
+    detail: str = ""  #: why, where the spider or its callback ended it
 
     @property
     def drained(self) -> bool:

@@ -28,7 +28,7 @@ def test_backoff_never_overflows(attempt: int, base: timedelta):
     ("reason", "status", "attempts"),
     [
         (Reason.CONNECT, None, 3),
-        (Reason.PARSE_ERROR, None, 3),
+        (Reason.PARSE_ERROR, None, 1),
         (Reason.ROBOTS_UNAVAILABLE, None, 3),
         (Reason.DNS_TEMPORARY, None, 3),
         (Reason.DNS_NXDOMAIN, None, 2),

@@ -57,9 +57,18 @@ class Account:
     leases_lost: int = 0
     released: int = 0
     finish_reason: str = ""  #: why the crawl has ended; empty while it has not
+    ending: str = ""  #: why it ends itself; empty while it does not
+    detail: str = ""  #: what that is due to
 
     @classmethod
-    def of(cls, counted: _Counted, *, released: int = 0, finish_reason: str = "") -> "Account":
+    def of(
+        cls,
+        counted: _Counted,
+        *,
+        released: int = 0,
+        finish_reason: str = "",
+        ending: tuple[str, str] = ("", ""),
+    ) -> "Account":
         """Return the account of a crawl that runs, or has ended."""
         return cls(
             pages=counted.pages,
@@ -71,6 +80,8 @@ class Account:
             leases_lost=counted.leases_lost,
             released=released,
             finish_reason=finish_reason,
+            ending=ending[0],
+            detail=ending[1],
         )
 
     def line(self) -> bytes:

@@ -33,7 +33,9 @@ _KEYS_KEPT = 500
 #: Libraries that log each packet, the commands sent to a database included.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
 #: Events of which each is worth a line, and which come seldom enough.
-_ALWAYS_SHOWN = frozenset({"progress", "worker_started", "worker_crashed", "worker_down"})
+_ALWAYS_SHOWN = frozenset(
+    {"progress", "worker_started", "worker_crashed", "worker_down", "callback_failed"}
+)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -113,7 +115,9 @@ def _message(record: logging.LogRecord) -> str:
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
-        return ""
+        # That of a callback is text already: it may be of another process.
+        told = getattr(record, "traceback", "")
+        return printable_block(told) if isinstance(told, str) else ""
     return printable_block(formatter.formatException(record.exc_info))
 
 

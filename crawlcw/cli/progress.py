@@ -224,6 +224,7 @@ def summary_fields(report: Report) -> dict[str, object]:
     return {
         "event": "report",
         "finish_reason": report.finish_reason,
+        "detail": report.detail,
         "elapsed": round(report.elapsed, 3),
         "pages": report.pages,
         "items_recorded": report.items,

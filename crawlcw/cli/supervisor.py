@@ -169,6 +169,11 @@ class Supervisor:
             counts=counts,
         )
 
+    def _heed(self, account: Account) -> None:
+        """Let all end where a spider or its callback ends one of them."""
+        if account.ending and self._order is None:
+            self.stop()
+
     def _tell(self, order: Order) -> None:
         self._order = order
         self._stopping.set()
@@ -180,7 +185,7 @@ class Supervisor:
         restarts = Restarts()
         while not self._stopping.is_set():
             restarts.started(now=time.monotonic())
-            worker = WorkerProcess()
+            worker = WorkerProcess(on_account=self._heed)
             code = await self._run_one(worker, number, share)
             if not _has_crashed(code, worker.account):
                 return _End(code=code, finish_reason=worker.account.finish_reason)

@@ -48,6 +48,7 @@ class Totals:
             links_dropped=_sums(account.links_dropped for account in accounts),
             leases_lost=sum(account.leases_lost for account in accounts),
             link_examples=merged(account.link_examples for account in accounts),
+            detail=next((a.detail for a in accounts if a.ending == finish_reason), ""),
         )
 
 
@@ -65,7 +66,7 @@ def finish_reason(reasons: Iterable[str], *, is_empty: bool) -> str:
     something left, and nobody who stopped for a reason of its own.
     """
     found = set(reasons)
-    for told in ("stopped-at-once", "stopped"):
+    for told in ("stopped-at-once", "callback-broken", "stopped-by-spider", "stopped"):
         if told in found:
             return told
     # One that has drained the ledger has added all its seeds; what is left then

@@ -60,7 +60,12 @@ async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel:
                 async with beside(_tell(running, supervisor), _outlive(running, supervisor)):
                     report = await running.run()
                 supervisor.tell(
-                    Account.of(report, released=report.released, finish_reason=report.finish_reason)
+                    Account.of(
+                        report,
+                        released=report.released,
+                        finish_reason=report.finish_reason,
+                        ending=running.ending,
+                    )
                 )
             finally:
                 await supervisor.close()
@@ -115,7 +120,7 @@ def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
 async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
     while True:
         if supervisor.listens():
-            supervisor.tell(Account.of(crawl.stats))
+            supervisor.tell(Account.of(crawl.stats, ending=crawl.ending))
         await asyncio.sleep(_ACCOUNT_EVERY)
 
 

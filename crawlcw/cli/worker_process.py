@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import BinaryIO, TextIO
 
@@ -23,8 +24,10 @@ class WorkerProcess:
     process is gone, whatever it died of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_account: Callable[[Account], None] = lambda _: None) -> None:
+        """Call *on_account* with each account that arrives."""
         self.account = Account()  #: the last one that arrived
+        self._on_account = on_account
         self._process: Process | None = None
         self._accounts = Lines(self._take)
         # Whatever the two streams are just then: a live display stands in for them.
@@ -107,6 +110,7 @@ class WorkerProcess:
         # A worker that is killed may leave half an account.
         with suppress(ValueError):
             self.account = Account.read(line)
+            self._on_account(self.account)
 
 
 def _command(*, channel: int, max_pages: int | None) -> list[str]:

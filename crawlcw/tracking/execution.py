@@ -22,6 +22,7 @@ from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.use_case import UseCase
 from crawlcw.transitions import Advanced, Failed, Outcome, Progress, Succeeded
+from crawlcw.user_code import EscapedError
 
 
 class Execution:
@@ -125,6 +126,8 @@ class Execution:
         Without *again* this was the last one. `data` is as it was before.
         """
         raised = None if isinstance(error, str) else error
+        if isinstance(raised, EscapedError):
+            raised = raised.error
         await self._end(
             Failed(
                 reason=Reason.TASK_ERROR,

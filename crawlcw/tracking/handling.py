@@ -12,6 +12,7 @@ from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.use_case import Handler, Runs
+from crawlcw.user_code import raised, without_escape
 
 T = TypeVar("T")
 
@@ -51,12 +52,14 @@ async def _result(
         case Runs.LOOP:
             return await handler.function(execution)
         case Runs.THREAD:
-            return await to_thread.run_sync(
+            result = await to_thread.run_sync(
+                without_escape,
                 handler.function,
                 SyncExecution(execution, call=_from_thread),
                 abandon_on_cancel=True,
                 limiter=threads,
             )
+            return raised(result)
         case Runs.PROCESS:
             return await in_process.run(
                 handler.function,

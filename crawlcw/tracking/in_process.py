@@ -14,6 +14,8 @@ from typing import Any
 
 from anyio import CapacityLimiter, to_process
 
+from crawlcw.user_code import raised, without_escape
+
 
 async def run(
     function: Callable[..., Any],
@@ -28,7 +30,8 @@ async def run(
     The process is killed where this is cancelled. Raises what the function
     raises, and `anyio.BrokenWorkerProcess` where the process dies.
     """
-    return await to_process.run_sync(
+    result = await to_process.run_sync(
+        without_escape,
         _call,
         function.__module__,
         inspect.getsourcefile(function),
@@ -37,6 +40,7 @@ async def run(
         cancellable=True,
         limiter=limiter,
     )
+    return raised(result)
 
 
 def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) -> Any:

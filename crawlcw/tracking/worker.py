@@ -27,6 +27,7 @@ from crawlcw.errors import (
 from crawlcw.ledger.protocol import Counts
 from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
+from crawlcw.raised import said
 from crawlcw.task import Lease
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
@@ -34,6 +35,7 @@ from crawlcw.tracking.to_the_end import cancelled_gently
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
 from crawlcw.transitions import ended_since
+from crawlcw.user_code import Cancellation, EscapedError
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +265,10 @@ class Worker:
             async with self._tracker.executing(lease) as execution:
                 while not await self._quarantine.enter(lease):
                     pass  # another task had to be alone, and was
-                await handle(handler, execution, threads=self._threads, processes=self._processes)
+                with Cancellation().contained():
+                    await handle(
+                        handler, execution, threads=self._threads, processes=self._processes
+                    )
         except anyio.get_cancelled_exc_class():
             self._released += 1
             raise
@@ -280,7 +285,7 @@ class Worker:
             logger.warning(
                 "%s failed: %s",
                 printable(lease.task.url),
-                printable(f"{type(error).__name__}: {error}"),
+                printable(said(error.error if isinstance(error, EscapedError) else error)),
                 extra={"event": "task_failed", "key": lease.task.url},
             )
         else:

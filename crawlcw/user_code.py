@@ -1,0 +1,151 @@
+"""The user's own code: whatever it raises is its own error, and what of it runs can be told.
+
+`SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` out of a
+callback are errors like any other. Only a cancellation of the task that runs it
+passes, for that is how a crawl ends what it has begun.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class EscapedError(Exception):
+    """User code raised what would end the process, or the task that runs it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(type(error).__name__)
+        self.error = error
+
+
+_AN_INSTANT = 0.01
+_CALLERS: set[CodeType] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """A function of the user's, and what it works on."""
+
+    name: str  #: of the callback, or of the handler
+    subject: str  #: the page's URL, or the task's key
+
+
+def calls_user_code(function: F) -> F:
+    """Mark a function that runs the user's code, and says which in its variable `called`."""
+    _CALLERS.add(function.__code__)
+    return function
+
+
+def running_in(frame: FrameType | None) -> Called | None:
+    """Return which code of the user's runs, given the innermost frame of its thread."""
+    while frame is not None:
+        if frame.f_code in _CALLERS:
+            called = frame.f_locals.get("called")
+            return called if isinstance(called, Called) else None
+        frame = frame.f_back
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Escaped:
+    """What user code raised in another thread or process that would end it."""
+
+    error: BaseException
+
+
+def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what *function* returns, or `Escaped` where it raises what is no `Exception`.
+
+    A thread or process of a pool is to go on: it may have been given its next task.
+    """
+    try:
+        return function(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:  # raised where it is waited for
+        return Escaped(error)
+
+
+def raised(result: Any) -> Any:
+    """Return what `without_escape` has returned, or raise it."""
+    if isinstance(result, Escaped):
+        raise result.error
+    return result
+
+
+class Cancellation:
+    """Tells a cancellation of the running task from a `CancelledError` that user code raises.
+
+    Made before the user's code runs. Code that is cancelled by its own timeouts
+    and scopes takes that back before it ends, so it does not count.
+    """
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._before = self._task.cancelling() if self._task is not None else 0
+
+    def passes(self, error: BaseException) -> bool:
+        """Return whether *error* comes from outside and is to be raised on."""
+        if isinstance(error, asyncio.CancelledError):
+            return self._task is not None and self._task.cancelling() > self._before
+        # A coroutine that nobody awaits any more is closed by this.
+        return isinstance(error, GeneratorExit) and self._is_abandoned()
+
+    @contextmanager
+    def contained(self) -> Iterator[None]:
+        """Raise what is no `Exception` and does not pass as an `EscapedError`."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException as error:
+            if self.passes(error):
+                raise
+            raise EscapedError(error) from error
+
+    def _is_abandoned(self) -> bool:
+        try:
+            return asyncio.current_task() is not self._task
+        except RuntimeError:  # there is no loop any more
+            return True
+
+
+@asynccontextmanager
+async def time_limit(
+    called: Called, seconds: float, *, stalled: Callable[[float], float]
+) -> AsyncIterator[None]:
+    """Cancel what awaits in the block after *seconds* (0: never), as a `TimeoutError` that says so.
+
+    *stalled* returns how many seconds the loop has stood still since a reading of
+    its clock: those do not count.
+    """
+    if not seconds:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    checking: asyncio.TimerHandle
+
+    def check() -> None:
+        nonlocal checking
+        left = seconds - (loop.time() - began - stalled(began))
+        if left > _AN_INSTANT:
+            checking = loop.call_later(left, check)
+        else:
+            deadline.reschedule(loop.time())
+
+    checking = loop.call_later(seconds, check)
+    try:
+        async with asyncio.timeout(None) as deadline:
+            yield
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise TimeoutError(f"{called.name} did not end within {seconds:g} s") from None
+    finally:
+        checking.cancel()

@@ -1,0 +1,135 @@
+"""A small site in this process, and the command on spiders and use cases that a test writes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.docs import REPOSITORY
+
+ENOUGH = 90.0
+
+
+class Site:
+    """Serves `/` with a link to each of so many pages, and counts what is asked for."""
+
+    def __init__(self, pages: int, *, address: str = "127.0.0.1") -> None:
+        self.hits: Counter[str] = Counter()
+        links = "".join(f'<a href="/{n}">{n}</a>' for n in range(pages))
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:  # the name that the base class calls
+                site.hits[self.path] += 1
+                found = self.path != "/robots.txt"
+                body = (links if self.path == "/" else f"<h1>{self.path}</h1>").encode()
+                self.send_response(200 if found else 404)
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Keep quiet."""
+
+        self._server = ThreadingHTTPServer((address, 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://{address}:{self._server.server_port}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> "Site":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Command:
+    """`crawlcw` in a process, with its log as JSON."""
+
+    def __init__(self, folder: Path, *arguments: object) -> None:
+        self._log = folder / f"log-{time.monotonic_ns()}"
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("CRAWLCW_")}
+        with self._log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "crawlcw", *map(str, arguments)],
+                cwd=folder,
+                env=ours | {"PYTHONPATH": str(REPOSITORY)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def records(self, event: str) -> list[dict[str, Any]]:
+        """The log's records of an event."""
+        found = []
+        for line in self.log.splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict) and record.get("event") == event:
+                found.append(record)
+        return found
+
+    def send(self, which: signal.Signals) -> None:
+        self.process.send_signal(which)
+
+    def end(self, *, within: float = ENOUGH) -> tuple[int, dict[str, Any]]:
+        """Wait for the end; return the exit code and the report, if there is one."""
+        try:
+            self.process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not at its end after {within:g} s: {self.log}") from None
+        return self.process.returncode, next(iter(self.records("report")), {})
+
+
+@contextmanager
+def running(folder: Path, code: str, ledger: str, *options: object) -> Iterator[Command]:
+    """Run the spider that *code* defines within the block."""
+    (folder / "spider.py").write_text(code)
+    given = ("--ledger", ledger, "--log-format", "json", *options)
+    with Command(folder, "run", "spider.py", *given) as command:
+        yield command
+
+
+def crawled(
+    folder: Path, code: str, ledger: str, *options: object
+) -> tuple[int, dict[str, Any], Command]:
+    """Run the spider that *code* defines to its end; return code, report and the command."""
+    with running(folder, code, ledger, *options) as command:
+        code_, report = command.end()
+    return code_, report, command
+
+
+def wait_until(condition: Callable[[], object], *, within: float = ENOUGH) -> None:
+    """Wait until a condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it has not happened in time"
+        time.sleep(0.02)
