@@ -102,6 +102,7 @@ class Committer:
         for lease, why in committed.rejected:
             logger.warning("cannot store %s: %s", printable(lease.task.url), printable(why))
             self._stats.failures["store-rejected"] += 1
+            self._stats.given_up += 1
         for settlement in settlements:
             task_id = settlement.lease.task.id
             if task_id not in lost and task_id not in rejected:

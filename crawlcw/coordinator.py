@@ -29,6 +29,7 @@ from crawlcw.politeness import AHEAD, bonus
 from crawlcw.presence import Presence
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
+from crawlcw.standstill import Standstill
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tenures import Tenures
@@ -53,6 +54,8 @@ _SWEEP_FROM = 0.8
 _SPARE_PAUSE = 1.0
 #: While leases are spared, so many more tasks are looked at: they are due before all others.
 _MOST_SPARED = 1_000
+#: Seconds without a request under way until a crawl stands still.
+_A_MOMENT = 1.0
 #: Seconds without a host until a worker says that it wants some.
 _HUNGRY_FROM = 0.1
 
@@ -93,6 +96,9 @@ class Coordinator:
         self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else _MANY_CLAIMS
         self._shuffles = False
         self._idle = _SHORTEST_IDLE
+        self._moved_at = time.monotonic()  #: when the last request ended
+        #: What the last look at the ledger found that there is to wait for.
+        self._waits_for: Standstill | None = None
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
         self.tenures = Tenures(
             ledger,
@@ -100,6 +106,7 @@ class Coordinator:
             held=held,
             patience=patience,
             presence=presence,
+            stats=stats,
             worker=worker,
             concurrency=settings.concurrency,
             lease=settings.lease,
@@ -185,6 +192,7 @@ class Coordinator:
         """Note that the request of a dispatched lease has ended."""
         host = lease.task.host
         self._in_flight -= 1
+        self._moved_at = time.monotonic()
         self._lanes.finished(host, now=time.monotonic())
         self.dispatch()
         if self._in_flight == 0 or self._is_low() or self._is_wanting(host):
@@ -219,6 +227,15 @@ class Coordinator:
             leases.append(self.queue.get_nowait())
             self._in_flight -= 1
         return leases
+
+    def standstill(self) -> Standstill | None:
+        """Return why no request has been under way for a moment; None where one has."""
+        known = self._frontier.rests.standstill(self._ledger.now())
+        if known.away_since is not None:
+            return known  # what is under way are questions whether it is back
+        if self._in_flight or time.monotonic() - self._moved_at < _A_MOMENT:
+            return None
+        return known if known.hosts else self._waits_for or known
 
     async def idle(self) -> None:
         """Wait until no fetcher is at work."""
@@ -405,6 +422,7 @@ class Coordinator:
         self._held.add(claimed.leases)
         self._stats.claims += len(wanted)
         self._stats.claims_missed += claimed.missed
+        self._stats.given_up += claimed.abandoned
         # Another coordinator is at the same tasks: begin elsewhere next time.
         self._shuffles = claimed.missed > len(wanted) // 2
         now = time.monotonic()
@@ -483,10 +501,27 @@ class Coordinator:
         if horizon is not None and horizon <= now + self._settings.lease:
             # Somebody is at work, and may be done, or find more to do, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
+        if self._idle >= _SWEEP_FROM:
+            # A host that is held waits for its turn, and nobody else for anything.
+            waits = not (busy or self._frontier.owned())
+            self._waits_for = await self._waiting(horizon) if waits else None
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
         self.tenures.rest(self._look_at)
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
         return False
+
+    async def _waiting(self, horizon: datetime | None) -> Standstill:
+        """Return what there is to wait for, where this process has nothing to do."""
+        now = self._ledger.now()
+        until = horizon
+        if horizon is not None and horizon <= now:
+            # Tasks are due, and their hosts are not ready.
+            until = await self._patience.insist(self._ledger.next_ready)
+        workers, _ = await self._patience.insist(self._presence.neighbours)
+        # What others hold is leased for no longer, and renewed.
+        if workers > 1 and (until is None or until <= now + self._settings.lease):
+            return Standstill(others=True)
+        return Standstill(until=until if until is not None and until > now else None)
 
     async def _until_ready(self) -> float:
         """Return the seconds until a host will be ready, where tasks are due of none that is."""

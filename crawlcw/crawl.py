@@ -42,8 +42,9 @@ from crawlcw.robots import Robots
 from crawlcw.runner import InProcess
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check, scope
+from crawlcw.standstill import Standstill
 from crawlcw.stats import Report, Stats
-from crawlcw.task import Lease, Task
+from crawlcw.task import Lease, Status, Task
 from crawlcw.user_code import Cancellation
 from crawlcw.workers import this_worker
 
@@ -138,6 +139,11 @@ class Crawl:
         """The number of tasks that this process holds just now."""
         return len(self._held)
 
+    @property
+    def standstill(self) -> Standstill | None:
+        """Why nothing has been under way for a moment; None while something is."""
+        return self._coordinator.standstill()
+
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
         self._patience.shorten(self.settings.grace)
@@ -185,13 +191,18 @@ class Crawl:
             pages=self.stats.pages,
             items=self.stats.items,
             released=released,
-            counts=await self._patience.insist(self.ledger.counts),
+            counts=await self._patience.in_time(self.ledger.counts),
             failures=dict(self.stats.failures.most_common()),
             host_failures=dict(self.stats.host_failures.most_common()),
             links_dropped=dict(self.stats.links_dropped.most_common()),
             leases_lost=self.stats.leases_lost,
             link_examples=merged([self.stats.link_examples]),
             detail=detail,
+            given_up=self.stats.given_up,
+            hosts_given_up=dict(self.stats.hosts_given_up),
+            more_hosts_given_up=self.stats.more_hosts_given_up,
+            any_finished=self.stats.pages > 0
+            or await self._patience.in_time(lambda: self.ledger.has([Status.FINISHED])),
         )
         with self._spider_code("closed()"):
             await self.spider.closed(report)

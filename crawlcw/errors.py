@@ -8,6 +8,7 @@
     │   └── ParseRefusedError          the page would hang the HTML parser
     ├── LedgerError
     │   ├── LedgerUnavailableError     no answer; try again, then exit 69
+    │   ├── LedgerGoneError            its file was removed or replaced; exit 69
     │   ├── LedgerConfigurationError   will never answer as configured; exit 78
     │   └── LeaseLostError             somebody else holds the task now
     ├── StopCrawl                      raised by a spider: the crawl is to end softly
@@ -161,6 +162,10 @@ class LedgerError(CrawlcwError):
 
 class LedgerUnavailableError(LedgerError):
     """The ledger did not answer; whether the write was applied is unknown."""
+
+
+class LedgerGoneError(LedgerError):
+    """The ledger's file was removed or replaced while it was in use: no waiting brings it back."""
 
 
 class LedgerConfigurationError(LedgerError):

@@ -15,7 +15,7 @@ from typing import TypeVar
 import anyio
 
 from crawlcw.durations import spoken
-from crawlcw.errors import LedgerUnavailableError
+from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
 from crawlcw.printable import printable
 
 logger = logging.getLogger(__name__)
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
+#: Seconds for a look at the ledger that may as well fail.
+_LAST_LOOK = 10.0
 #: Within so many seconds after an outage everybody who waited has come back.
 _COMING_BACK = 2 * _LONGEST_WAIT
 
@@ -104,6 +106,20 @@ class Patience:
             return result
         self._outage.answered(asked=asked)
         return result
+
+    async def in_time(self, operation: Callable[[], Awaitable[T]]) -> T | None:
+        """Return what *operation* returns; None where that fails, or takes longer than 10 s.
+
+        For what a report would like to say, and nothing else depends on.
+        """
+        with anyio.move_on_after(_LAST_LOOK):
+            try:
+                return await self.insist(operation)
+            except LedgerGoneError:
+                raise
+            except LedgerError as error:
+                logger.info("not counted: %s", printable(error), extra={"event": "not_counted"})
+        return None
 
     async def _insist_again(
         self, operation: Callable[[], Awaitable[T]], error: LedgerUnavailableError

@@ -26,6 +26,7 @@ from crawlcw.settings_fields import (
     SettingField,
     Size,
     Text,
+    Tolerance,
 )
 from crawlcw.traps import TrapPolicy
 
@@ -62,6 +63,12 @@ class Settings:
     max_redirects: Count = Count(10, "hops from one URL", unit="hops")
     max_depth: Ceiling = Ceiling(20, "links from a start URL; none: no limit", unit="links")
     max_pages: Ceiling = Ceiling(None, "pages finished in this run; none: no limit", unit="pages")
+    max_failures: Tolerance = Tolerance(
+        None,
+        "pages that may be given up in a good run, as a count (`100`) or as a share of those that "
+        "ended (`5%`): more do not stop it, but it exits with 3; none: no limit",
+        unit="pages, or a share",
+    )
     max_pages_per_host: Ceiling = Ceiling(
         10_000, "pages of one host; the start URLs' own hosts have no such limit", unit="pages"
     )

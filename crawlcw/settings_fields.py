@@ -83,6 +83,28 @@ class Ceiling(SettingField[int | str | None, int | None]):
         return "none" if self.default is None else str(self.default)
 
 
+class Tolerance(SettingField[int | float | str | None, int | float | None]):
+    """A count (`100`), a share (`5%`, `0.05`), or None (in text: `none`) for no limit."""
+
+    def read(self, value: int | float | str | None) -> int | float | None:
+        if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
+            return None
+        number = None if isinstance(value, bool) else _count_or_share(value)
+        if number is None or number < 0 or (isinstance(number, float) and not number <= 1):
+            raise SettingsError(f"{value!r} is neither a count, nor a share such as 5%, nor none")
+        return number
+
+    def shown(self) -> str:
+        return tolerance(self.default)
+
+
+def tolerance(value: int | float | None) -> str:
+    """Return a count or a share as a user would write it."""
+    if value is None:
+        return "none"
+    return f"{100 * value:g}%" if isinstance(value, float) else f"{value:,}"
+
+
 class Duration(SettingField[timedelta | float | str, timedelta]):
     """A duration: a timedelta, a number of seconds, or text such as `30s`."""
 
@@ -183,6 +205,19 @@ class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
 
     def shown(self) -> str:
         return ",".join(self.default) or "none"
+
+
+def _count_or_share(value: int | float | str) -> int | float | None:
+    """Return a whole number as an int and a share as a float, or None for anything else."""
+    if isinstance(value, int | float):
+        return value
+    if (number := _whole(value)) is not None:
+        return number
+    try:
+        percent = value.strip().endswith("%")
+        return float(value.strip().removesuffix("%")) / (100 if percent else 1)
+    except (ValueError, AttributeError):
+        return None
 
 
 def _whole(value: int | str) -> int | None:

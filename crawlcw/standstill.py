@@ -5,9 +5,10 @@ away, other workers have what is due. Whoever looks at it is to see which.
 """
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 #: So many resting hosts are remembered, those whose rest ends last.
 MOST_RESTS = 10_000
@@ -22,6 +23,16 @@ class Standstill:
     until: datetime | None = None  #: when the first of them may be asked again, or a task is due
     why: str = ""  #: why that host rests, such as `429, Retry-After`
     others: bool = False  #: other workers have what is due
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Standstill":
+        """Return what was sent to another process as its fields, the times in ISO 8601."""
+        times = {
+            name: datetime.fromisoformat(fields[name])
+            for name in ("away_since", "until")
+            if fields[name] is not None
+        }
+        return cls(**{**fields, **times})
 
     def sentence(self) -> str:
         """Return it for people: the times are this machine's local times of day."""

@@ -6,9 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crawlcw.dropped import DroppedLinks, Examples
+from crawlcw.errors import FAILURE_REASONS
 from crawlcw.ledger.protocol import Counts
 from crawlcw.task import Status
 from crawlcw.transitions import Event, Settlement
+
+#: Of hosts that were given up, so many are named.
+MOST_NAMED = 100
+
+
+class GivenUpHosts(dict[str, str]):
+    """Origins that were given up in this run, and why: the first hundred, and how many more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = 0
+
+    def __setitem__(self, origin: str, reason: str) -> None:
+        if origin in self or len(self) < MOST_NAMED:
+            super().__setitem__(origin, reason)
+        else:
+            self.more += 1
 
 
 @dataclass(slots=True)
@@ -23,6 +41,8 @@ class Stats:
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
     failures: Counter[str] = field(default_factory=Counter)  #: failed attempts by reason
     host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
+    hosts_given_up: GivenUpHosts = field(default_factory=GivenUpHosts)  #: origin -> reason
+    given_up: int = 0  #: pages ignored because they failed, those of hosts given up included
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
@@ -45,6 +65,11 @@ class Stats:
         """A few of those links, by reason."""
         return self.dropped.examples
 
+    @property
+    def more_hosts_given_up(self) -> int:
+        """The number of hosts given up that `hosts_given_up` does not name."""
+        return self.hosts_given_up.more
+
     def record(self, settlement: Settlement, *, alias: bool = False) -> None:
         """Count an outcome that the ledger has acknowledged; an *alias* is no page of its own."""
         change = settlement.change
@@ -54,6 +79,8 @@ class Stats:
             self.pages += not alias
         elif change.error is not None:
             self.failures[change.error.kind] += 1
+            if change.status is Status.IGNORED and change.error.kind in FAILURE_REASONS:
+                self.given_up += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +94,19 @@ class Report:
     pages: int  #: finished by this process
     items: int  #: recorded by this process
     released: int  #: tasks given back at the end
-    counts: Counts  #: of the whole ledger
+    counts: Counts | None  #: of the whole ledger; None where counting took too long, or failed
     failures: Mapping[str, int]  #: failed attempts of this process, by reason
     host_failures: Mapping[str, int]  #: answers, or none, that cost no page an attempt
     links_dropped: Mapping[str, int]  #: links not followed, by reason
     leases_lost: int = 0
     link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
     detail: str = ""  #: why, where the spider or its callback ended it
+    given_up: int = 0  #: pages ignored in this run because they failed
+    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
+    """Hosts given up in this run, by their origins, and why; at most a hundred."""
+    more_hosts_given_up: int = 0  #: those that are not named
+    any_finished: bool | None = None
+    """Whether the ledger has a finished page, of this run or before; None: it did not say."""
 
     @property
     def drained(self) -> bool:

@@ -21,6 +21,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.patience import Patience
 from crawlcw.presence import Presence
 from crawlcw.printable import printable
+from crawlcw.stats import Stats
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Tenures:
         held: HeldLeases,
         patience: Patience,
         presence: Presence,
+        stats: Stats,
         worker: str,
         concurrency: int,
         lease: timedelta,
@@ -59,6 +61,7 @@ class Tenures:
         self._held = held
         self._patience = patience
         self._presence = presence
+        self._stats = stats
         self._worker = worker
         self._lease = lease
         self._on_change = on_change
@@ -209,6 +212,9 @@ class Tenures:
         ignored = await self._patience.insist(
             lambda: self._ledger.give_up_host(host.name, reason=reason)
         )
+        if reason is not Reason.HOST_FULL and ignored:
+            self._stats.hosts_given_up[host.name] = str(reason)
+            self._stats.given_up += ignored
         if ignored:
             logger.warning(
                 "gave up host %s (%s): %d waiting tasks are ignored",

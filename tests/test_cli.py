@@ -15,13 +15,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from crawlcw.cli import exporting
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.progress import Progress, Rate
-from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, SettingsError
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerGoneError,
+    LedgerUnavailableError,
+    SettingsError,
+)
 from crawlcw.ledger.protocol import Counts, Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.spider import Spider
+from crawlcw.standstill import Standstill
 from crawlcw.stats import Stats
 from crawlcw.task import Status
 from crawlcw.workers import this_worker
@@ -124,7 +132,7 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
     commands = ("demo", "run", "stats", "hosts", "export", "retry-failed", "doctor")
     for word in (*commands, "list", "settings"):
         assert re.search(rf"^  {word} ", run.stdout, re.MULTILINE)
-    for code in (0, 2, 69, 70, 78, 130, 141):
+    for code in (0, 2, 3, 69, 70, 78, 130, 141):
         assert re.search(rf"^ +{code}  ", run.stdout, re.MULTILINE)
     assert took < 2
 
@@ -589,12 +597,18 @@ def test_items_are_escaped_for_a_terminal_and_mean_the_same():
     assert json.loads(shown) == item
 
 
+class Books(Spider):
+    name = "books"
+
+
 class Slow:
     """As much of a crawl as its progress looks at; its ledger takes 3 s to count."""
 
     def __init__(self) -> None:
         self.ledger = self
         self.stats = Stats()
+        self.spider = Books()
+        self.standstill: Standstill | None = None
         self.time = 0.0
         self.counted = 0
 
@@ -632,6 +646,21 @@ async def test_a_line_holds_everything_worth_knowing():
     assert progress.line().endswith("items 7, eta 6 min")
 
 
+async def test_a_line_says_why_nothing_moves():
+    crawl = Slow()
+    progress = Progress(crawl, clock=lambda: crawl.time)
+    assert progress.fields()["standstill"] is None
+
+    crawl.standstill = Standstill(others=True)
+
+    assert progress.line().endswith("eta -; waiting for other workers")
+    assert progress.fields()["standstill"] == {"sentence": "waiting for other workers"}
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(progress.frame())
+    assert "waiting for other workers" in shown.get()
+
+
 async def test_a_ledger_that_is_away_leaves_the_last_count():
     class Away(Slow):
         async def counts(self) -> Counts:
@@ -663,6 +692,7 @@ def test_rate_looks_at_the_last_minute():
     [
         (SettingsError("no"), 2, "crawlcw: no\n"),
         (LedgerUnavailableError("gone"), 69, "crawlcw: the ledger cannot be reached: gone\n"),
+        (LedgerGoneError("removed"), 69, "crawlcw: removed\n"),
         (LedgerConfigurationError("old\x1b[2J\nserver"), 78, "crawlcw: old\\x1b[2J server\n"),
         (KeyboardInterrupt(), 130, "crawlcw: interrupted\n"),
         (BrokenPipeError(), 141, ""),

@@ -12,7 +12,7 @@ import pytest
 from crawlcw.assembly import run_spider
 from crawlcw.crawl import Crawl
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError
-from crawlcw.ledger.protocol import Added, Committed, Selection
+from crawlcw.ledger.protocol import Added, Committed, Counts, Selection
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.request import Request
 from crawlcw.response import Response
@@ -1239,7 +1239,7 @@ async def test_a_ledger_that_is_away_for_a_while_is_waited_for(path: Path, opera
     await ledger.close()
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each != "counts"])
 async def test_a_ledger_that_stays_away_ends_the_crawl(path: Path, operation: str):
     ledger = await Away.open(path, "books")
     ledger.fails, ledger.calls = operation, float("inf")
@@ -1251,6 +1251,45 @@ async def test_a_ledger_that_stays_away_ends_the_crawl(path: Path, operation: st
     assert (await ledger.counts())[Status.PROCESSING] == 0, "what could be given back was"
     await crawled(Books(), Web(site(5)), ledger)
     assert await urls_of_items(ledger) == sorted(site(5))
+    await ledger.close()
+
+
+async def test_a_crawl_that_could_not_be_counted_has_ended_well(path: Path):
+    ledger = await Away.open(path, "books")
+    ledger.fails, ledger.calls = "counts", float("inf")
+
+    report = await crawled(Books(), Web(site(5)), ledger, ledger_give_up="50ms")
+
+    assert (report.finish_reason, report.pages, report.counts) == ("drained", 6, None)
+    assert report.any_finished
+    await ledger.close()
+
+
+class Countless(SqliteLedger):
+    """Never comes to the end of a count."""
+
+    async def counts(self) -> Counts:
+        await asyncio.sleep(3600)
+        return Counts()
+
+
+async def test_counting_that_takes_too_long_is_left(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("crawlcw.patience._LAST_LOOK", 0.1)
+    ledger = await Countless.open(path, "books")
+
+    report = await crawled(Books(), Web(site(5)), ledger)
+
+    assert (report.finish_reason, report.pages, report.counts) == ("drained", 6, None)
+    await ledger.close()
+
+
+async def test_a_second_crawl_that_finds_nothing_to_do_knows_what_was_finished(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    assert (await crawled(Books(), Web(site(5)), ledger)).any_finished
+
+    again = await crawled(Books(), Web(site(5)), ledger)
+
+    assert (again.pages, again.any_finished, again.given_up) == (0, True, 0)
     await ledger.close()
 
 

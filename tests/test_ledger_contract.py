@@ -807,6 +807,58 @@ async def test_counts_and_reasons(ledger: Ledger):
     assert reasons == {"tls": 2, "connect": 1, "refused-robots": 1}
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4, 7, 100])
+async def test_what_is_counted_some_at_a_time_adds_up(
+    ledger: Ledger, at_once: int, monkeypatch: pytest.MonkeyPatch
+):
+    for constant in (
+        "mongo.questions._COUNTED",
+        "mongo.questions._READ",
+        "mongo.hosts._COUNTED",
+        "sqlite.questions.COUNTED",
+        "sqlite.questions.READ",
+        "sqlite.items.COUNTED",
+        "sqlite.hosts.READ",
+    ):
+        monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)
+    # Many of one time, and some of others.
+    await ledger.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(17)])
+    leases = await claimed(ledger, limit=11)
+    await ledger.commit([success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases[:4]])
+    await ledger.commit([failure(ledger, lease) for lease in leases[4:6]])
+    for lease, reason in zip(leases[6:9], (Reason.TLS, Reason.TLS, Reason.PROTOCOL), strict=True):
+        await ledger.commit([failure(ledger, lease, reason, policy=ONCE)])
+
+    counts = await ledger.counts()
+
+    assert counts.by_status == {
+        Status.TODO: 6,
+        Status.FAILED: 2,
+        Status.PROCESSING: 2,
+        Status.FINISHED: 4,
+        Status.IGNORED: 3,
+    }
+    assert await ledger.item_count() == 8
+    assert await ledger.reasons() == {"connect": 2, "tls": 2, "protocol": 1}
+    by_host = await ledger.host_counts()
+    assert sum(of_host.total for of_host in by_host.values()) == 17
+    for status in Status:
+        assert sum(of_host[status] for of_host in by_host.values()) == counts[status]
+
+
+async def test_a_ledger_says_whether_it_has_tasks_of_some_statuses(ledger: Ledger):
+    assert not await ledger.has(tuple(Status))
+    await ledger.add(make_tasks(1))
+    assert await ledger.has([Status.FINISHED, Status.TODO])
+    assert not await ledger.has([Status.FINISHED])
+
+    await ledger.commit([success(ledger, await claimed_one(ledger))])
+
+    assert await ledger.has([Status.FINISHED])
+    assert not await ledger.has([Status.FAILED, Status.IGNORED])
+    assert not await ledger.has([])
+
+
 # --- items
 
 

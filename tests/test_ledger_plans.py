@@ -3,6 +3,7 @@
 The commands are overheard from `MongoLedger` and explained as they were sent.
 """
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
@@ -168,14 +169,30 @@ async def test_the_horizon_is_one_look_for_each_priority(ledger, crowded, overhe
     assert check_plans(crowded, overheard, "find") == [1, 1, 1, 0]
 
 
-async def test_counting_reads_no_document(ledger, crowded, overheard):
+async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
+    ledger, crowded, overheard, monkeypatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.questions._COUNTED", TASKS // 5)
     counts = await ledger.counts()
 
     assert counts.total == TASKS
-    (command,) = [c for c in overheard.commands if "aggregate" in c]
-    explanation = explained(crowded, command)
-    assert "COLLSCAN" not in set(stages(explanation))
-    assert '"totalDocsExamined": 0' in str(explanation).replace("'", '"')
+    commands = [c for c in overheard.commands if "aggregate" in c]
+    assert len(commands) >= 6
+    for command in commands:
+        explanation = explained(crowded, command)
+        assert "COLLSCAN" not in set(stages(explanation))
+        assert "SORT" not in set(stages(explanation))
+        shown = str(explanation)
+        assert "'totalDocsExamined': 0" in shown
+        keys = [int(n) for n in re.findall(r"'totalKeysExamined': (\d+)", shown)]
+        assert max(keys) <= TASKS // 5 + 10
+
+
+async def test_a_look_for_one_task_reads_one_key(ledger, crowded, overheard):
+    assert await ledger.has([Status.FINISHED, Status.IGNORED])
+    assert await ledger.has([Status.TODO])
+
+    assert check_plans(crowded, overheard, "find") == [1, 1]
 
 
 async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):

@@ -48,6 +48,7 @@ def tenures_of(ledger: SqliteLedger, process: Process) -> Tenures:
         held=process.held,
         patience=Patience(timedelta(minutes=1)),
         presence=Presence(ledger, "a", Stats(), lease=LEASE),
+        stats=Stats(),
         worker="a",
         concurrency=8,
         lease=LEASE,

@@ -1,9 +1,12 @@
+from datetime import UTC, datetime
+
 import pytest
 
 from crawlcw.cli.channel import Account, Lines
 from crawlcw.cli.supervisor import shares
 from crawlcw.cli.totals import Totals, finish_reason
 from crawlcw.ledger.protocol import Counts
+from crawlcw.standstill import Standstill
 from crawlcw.stats import Stats
 from crawlcw.task import Status
 
@@ -12,7 +15,9 @@ def test_an_account_arrives_as_it_was_sent():
     stats = Stats(pages=3, items=4, leases_lost=1)
     stats.failures["timeout-read"] += 2
     stats.dropped.note("refused-scope", "http://b.example/")
-    account = Account.of(stats, released=6, finish_reason="stopped")
+    stats.hosts_given_up["https://a.example"] = "connect"
+    resting = Standstill(hosts=2, until=datetime(2026, 5, 4, 20, 40, tzinfo=UTC), why="429")
+    account = Account.of(stats, standstill=resting, released=6, finish_reason="stopped")
 
     assert Account.read(account.line().rstrip()) == account
     assert (account.failures, account.links_dropped) == ({"timeout-read": 2}, {"refused-scope": 1})

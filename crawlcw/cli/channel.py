@@ -9,10 +9,12 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
 from crawlcw.dropped import Examples, merged
+from crawlcw.standstill import Standstill
 
 #: What is longer is given on in pieces: nobody waits for the end of a line for ever.
 _LONGEST_LINE = 1 << 20
@@ -42,6 +44,12 @@ class _Counted(Protocol):
     def link_examples(self) -> Examples: ...
     @property
     def leases_lost(self) -> int: ...
+    @property
+    def given_up(self) -> int: ...
+    @property
+    def hosts_given_up(self) -> Mapping[str, str]: ...
+    @property
+    def more_hosts_given_up(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +63,10 @@ class Account:
     links_dropped: Mapping[str, int] = field(default_factory=dict)
     link_examples: Examples = field(default_factory=dict)
     leases_lost: int = 0
+    given_up: int = 0
+    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
+    more_hosts_given_up: int = 0
+    standstill: Standstill | None = None  #: why nothing moves; None while something does
     released: int = 0
     finish_reason: str = ""  #: why the crawl has ended; empty while it has not
     ending: str = ""  #: why it ends itself; empty while it does not
@@ -65,6 +77,7 @@ class Account:
         cls,
         counted: _Counted,
         *,
+        standstill: Standstill | None = None,
         released: int = 0,
         finish_reason: str = "",
         ending: tuple[str, str] = ("", ""),
@@ -78,6 +91,10 @@ class Account:
             links_dropped=dict(counted.links_dropped),
             link_examples=merged([counted.link_examples]),
             leases_lost=counted.leases_lost,
+            given_up=counted.given_up,
+            hosts_given_up=dict(counted.hosts_given_up),
+            more_hosts_given_up=counted.more_hosts_given_up,
+            standstill=standstill,
             released=released,
             finish_reason=finish_reason,
             ending=ending[0],
@@ -86,12 +103,15 @@ class Account:
 
     def line(self) -> bytes:
         """Return the account as it is sent."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        return json.dumps(asdict(self), default=datetime.isoformat).encode() + b"\n"
 
     @classmethod
     def read(cls, line: bytes) -> "Account":
         """Return the account that was sent; raises `ValueError` for a part of one."""
-        return cls(**json.loads(line))
+        fields = json.loads(line)
+        if fields["standstill"] is not None:
+            fields["standstill"] = Standstill.of(fields["standstill"])
+        return cls(**fields)
 
 
 class Lines(asyncio.Protocol):

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import progress, signals
-from crawlcw.cli.exit_codes import INTERRUPTED, OK
+from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK
+from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
@@ -51,8 +52,8 @@ async def crawl(
         at_once = report.finish_reason == "stopped-at-once"
         if afterwards is not None and not at_once:
             await afterwards(running.ledger)
-    sum_up(report, output)
-    return INTERRUPTED if at_once else OK
+    code = sum_up(report, output, settings=settings)
+    return INTERRUPTED if at_once else code
 
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
@@ -62,25 +63,18 @@ def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextMana
     return progress.shown(crawl, console, live=live)
 
 
-def sum_up(report: Report, output: Output) -> None:
-    """Say how a crawl ended, as *output* says."""
+def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
+    """Show how a crawl ended, as *output* says, and return the exit code for it."""
+    faults = faults_of(report, max_failures=settings.max_failures)
+    code = NOT_WELL if faults else OK
     if output.style == "json":
-        logger.info("%s", report.finish_reason, extra=progress.summary_fields(report))
+        fields = progress.summary_fields(report) | {"exit_code": code, "faults": list(faults)}
+        logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:
         console = Console(markup=False, highlight=False)
         console.print(progress.summary(report))
-        console.print(_last_word(report), soft_wrap=True)
-    if output.quiet and not report.drained:
+        console.print(last_word(report, faults), soft_wrap=True)
+    if output.quiet and (faults or not report.drained):
         # Somebody who reads only this must not take it for complete.
-        logger.warning("%s", _last_word(report), extra={"event": "stopped"})
-
-
-def _last_word(report: Report) -> str:
-    if report.drained:
-        return "Drained: nothing is left to do."
-    why = {"max-pages": "Stopped at max_pages", "stopped": "Stopped", "failed": "Failed"}
-    released = f"{report.released:,} tasks were released"
-    return (
-        f"{why.get(report.finish_reason, 'Stopped at once')}: {released}. "
-        "The same command goes on from here."
-    )
+        logger.warning("%s", last_word(report, faults), extra={"event": "stopped"})
+    return code

@@ -13,6 +13,7 @@ from crawlcw.assembly import DEFAULT_LEDGER, open_ledger
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.settings import Settings, layered, project_settings
+from crawlcw.task import Status
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,7 +48,7 @@ async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
     settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
     ledger = await open_ledger(url, name, settings=settings, create=False, tracked=None)
     try:
-        if not (await ledger.counts()).total:
+        if not await ledger.has(tuple(Status)):
             raise UsageError(nothing_of(name))
         yield ledger
     finally:

@@ -27,6 +27,7 @@ from crawlcw.cli.exit_codes import (
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,
+    LedgerGoneError,
     LedgerUnavailableError,
     UsageError,
 )
@@ -61,7 +62,9 @@ Exit codes:
     0  drained; also stopped by --max-pages or by one signal, all else released
     1  doctor found a violation, and it is not mended
     2  usage: no such spider, a bad setting, nothing recorded, a file that cannot be written
-   69  the ledger cannot be reached, or its disk is full
+    3  run: drained, but nothing was finished, hosts were given up, more pages failed than
+       max_failures allows, or a callback is broken
+   69  the ledger cannot be reached, its disk is full, or its file was removed or replaced
    70  an error of crawlcw itself
    78  the ledger will not do as configured: access, a read-only file, schema, server too old
   130  interrupted twice (or once, in a command that is no crawl)
@@ -141,6 +144,8 @@ def exit_code(command: Callable[[], object]) -> int:
         return _failed(error.format_message(), USAGE)
     except UsageError as error:
         return _failed(str(error), USAGE)
+    except LedgerGoneError as error:
+        return _failed(str(error), UNAVAILABLE)
     except LedgerUnavailableError as error:
         return _failed(f"the ledger cannot be reached: {error}", UNAVAILABLE)
     except LedgerConfigurationError as error:

@@ -27,6 +27,7 @@ from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.printable import printable
 from crawlcw.spider import Spider
+from crawlcw.standstill import Standstill
 from crawlcw.stats import Report
 from crawlcw.task import Status
 
@@ -71,6 +72,10 @@ class Watched(Protocol):
     @property
     def stats(self) -> Counters:
         """How far it has come by itself, whoever else works on the ledger."""
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """Why nothing moves in it; None while something does."""
 
 
 class Rate:
@@ -136,7 +141,13 @@ class Progress:
         """Return everything in one line."""
         parts = [f"{_word(status)} {self.counts[status]:,}" for status in _SHOWN]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self._crawl.stats.items:,}"]
-        return ", ".join([*parts, f"eta {_spoken_eta(self.eta)}"])
+        line = ", ".join([*parts, f"eta {_spoken_eta(self.eta)}"])
+        return f"{line}; {why}" if (why := self._standstill) else line
+
+    @property
+    def _standstill(self) -> str:
+        standstill = self._crawl.standstill
+        return "" if standstill is None else printable(standstill.sentence())
 
     def fields(self) -> dict[str, object]:
         """Return the same for a program to read."""
@@ -146,6 +157,7 @@ class Progress:
             "pages_per_minute": round(self.pages_per_minute, 1),
             "items": self._crawl.stats.items,
             "eta": None if self.eta is None else round(self.eta.total_seconds()),
+            "standstill": standstill.fields() if (standstill := self._crawl.standstill) else None,
         }
 
     def frame(self) -> Group:
@@ -161,7 +173,8 @@ class Progress:
         bar = ProgressBar(total=max(total, 1), completed=_done(self.counts), width=40)
         top = Table.grid(padding=(0, 2))
         top.add_row(title, bar)
-        return Group(top, tasks, pace)
+        why = self._standstill
+        return Group(top, tasks, pace, *([Text(why, style="yellow")] if why else []))
 
 
 @asynccontextmanager
@@ -205,15 +218,16 @@ def summary(report: Report) -> Group:
         "elapsed": spoken(timedelta(seconds=report.elapsed)),
         "pages/min": f"{report.pages / minutes:,.0f}" if minutes else "-",
     }
-    counts = _numbers({_word(status): report.counts[status] for status in _SHOWN})
     tables = [
-        two_columns(f"{report.spider}: the ledger", counts | {"total": f"{report.counts.total:,}"}),
+        two_columns(f"{report.spider}: the ledger", _counted(report)),
         two_columns("this run", run),
     ]
     if report.failures:
         tables.append(two_columns("failed attempts by reason", _numbers(report.failures)))
     if report.host_failures:
         tables.append(two_columns("failures of hosts by reason", _numbers(report.host_failures)))
+    if report.hosts_given_up:
+        tables.append(two_columns("hosts given up", _named(report)))
     if report.links_dropped:
         tables.append(two_columns("links not followed by reason", _numbers(report.links_dropped)))
     return Group(*tables)
@@ -229,12 +243,31 @@ def summary_fields(report: Report) -> dict[str, object]:
         "pages": report.pages,
         "items_recorded": report.items,
         "released": report.released,
-        "counts": {_word(status): report.counts[status] for status in _SHOWN},
+        "counts": report.counts and {_word(status): report.counts[status] for status in _SHOWN},
+        "given_up": report.given_up,
         "failures": dict(report.failures),
         "host_failures": dict(report.host_failures),
+        "hosts_given_up": dict(report.hosts_given_up),
+        "more_hosts_given_up": report.more_hosts_given_up,
         "links_dropped": dict(report.links_dropped),
         "leases_lost": report.leases_lost,
     }
+
+
+def _counted(report: Report) -> dict[str, str]:
+    if report.counts is None:
+        return {"not counted in time": f"crawlcw stats {report.spider} counts"}
+    counts = _numbers({_word(status): report.counts[status] for status in _SHOWN})
+    return counts | {"total": f"{report.counts.total:,}"}
+
+
+def _named(report: Report) -> dict[str, str]:
+    """Return some of the hosts that were given up and why, and how many more there are."""
+    hosts = list(report.hosts_given_up.items())
+    rows = {printable(origin): printable(reason) for origin, reason in hosts[:_TOP]}
+    if rest := len(hosts) - len(rows) + report.more_hosts_given_up:
+        rows[f"{rest:,} more"] = ""
+    return rows
 
 
 def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:

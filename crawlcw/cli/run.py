@@ -91,7 +91,11 @@ def command(
 
     With --processes a worker that crashes is started again, after 1 s, 2 s, 4 s
     and 8 s, and stays down after five crashes in a row of less than a minute
-    each. The exit code is the worst of the workers': 0, 130, 2, 69, 78, 70.
+    each. The exit code is the worst of the workers': 0, 130, 3, 2, 69, 78, 70.
+
+    Exit code 3: the crawl has ended, but nothing was finished, hosts were given
+    up, more pages failed than max_failures allows (it stops no crawl), or a
+    callback is broken. The last line says which.
     """
     # rich and the crawl, which `--help` need not load.
     from crawlcw.cli import crawling, supervisor, worker

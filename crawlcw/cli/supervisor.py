@@ -31,14 +31,16 @@ from crawlcw.cli.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.totals import Totals
 from crawlcw.cli.worker_process import WorkerProcess
 from crawlcw.durations import spoken
-from crawlcw.errors import LedgerUnavailableError
+from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
 from crawlcw.leases import bury_the_dead
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.patience import Patience
 from crawlcw.printable import printable
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
+from crawlcw.standstill import Standstill, merged
 from crawlcw.stats import Report
+from crawlcw.task import Status
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +61,9 @@ async def crawl(
 ) -> int:
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
-    *afterwards* is called with the ledger, still open, unless the crawl was
-    stopped at once or no worker came as far as to begin with it.
+    The code is also that of what all of them came to. *afterwards* is called with
+    the ledger, still open, unless the crawl was stopped at once or no worker came
+    as far as to begin with it.
     """
     # It is created here: a ledger that cannot be had is found out once, not by each worker.
     ledger = await open_ledger(ledger_url, spider.name, settings=settings)
@@ -74,9 +77,9 @@ async def crawl(
             await afterwards(ledger)
     finally:
         await ledger.close()
-    if report is not None:
-        sum_up(report, output)
-    return code
+    if report is None:
+        return code
+    return worst((code, sum_up(report, output, settings=settings)))
 
 
 def shares(max_pages: int | None, processes: int) -> list[int | None]:
@@ -133,6 +136,12 @@ class Supervisor:
         for worker in self._running:
             worker.kill()
 
+    @property
+    def standstill(self) -> Standstill | None:
+        """Why nothing moves in any of the workers; None while something does in one."""
+        accounts = [worker.account for worker in self._running]
+        return merged(each.standstill for each in accounts if not each.finish_reason)
+
     async def run(self) -> int:
         """Keep the workers going until the crawl has ended; return the worst exit code."""
         async with asyncio.TaskGroup() as group:
@@ -157,8 +166,11 @@ class Supervisor:
             self._patience.shorten(_NOT_AT_ALL)
         try:
             horizon = await self._patience.insist(self.ledger.horizon)
-            counts = await self._patience.insist(self.ledger.counts)
-        except LedgerUnavailableError:
+            counts = await self._patience.in_time(self.ledger.counts)
+            any_finished = self.stats.pages > 0 or await self._patience.in_time(
+                lambda: self.ledger.has([Status.FINISHED])
+            )
+        except (LedgerUnavailableError, LedgerGoneError):
             if given_up:
                 return None
             raise
@@ -167,6 +179,7 @@ class Supervisor:
             self.spider.name,
             finish_reason=totals.finish_reason(reasons, is_empty=horizon is None),
             counts=counts,
+            any_finished=any_finished,
         )
 
     def _heed(self, account: Account) -> None:
@@ -247,7 +260,7 @@ class Supervisor:
         """Give back what dead workers held, before a third of a lease has passed."""
         try:
             await bury_the_dead(self.ledger)
-        except LedgerUnavailableError as error:
+        except LedgerError as error:
             logger.debug("no look at the workers: %s", printable(error))
 
     def _as_told(self) -> _End:

@@ -3,11 +3,12 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from crawlcw.cli.channel import Account
 from crawlcw.dropped import merged
 from crawlcw.ledger.protocol import Counts
-from crawlcw.stats import Report
+from crawlcw.stats import MOST_NAMED, Report
 
 
 class Totals:
@@ -32,9 +33,18 @@ class Totals:
         """Seconds since the start."""
         return time.monotonic() - self._began
 
-    def report(self, spider: str, *, finish_reason: str, counts: Counts) -> Report:
-        """Return the report of all of them together; *counts* are the ledger's."""
+    def report(
+        self,
+        spider: str,
+        *,
+        finish_reason: str,
+        counts: Counts | None,
+        any_finished: bool | None = None,
+    ) -> Report:
+        """Return the report of all of them together; *counts* and *any_finished* the ledger's."""
         accounts = list(self._accounts())
+        hosts = {o: why for account in accounts for o, why in account.hosts_given_up.items()}
+        more = sum(account.more_hosts_given_up for account in accounts)
         return Report(
             spider=spider,
             finish_reason=finish_reason,
@@ -49,6 +59,10 @@ class Totals:
             leases_lost=sum(account.leases_lost for account in accounts),
             link_examples=merged(account.link_examples for account in accounts),
             detail=next((a.detail for a in accounts if a.ending == finish_reason), ""),
+            given_up=sum(account.given_up for account in accounts),
+            hosts_given_up=dict(islice(hosts.items(), MOST_NAMED)),
+            more_hosts_given_up=more + max(0, len(hosts) - MOST_NAMED),
+            any_finished=any_finished,
         )
 
 

@@ -120,7 +120,9 @@ def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
 async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
     while True:
         if supervisor.listens():
-            supervisor.tell(Account.of(crawl.stats, ending=crawl.ending))
+            supervisor.tell(
+                Account.of(crawl.stats, standstill=crawl.standstill, ending=crawl.ending)
+            )
         await asyncio.sleep(_ACCOUNT_EVERY)
 
 

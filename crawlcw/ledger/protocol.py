@@ -249,8 +249,17 @@ class Ledger(Protocol):
         None means drained: everything is finished or ignored.
         """
 
+    async def has(self, statuses: Collection[Status]) -> bool:
+        """Return whether there is any task of one of these statuses. One seek."""
+
     async def counts(self) -> Counts:
-        """Return how many tasks there are of each status."""
+        """Return how many tasks there are of each status.
+
+        Some ten thousand at a time, so that no number of them blocks the ledger
+        or runs into its time limit; so are `item_count`, `reasons` and `host_counts`.
+        Of more tasks than that it is no single moment that is counted: what
+        changes meanwhile may count twice, or not at all.
+        """
 
     async def item_count(self) -> int:
         """Return how many items are recorded. Reads every finished task: slow on a large ledger."""

@@ -183,6 +183,7 @@ OPERATIONS = [
     _read("find", lambda w: w.near.find(Chosen(), limit=3, after=_place(w))),
     _read("held", lambda w: w.near.held("a")),
     _read("horizon", lambda w: w.near.horizon()),
+    _read("has", lambda w: w.near.has([Status.FINISHED])),
     _read("counts", lambda w: w.near.counts()),
     _read("item_count", lambda w: w.near.item_count()),
     _read("reasons", lambda w: w.near.reasons()),

@@ -11,7 +11,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import ItemRow
-from crawlcw.task import Lease, Status
+from crawlcw.task import Lease
 
 _ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
 
@@ -26,16 +26,6 @@ class Items(MongoStore):
         async with aclosing(stream):
             async for row in stream:
                 yield row
-
-    async def item_count(self) -> int:
-        """Sum the items of every task that has some."""
-        groups = await self._aggregate(
-            [
-                {"$match": {"status": {"$gte": int(Status.FINISHED)}, "items": {"$exists": True}}},
-                {"$group": {"_id": None, "n": {"$sum": {"$size": "$items"}}}},
-            ],
-        )
-        return int(groups[0]["n"]) if groups else 0
 
     async def _rows(self, found: Mapping[str, Any]) -> list[ItemRow]:
         response = found.get("response") or {}

@@ -1,16 +1,39 @@
-"""Questions on all the tasks of a spider: how many there are, and when the next one is due."""
+"""Questions on all the tasks of a spider: how many there are, and when the next one is due.
 
+What counts goes through the index of statuses some ten thousand tasks at a time:
+one command for a million of them would run into the driver's time limit where
+the server is slow, and be sent again, and again.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, HAS_DUE
+from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counts
 from crawlcw.task import Status
 
+#: How many tasks one command counts by the index alone, and how many it reads.
+_COUNTED = 50_000
+_READ = 5_000
+#: That of the index of statuses.
+_ORDER = {"status": 1, "update_time": -1, "_id": -1}
+
+
+class _Place(NamedTuple):
+    """Where a walk through the index has come to."""
+
+    status: int
+    time: datetime  # without its zone, as a command answers
+    id: bytes
+
 
 class Questions(MongoStore):
-    """Answers by the indexes alone, but for the reasons."""
+    """Answers by the indexes alone, but for the reasons and the items."""
 
     async def horizon(self) -> datetime | None:
         """Seek the earliest `due` of each priority there is; there are few."""
@@ -28,23 +51,94 @@ class Questions(MongoStore):
             due, below = found[0]["due"], found[0]["priority"]
             earliest = due if earliest is None else min(due, earliest)
 
+    async def has(self, statuses: Collection[Status]) -> bool:
+        """Read one key of the index."""
+        among = {"status": {"$in": [int(status) for status in statuses]}}
+        with mapped():
+            cursor = self._tasks.find(among, {"_id": 0, "status": 1}).limit(1).hint(BY_STATUS)
+            return bool(await cursor.to_list(1))
+
     async def counts(self) -> Counts:
         """Count by the status index alone."""
-        groups = await self._aggregate(
-            [
-                {"$match": {"status": {"$gte": 0}}},
-                {"$group": {"_id": "$status", "n": {"$sum": 1}}},
-            ],
-        )
-        return Counts(by_status={Status(group["_id"]): group["n"] for group in groups})
+        counts: Counter[Status] = Counter()
+        async with aclosing(self._groups(tuple(Status), by="$status", at_once=_COUNTED)) as groups:
+            async for group in groups:
+                counts[Status(group["_id"])] += group["n"]
+        return Counts(by_status=dict(counts))
+
+    async def item_count(self) -> int:
+        """Sum the items of every task that may have some."""
+        among = [status for status in Status if status >= Status.FINISHED]
+        items = {"$size": {"$ifNull": ["$items", []]}}
+        walk = self._groups(among, by="$status", at_once=_READ, items={"$sum": items})
+        async with aclosing(walk) as groups:
+            return sum([group["items"] async for group in groups])
 
     async def reasons(self) -> dict[str, int]:
         """Count failed and ignored tasks by reason."""
-        groups = await self._aggregate(
-            [
-                {"$match": {"status": {"$in": [int(Status.FAILED), int(Status.IGNORED)]}}},
-                {"$group": {"_id": "$reason", "n": {"$sum": 1}}},
-                {"$sort": {"n": -1, "_id": 1}},
-            ],
-        )
-        return {str(group["_id"]): group["n"] for group in groups}
+        reasons: Counter[str] = Counter()
+        among = [Status.FAILED, Status.IGNORED]
+        async with aclosing(self._groups(among, by="$reason", at_once=_READ)) as groups:
+            async for group in groups:
+                reasons[str(group["_id"])] += group["n"]
+        return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
+
+    async def _groups(
+        self, statuses: Collection[Status], *, by: str, at_once: int, **sums: Any
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield groups of the tasks of some statuses, *at_once* tasks by a command."""
+        among = sorted(int(status) for status in statuses)
+        place: _Place | None = None
+        while True:
+            room = at_once
+            last = place
+            for where, order in _behind(among, place):
+                groups = await self._aggregate(
+                    [
+                        {"$match": where},
+                        {"$sort": order},
+                        {"$limit": room},
+                        {
+                            "$group": {
+                                "_id": by,
+                                "n": {"$sum": 1},
+                                "status": {"$last": "$status"},
+                                "update_time": {"$last": "$update_time"},
+                                "id": {"$last": "$_id"},
+                                **sums,
+                            }
+                        },
+                    ]
+                )
+                for group in groups:
+                    yield group
+                room -= sum(group["n"] for group in groups)
+                last = _furthest(groups) or last
+                if not room:
+                    break
+            if room:
+                return
+            place = last
+
+
+def _behind(among: list[int], place: _Place | None) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    """Return the filters of what comes behind a place, in their order, each with its own order.
+
+    Each is one stretch of the index; one filter that says all three would not be.
+    """
+    if place is None:
+        return [({"status": {"$in": among}}, _ORDER)]
+    here = {"status": place.status}
+    parts: list[tuple[dict[str, Any], dict[str, int]]] = [
+        ({**here, "update_time": place.time, "_id": {"$lt": place.id}}, {"_id": -1}),
+        ({**here, "update_time": {"$lt": place.time}}, {"update_time": -1, "_id": -1}),
+    ]
+    if later := [status for status in among if status > place.status]:
+        parts.append(({"status": {"$in": later}}, _ORDER))
+    return parts
+
+
+def _furthest(groups: list[dict[str, Any]]) -> _Place | None:
+    """Return where a command has come to, which of its groups ever that was."""
+    ends = [_Place(group["status"], group["update_time"], bytes(group["id"])) for group in groups]
+    return min(ends, key=lambda end: (-end.status, end.time, end.id), default=None)

@@ -1,6 +1,7 @@
 """The hosts that nobody holds: waking them, giving them up, and reading what is known of them."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -14,12 +15,13 @@ from crawlcw.ledger.sqlite.connection import (
     all_rows,
     durable_transaction,
     number_of,
+    snapshot,
     update,
 )
 from crawlcw.ledger.sqlite.priorities import Priorities
 from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment, row_of
 from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
-from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS
+from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, READ
 from crawlcw.task import Status
 
 #: One transaction gives up this many tasks, or wakes this many hosts: others wait meanwhile.
@@ -97,10 +99,23 @@ class Hosts(Priorities):
 
     async def host_counts(self) -> dict[str, Counts]:
         """See `Ledger.host_counts`."""
-        found: dict[str, dict[Status, int]] = {}
-        for host, status, number in await self._reader.run(all_rows, self._sql.host_counts):
-            found.setdefault(host, {})[Status(status)] = number
-        return {host: Counts(by_status=by_status) for host, by_status in found.items()}
+        totals: dict[str, Counter[Status]] = {}
+        last: int | None = 0
+        while last is not None:
+            rows, last = await self._reader.run(self._count_by_host, last)
+            for row in rows:
+                totals.setdefault(row["host"], Counter())[Status(row["status"])] += row["n"]
+        return {host: Counts(by_status=dict(totals[host])) for host in sorted(totals)}
+
+    def _count_by_host(
+        self, db: sqlite3.Connection, after: int
+    ) -> tuple[list[sqlite3.Row], int | None]:
+        """Return the numbers of the next tasks, and the last one's row where there may be more."""
+        values = {"after": after, "limit": READ}
+        with snapshot(db):
+            rows = db.execute(self._sql.count_by_host, values).fetchall()
+            whole = sum(row["n"] for row in rows) == READ
+            return rows, number_of(db, self._sql.last_row, values) if whole else None
 
     async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
         """See `Ledger.get_hosts`."""

@@ -1,13 +1,14 @@
 """The items of tasks, which have a table of their own."""
 
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import ItemRow
-from crawlcw.ledger.sqlite.connection import number_of
+from crawlcw.ledger.sqlite.connection import number_of, snapshot
 from crawlcw.ledger.sqlite.rows import from_json, moment
-from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
+from crawlcw.ledger.sqlite.store import COUNTED, ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 
 
 class Items(SqliteStore):
@@ -41,4 +42,20 @@ class Items(SqliteStore):
 
     async def item_count(self) -> int:
         """See `Ledger.item_count`."""
-        return await self._reader.run(number_of, self._sql.item_count, {})
+        total = 0
+        place: Mapping[str, Any] | None = {"task_id": b"", "n": -1}
+        while place is not None:
+            number, place = await self._reader.run(self._count_items, place)
+            total += number
+        return total
+
+    def _count_items(
+        self, db: sqlite3.Connection, place: Mapping[str, Any]
+    ) -> tuple[int, Mapping[str, Any] | None]:
+        """Count the next items; return where the last of them is, where there may be more."""
+        with snapshot(db):
+            number = number_of(db, self._sql.count_items, {**place, "limit": COUNTED})
+            if number < COUNTED:
+                return number, None
+            last = {**place, "limit": 1, "skipped": COUNTED - 1}
+            return number, dict(db.execute(self._sql.nth_item, last).fetchone())

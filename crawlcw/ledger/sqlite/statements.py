@@ -99,7 +99,12 @@ class Statements:
             f"SELECT task_id, n, item, url, fetched_at FROM {items} "
             "WHERE task_id > ? ORDER BY task_id, n"
         )
-        self.item_count = f"SELECT count(*) FROM {items}"
+        # What counts goes some ten thousand rows at a time from one place to the next.
+        of_items = (
+            f"FROM {items} WHERE (task_id, n) > (:task_id, :n) ORDER BY task_id, n LIMIT :limit"
+        )
+        self.count_items = f"SELECT count(*) FROM (SELECT 1 {of_items})"
+        self.nth_item = f"SELECT task_id, n {of_items} OFFSET :skipped"
 
         self.prioritise = (
             f"UPDATE {tasks} SET priority = :priority WHERE id = :id "
@@ -161,19 +166,28 @@ class Statements:
             f"SELECT ready_at FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "
             "ORDER BY ready_at LIMIT 1"
         )
-        self.host_counts = (
-            f"SELECT host, status, count(*) FROM {tasks} GROUP BY host, status ORDER BY host"
+        by_row = f"FROM {tasks} WHERE rowid > :after ORDER BY rowid LIMIT :limit"
+        self.count_by_host = (
+            f"SELECT host, status, count(*) AS n FROM (SELECT host, status {by_row}) "
+            "GROUP BY host, status"
         )
+        self.last_row = f"SELECT max(rowid) FROM (SELECT rowid {by_row})"
         self.end_host_leases = (
             f"UPDATE {hosts} SET ready_at = :now, owner = NULL "
             "WHERE owner >= :first AND owner < :end"
         )
 
-        self.counts = f"SELECT status, count(*) FROM {tasks} GROUP BY status"
-        self.reasons = (
-            f"SELECT reason, count(*) AS tasks FROM {tasks} WHERE status IN "
-            f"({Status.FAILED:d}, {Status.IGNORED:d}) AND reason IS NOT NULL "
-            "GROUP BY reason ORDER BY tasks DESC, reason"
+        of_status = (
+            f"FROM {tasks} INDEXED BY {changed_last} WHERE status = :status "
+            "AND (update_time, id) < (:time, :id) ORDER BY update_time DESC, id DESC LIMIT :limit"
+        )
+        self.count = f"SELECT NULL AS reason, count(*) AS n FROM (SELECT 1 {of_status})"
+        self.count_reasons = (
+            f"SELECT reason, count(*) AS n FROM (SELECT reason {of_status}) GROUP BY reason"
+        )
+        self.nth_of_status = f"SELECT update_time, id {of_status} OFFSET :skipped"
+        self.any_of_status = (
+            f"SELECT 1 FROM {tasks} INDEXED BY {changed_last} WHERE status = ? LIMIT 1"
         )
 
         self.join = (

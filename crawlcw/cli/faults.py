@@ -1,0 +1,75 @@
+"""What is wrong with a crawl that has ended, in words: it decides between exit codes 0 and 3."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from crawlcw.printable import printable
+from crawlcw.settings_fields import tolerance
+from crawlcw.stats import Report
+
+_NAMED = 3
+#: The ends of a crawl that has come as far as it could. One that the user stopped
+#: early, or that has a limit, has not, and nobody can tell yet.
+_COMPLETE = ("drained", "stopped-by-spider")
+_CALLBACK_BROKEN = "callback-broken"
+
+
+def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
+    """Return what is wrong, as parts of one sentence; nothing: all is well.
+
+    *max_failures* is how many pages may have failed, or which share of them.
+    """
+    if report.finish_reason == _CALLBACK_BROKEN:
+        return ("a callback is broken",)
+    if report.finish_reason not in _COMPLETE:
+        return ()
+    faults = []
+    if report.any_finished is False:
+        faults.append("nothing was finished")
+    if hosts := len(report.hosts_given_up) + report.more_hosts_given_up:
+        were = "1 host was" if hosts == 1 else f"{hosts:,} hosts were"
+        faults.append(f"{were} given up ({_named(report)})")
+    if max_failures is not None and _too_many(report, max_failures):
+        faults.append(
+            f"{report.given_up:,} of {report.pages + report.given_up:,} pages failed, "
+            f"more than max_failures={tolerance(max_failures)}"
+        )
+    return tuple(faults)
+
+
+def _named(report: Report) -> str:
+    hosts = [
+        f"{printable(origin)}: {printable(reason)}"
+        for origin, reason in islice(report.hosts_given_up.items(), _NAMED)
+    ]
+    more = len(report.hosts_given_up) - len(hosts) + report.more_hosts_given_up
+    return "; ".join([*hosts, f"{more:,} more"] if more else hosts)
+
+
+def _too_many(report: Report, most: int | float) -> bool:
+    if isinstance(most, float):
+        return report.given_up > most * (report.pages + report.given_up)
+    return report.given_up > most
+
+
+def last_word(report: Report, faults: Sequence[str]) -> str:
+    """Return the last line of a crawl: why it ended, and what is wrong with that."""
+    wrong = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
+    if report.drained and faults:
+        return (
+            f"Drained, but {wrong}: `crawlcw tasks {report.spider}` shows what failed, "
+            f"`crawlcw retry-failed {report.spider}` brings it back."
+        )
+    if report.drained:
+        return "Drained: nothing is left to do."
+    why = {
+        "max-pages": "Stopped at max_pages",
+        "stopped": "Stopped",
+        "failed": "Failed",
+        "stopped-by-spider": "Stopped by the spider",
+        _CALLBACK_BROKEN: "Stopped",
+    }.get(report.finish_reason, "Stopped at once")
+    but = f", and {wrong}" if faults else ""
+    return (
+        f"{why}: {report.released:,} tasks were released{but}. The same command goes on from here."
+    )
