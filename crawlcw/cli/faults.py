@@ -20,7 +20,8 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
     *max_failures* is how many pages may have failed, or which share of them.
     """
     if report.finish_reason == _CALLBACK_BROKEN:
-        return ("a callback is broken",)
+        detail = f": {printable(report.detail)}" if report.detail else ""
+        return (f"a callback is broken{detail}",)
     if report.finish_reason not in _COMPLETE:
         return ()
     faults = []
@@ -69,6 +70,8 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
         "stopped-by-spider": "Stopped by the spider",
         _CALLBACK_BROKEN: "Stopped",
     }.get(report.finish_reason, "Stopped at once")
+    if report.detail and not faults:
+        why = f"{why} ({printable(report.detail)})"
     but = f", and {wrong}" if faults else ""
     return (
         f"{why}: {report.released:,} tasks were released{but}. The same command goes on from here."
