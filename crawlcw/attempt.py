@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import yarl
 
@@ -18,6 +18,7 @@ from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.request import Request
 from crawlcw.response import Response
+from crawlcw.retry import retry_after
 from crawlcw.settings import Settings
 
 #: Says whether a URL may be requested, by raising `FetchError` where not.
@@ -80,6 +81,21 @@ def onward(request: Request, response: Response) -> Request:
     )
 
 
+def throttles(response: Response) -> bool:
+    """Return whether an answer asks us to wait: 429, or 503 with a Retry-After, whatever it says."""
+    return response.status == 429 or (response.status == 503 and "retry-after" in response.headers)
+
+
+def status_error(response: Response, *, now: datetime) -> FetchError:
+    """Return the failure that a response of this status is."""
+    return FetchError(
+        Reason.HTTP_STATUS,
+        f"HTTP {response.status}",
+        status=response.status,
+        retry_after=retry_after(response.headers.get("retry-after"), now=now),
+    )
+
+
 async def _followed(
     request: Request,
     *,
@@ -94,7 +110,11 @@ async def _followed(
     # A server that sets a cookie often sends the visitor back for the page.
     allowed_visits = 2 if settings.cookies else 1
     for hops in itertools.count(1):
-        response = await downloader.fetch(hop, url=url)
+        try:
+            response = await downloader.fetch(hop, url=url)
+        except FetchError as error:
+            error.hop = hops
+            raise
         elapsed += response.elapsed
         if response.status not in REDIRECTS:
             break
@@ -110,7 +130,11 @@ async def _followed(
             message = f"more than {settings.max_redirects} redirects, the last one to {url}"
             raise FetchError(Reason.REDIRECT_LIMIT, message)
         if admit is not None:
-            await admit(url)
+            try:
+                await admit(url)
+            except FetchError as error:
+                error.hop = hops + 1
+                raise
     response.request = request
     response.elapsed = elapsed
     return response

@@ -125,8 +125,11 @@ class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
     *message* may hold text from the server. *retry_after* is what the server
-    asked for, in seconds, already parsed and bounded.
+    asked for, in seconds, already parsed and bounded. *hop* is 1 where it was the
+    first request that failed, and more behind redirects.
     """
+
+    hop = 1
 
     def __init__(
         self,

@@ -3,27 +3,37 @@
 Every large crawler schedules hosts, not URLs. A host is leased like a task: one
 owner at a time, who alone asks it for pages, so a limit holds over all
 processes. This file decides, synchronously; the ledgers apply.
+
+Politeness (delay, rest) belongs to the host, and evidence to the origin: a host
+whose port 443 is closed may serve every page on port 80. A host has at most two
+origins, for its name says the port where that is not the scheme's own, so an
+origin is named by its scheme here.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from crawlcw.errors import Reason
-from crawlcw.retry import LONGEST_RETRY_AFTER, backoff
+from crawlcw.retry import backoff
 
-#: Failures that say something of the host and nothing of the page.
-HOST_FAILURES = frozenset(
-    {
-        Reason.DNS_TEMPORARY,
-        Reason.DNS_NXDOMAIN,
-        Reason.CONNECT,
-        Reason.TIMEOUT_CONNECT,
-        Reason.TLS,
-        Reason.ROBOTS_UNAVAILABLE,
-    }
+#: Failures of the way to the server: no page of its own can be to blame.
+CONNECTION_FAILURES = frozenset(
+    {Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN, Reason.CONNECT, Reason.TIMEOUT_CONNECT}
 )
+#: Failures that say something of the origin and nothing of the page. A throttling
+#: answer (429, or 503 with Retry-After) is the page's own where others are answered.
+HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
+_DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
 _JITTER = 0.1
-_NXDOMAIN_FAILURES = 2
+#: Of an origin that never answered: waiting changes neither its name nor its certificate.
+_FEW_FAILURES: Mapping[Reason, int] = {Reason.DNS_NXDOMAIN: 2, Reason.TLS: 2}
+#: A name that was there is not gone because a resolver says so for some minutes.
+_LONGEST_DNS_OUTAGE = timedelta(hours=1)
+#: After so many failures in a row a page is asked that was answered well before.
+_DOUBTED_FROM = 2
+#: A longer URL is not worth keeping with its host.
+_LONGEST_WITNESS = 500
 _PAGE_FAILURES = 10
 #: The adaptive delay: never more than this, and no less than the first step when it begins.
 LONGEST_DELAY = 60.0
@@ -50,6 +60,21 @@ class RobotsRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What is known of one scheme of a host: `https://example.com` beside `http://example.com`."""
+
+    failures: int = 0  #: in a row
+    failing_since: datetime | None = None  #: when the first of them was
+    not_before: datetime | None = None
+    """The end of its own rest, where the host's other origin answers and need not rest."""
+    good_at: datetime | None = None
+    """When the last request was sent that was answered well; None: none was, in this crawl."""
+    resolved: bool = False  #: whether its name had an address, in this crawl
+    witness: str | None = None  #: the URL of a page that was answered well
+    given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """A host as the ledger keeps it."""
 
@@ -62,12 +87,27 @@ class Host:
     delay: float = 0.0  #: the adaptive delay in seconds
     failures: int = 0  #: of the host, in a row
     page_failures: int = 0  #: of pages, in a row
-    given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were
+    given_up: Reason | None = None
+    """Why all its waiting tasks were ignored, if they were; single origins have their own."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)  #: by scheme: those asked so far
     robots: RobotsRecord | None = None
     finished: int = 0  #: pages, by all processes
     failed: int = 0  #: attempts that failed, by all processes
     failed_at: datetime | None = None
     """When a failure of the host was counted last; known to the owner who saw it, not stored."""
+
+    def origin(self, scheme: str) -> Origin:
+        """Return what is known of one of its origins."""
+        return self.origins.get(scheme, _UNKNOWN)
+
+    @property
+    def lost_origins(self) -> dict[str, Reason]:
+        """The origins that were given up, by URL, and why."""
+        return {
+            f"{scheme}://{self.name}": origin.given_up
+            for scheme, origin in self.origins.items()
+            if origin.given_up is not None
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +132,37 @@ class HostPolicy:
     auto_throttle: bool = True
 
 
-def succeeded(host: Host, *, latency: float, policy: HostPolicy, page: bool = True) -> Host:
-    """Return *host* after it answered well: all is forgiven, but the delay only slowly.
+def succeeded(
+    host: Host,
+    *,
+    latency: float,
+    policy: HostPolicy,
+    page: bool = True,
+    scheme: str = "http",
+    sent: datetime | None = None,
+    witness: str | None = None,
+) -> Host:
+    """Return *host* after an origin answered well: it is forgiven all, but the delay only slowly.
 
     *latency* is the time to the answer's head in seconds; *page* says that the
-    answer counts as a page, and not as the news that there is none.
+    answer counts as a page, and not as the news that there is none. *sent* is
+    when the request was sent; *witness* its URL, where asking for it again proves
+    that the origin answers.
     """
+    before = host.origin(scheme)
+    if witness is None or len(witness) > _LONGEST_WITNESS:
+        witness = before.witness
+    good_at = before.good_at
+    if sent is not None:
+        good_at = sent if good_at is None else max(good_at, sent)
+    after = Origin(good_at=good_at, resolved=True, witness=witness)
     return replace(
         host,
         delay=_followed(host.delay, latency) if policy.auto_throttle else host.delay,
         failures=0,
         page_failures=0,
         given_up=None,
+        origins={**host.origins, scheme: after},
         finished=host.finished + page,
     )
 
@@ -135,6 +194,31 @@ def page_failed(host: Host, *, policy: HostPolicy) -> Host:
     return slowed(host, policy=policy, longest=_LONGEST_FOR_PAGES)
 
 
+def is_the_pages_own(host: Host, *, scheme: str, throttled: datetime | None) -> bool:
+    """Return whether a throttling answer is to be blamed on the page that got it.
+
+    *throttled* is when the page got one before, None for never. An origin that
+    has answered another page well since then is innocent: only requests sent
+    after it count, for those under way were let in before the limit was reached.
+    """
+    good_at = host.origin(scheme).good_at
+    return throttled is not None and good_at is not None and good_at > throttled
+
+
+def doubted(host: Host, *, now: datetime) -> str | None:
+    """Return a page to ask before any other, where an origin fails again and again; else None.
+
+    It was answered well before. Whether it is now tells an origin that is away, or
+    has had enough of us, from pages that are refused for good.
+    """
+    for origin in host.origins.values():
+        rests = origin.not_before is not None and origin.not_before > now
+        failing = origin.failures >= _DOUBTED_FROM and origin.given_up is None
+        if failing and not rests and origin.witness is not None:
+            return origin.witness
+    return None
+
+
 def host_failed(
     host: Host,
     reason: Reason,
@@ -142,46 +226,54 @@ def host_failed(
     now: datetime,
     policy: HostPolicy,
     chance: float,
+    scheme: str = "http",
     status: int | None = None,
     retry_after: float | None = None,
     sent: datetime | None = None,
 ) -> Host:
-    """Return *host* after it failed: it rests, and is given up after too many in a row.
+    """Return *host* after an origin failed: it rests, and is given up after too many in a row.
 
-    *status* is that of its answer, if it gave one, and
+    The host rests, or the origin alone where the other one answers and the failure
+    is none of load. *status* is that of its answer, if it gave one, and
     *retry_after* is what the host asked for, in seconds; it doubles too where
     the host fails again after it, for it was not enough. *chance* in [0, 1)
     adds up to a tenth, so that the processes of many crawls do not come back at
-    once. *sent* is when the request was sent, if known: requests that were
-    under way together fail together, and that is one failure of the host.
+    once. No rest is longer than the policy's longest. *sent* is when the request
+    was sent, if known: requests that were under way together fail together, and
+    that is one failure of the host.
     """
+    origin = host.origin(scheme)
     together = sent is not None and host.failed_at is not None and sent <= host.failed_at
-    failures = host.failures + (not together)
+    failures = origin.failures + (not together)
     # Zero seconds, or a date that has passed, asks for nothing.
     if retry_after:
-        asked = timedelta(seconds=retry_after)
-        rest = backoff(max(failures, 1), base=asked, ceiling=LONGEST_RETRY_AFTER)
+        asked = min(timedelta(seconds=retry_after), policy.backoff_max)
+        rest = backoff(max(failures, 1), base=asked, ceiling=policy.backoff_max)
     elif together:
         rest = timedelta(0)
     else:
         rest = backoff(failures, base=policy.backoff_base, ceiling=policy.backoff_max)
-    not_before = now + rest * (1 + _JITTER * chance)
-    host = replace(
-        host,
-        failures=failures,
-        failed=host.failed + 1,
+    not_before = now + min(rest * (1 + _JITTER * chance), policy.backoff_max)
+    origin = replace(origin, failures=failures)
+    alone = reason is not Reason.HTTP_STATUS and _another_answers(host, scheme)
+    if alone:
+        origin = replace(origin, not_before=_later(origin.not_before, not_before))
+    else:
         # Whatever else the host rests for goes on.
-        not_before=max(not_before, host.not_before or not_before),
-    )
+        host = replace(host, not_before=_later(host.not_before, not_before))
+    host = replace(host, failed=host.failed + 1)
     if together:
-        return host
-    most = _NXDOMAIN_FAILURES if reason is Reason.DNS_NXDOMAIN else policy.max_failures
-    # Only a success takes it back: a host that is full, or whose name does not
-    # exist, is not to be asked again because of one more failure of another kind.
-    given_up = host.given_up
-    if failures >= most:
-        given_up = reason if reason is Reason.DNS_NXDOMAIN else Reason.HOST_UNREACHABLE
-    host = replace(host, failed_at=now, given_up=given_up)
+        return _with_origin(host, scheme, origin)
+    origin = replace(
+        origin,
+        failing_since=origin.failing_since or now,
+        resolved=origin.resolved or reason not in _DNS_FAILURES,
+    )
+    if _is_lost(host, origin, reason, now=now, policy=policy):
+        lost = reason if reason is Reason.DNS_NXDOMAIN else Reason.HOST_UNREACHABLE
+        origin = replace(origin, given_up=origin.given_up or lost)
+    host = _with_origin(host, scheme, origin)
+    host = replace(host, failed_at=now, failures=host.failures + (not alone))
     if reason is not Reason.HTTP_STATUS:
         return host
     if status == 429 or not retry_after:
@@ -190,3 +282,36 @@ def host_failed(
     # seconds now and then, however slowly asked, asks for no longer delay.
     longest = min(max(2 * retry_after, _FIRST_DELAY), LONGEST_DELAY)
     return slowed(host, policy=policy, longest=longest)
+
+
+def _is_lost(
+    host: Host, origin: Origin, reason: Reason, *, now: datetime, policy: HostPolicy
+) -> bool:
+    """Return whether an origin that has just failed again is to be given up."""
+    # Names are the host's, whichever of its origins was asked.
+    if reason in _DNS_FAILURES and any(each.resolved for each in host.origins.values()):
+        since = origin.failing_since or now
+        return origin.failures >= policy.max_failures and now - since >= _LONGEST_DNS_OUTAGE
+    most = policy.max_failures
+    if origin.good_at is None:
+        most = min(most, _FEW_FAILURES.get(reason, most))
+    return origin.failures >= most
+
+
+def _another_answers(host: Host, scheme: str) -> bool:
+    return any(
+        each.good_at is not None and not each.failures
+        for name, each in host.origins.items()
+        if name != scheme
+    )
+
+
+def _with_origin(host: Host, scheme: str, origin: Origin) -> Host:
+    return replace(host, origins={**host.origins, scheme: origin})
+
+
+def _later(one: datetime | None, other: datetime) -> datetime:
+    return other if one is None else max(one, other)
+
+
+_UNKNOWN = Origin()

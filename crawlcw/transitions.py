@@ -330,14 +330,17 @@ def _failed(
 
 
 def release(lease: Lease, *, now: datetime) -> Settlement:
-    """Decide a return of the task to what it was, its attempts unspent and its place kept."""
+    """Decide a return of the task to what it was, its attempts unspent and its place kept.
+
+    A later `due` of the lease's task counts, see `put_off`.
+    """
     before = lease.task
     status = before.status
     due = before.due
     if status is Status.PROCESSING:
         # It was taken over, and what it had been before that is not known.
         status = _waiting(before)
-        due = now
+        due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
     change = Change(
         event=Event.RELEASE,
@@ -351,6 +354,11 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)
+
+
+def put_off(lease: Lease, *, until: datetime) -> Lease:
+    """Return *lease* such that its release leaves the task due at *until*, its attempts unspent."""
+    return replace(lease, task=replace(lease.task, due=until))
 
 
 def ended_since(task: Task, moment: datetime | None) -> bool:

@@ -100,7 +100,7 @@ def _row(host: Host, counts: Counts, *, now: datetime) -> Row:
         delay=host.delay,
         resting_until=host.not_before if rests else None,
         failures=host.failures,
-        given_up=host.given_up,
+        given_up=_given_up(host),
         sitemaps=host.robots.sitemaps if host.robots else (),
         why=why(host, counts, now=now),
     )
@@ -111,8 +111,9 @@ def why(host: Host, counts: Counts, *, now: datetime) -> str:
     owner = _owner(host, now=now)
     rest = (host.not_before or now) - now
     wait = (host.ready_at or now) - now
-    if host.given_up is not None:
-        return f"given up: {host.given_up}"
+    given_up = _given_up(host)
+    if given_up is not None and (host.given_up is not None or not _unfinished(counts)):
+        return f"given up: {given_up}"
     if not _unfinished(counts):
         return "done"
     if owner is not None:
@@ -125,6 +126,14 @@ def why(host: Host, counts: Counts, *, now: datetime) -> str:
     if wait > timedelta(0):
         return f"next task due in {spoken(wait)}"
     return "ready"
+
+
+def _given_up(host: Host) -> str | None:
+    """Return why the host, or which of its origins for what reason, was given up."""
+    if host.given_up is not None:
+        return str(host.given_up)
+    lost = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
+    return ", ".join(lost) or None
 
 
 def _owner(host: Host, *, now: datetime) -> str | None:

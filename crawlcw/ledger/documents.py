@@ -12,7 +12,9 @@ sqlite3. A host is
     delay        the adaptive delay in seconds
     failures     of the host, in a row
     page_failures  of its pages, in a row
-    given_up     why its tasks were ignored; absent: they were not
+    given_up     why all its tasks were ignored; absent: they were not
+    origins      {scheme: {failures, failing_since, not_before, good_at, resolved, witness,
+                 given_up}}, without what is nothing; absent: none was asked
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     counts       {finished, failed}
 
@@ -48,7 +50,7 @@ from typing import Any
 
 from crawlcw import values
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host, HostLease, RobotsRecord
+from crawlcw.hosts import Host, HostLease, Origin, RobotsRecord
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.task import Aside, AttemptError, Carried, Record, ResponseInfo, Status, Task, Trace
 from crawlcw.transitions import Change
@@ -278,6 +280,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
         "page_failures": host.page_failures,
         "given_up": str(host.given_up) if host.given_up is not None else None,
         "counts": {"finished": host.finished, "failed": host.failed},
+        "origins": {name: _origin_document(each) for name, each in host.origins.items()} or None,
     }
     if since is None or host.robots != since.robots:
         record = host.robots
@@ -312,7 +315,28 @@ def host(found: Mapping[str, Any]) -> Host:
         robots=robots and RobotsRecord(**{**robots, "sitemaps": tuple(robots["sitemaps"])}),
         finished=found["counts"]["finished"],
         failed=found["counts"]["failed"],
+        origins={name: _origin(each) for name, each in (found.get("origins") or {}).items()},
     )
+
+
+def _origin_document(origin: Origin) -> Document:
+    found = {field.name: getattr(origin, field.name) for field in fields(Origin)}
+    if origin.given_up is not None:
+        found["given_up"] = str(origin.given_up)
+    if origin.witness is not None:
+        found["witness"] = values.text(origin.witness)
+    return {name: value for name, value in found.items() if value}
+
+
+def _origin(found: Mapping[str, Any]) -> Origin:
+    given_up = found.get("given_up")
+    return Origin(**{**found, "given_up": Reason(given_up) if given_up is not None else None})
+
+
+def urls_of(scheme: str | None) -> tuple[str, str]:
+    """Return the bounds of the URLs of a scheme, the second one excluded; None: of all."""
+    # '0' follows '/', and 'i' is behind all that begins with 'http'.
+    return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 
 
 def host_lease(found: Mapping[str, Any]) -> HostLease:

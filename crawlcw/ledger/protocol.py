@@ -285,7 +285,7 @@ class Ledger(Protocol):
     async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """Write what owners have learned of their hosts; return the names of those that are lost.
 
-        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`,
+        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins`,
         `finished` and `failed` as they are in the state, and `robots` where the
         state has another record than the lease's host. Nobody else writes them
         while the lease is held, so a state that is sent twice counts once. The
@@ -317,8 +317,10 @@ class Ledger(Protocol):
         The rest after a failure is forgiven too, the adaptive delay is not.
         """
 
-    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return how many.
+
+        With *scheme* (`https`) only those whose URL has it.
 
         A batch at a time, so that a million of them neither block the ledger
         nor run into its time limit. Leased tasks are left alone, and so are

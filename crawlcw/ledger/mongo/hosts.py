@@ -94,16 +94,20 @@ class Hosts(MongoStore):
                     free,
                     {
                         "$set": {"ready_at": now, "failures": 0, "page_failures": 0},
-                        "$unset": {"given_up": ""},
+                        "$unset": {"given_up": "", "origins": ""},
                     },
                     hint="_id_",
                 )
             total += woken.matched_count
             behind = {"_id": {"$gt": names[-1]}}
 
-    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
         """Walk the host's tasks by their index once, and ignore them a batch at a time."""
-        waiting = {"status": {"$in": [int(each) for each in transitions.GIVEN_UP_WITH_HOST]}}
+        first, end = documents.urls_of(scheme)
+        waiting = {
+            "status": {"$in": [int(each) for each in transitions.GIVEN_UP_WITH_HOST]},
+            "url": {"$gte": first, "$lt": end},
+        }
         of_host = {"host": host, "priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
         total = 0
         with mapped():

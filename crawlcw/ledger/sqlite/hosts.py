@@ -56,11 +56,13 @@ class Hosts(Priorities):
         now = {"now": milliseconds(self.now())}
         return await self._writer.run(update, self._sql.wake_all_hosts, now)
 
-    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
         """See `Ledger.give_up_host`."""
         total = 0
+        first, end = documents.urls_of(scheme)
         for priority in await self._reader.run(self._priorities_of_host, host):
             bounds: dict[str, Any] = {"host": host, "priority": priority, "due": -INT64}
+            bounds |= {"first": first, "end": end}
             # What is given up leaves the index; each batch begins where the
             # last one ended, so that the leased tasks are not read for each.
             while True:

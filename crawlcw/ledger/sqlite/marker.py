@@ -28,6 +28,8 @@ MARKER = "crawlcw.schema"
 _TABLE = quoted(MARKER)
 #: What the marker of version 3 does not have.
 _NEWER = {"tracked": "tracked INTEGER", "policy": "policy TEXT"}
+#: Older versions knew no tracked tasks.
+_FIRST_WITH_KINDS = 4
 
 
 def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool | None) -> bool:
@@ -75,11 +77,11 @@ def _upgrade(db: sqlite3.Connection, tables: Tables, name: str) -> None:
     """Bring the tables up to date, where they are of an older version."""
     for statement in tables.upgrades.get(_marker(db, name)["version"], ()):
         db.execute(statement)
-    # Older versions knew no tracked tasks.
     db.execute(
-        f"UPDATE {_TABLE} SET version = :version, tracked = 0 "
+        f"UPDATE {_TABLE} SET version = :version, "
+        "tracked = CASE WHEN version < :kinds THEN 0 ELSE tracked END "
         "WHERE spider = :name AND version < :version",
-        {"name": name, "version": SCHEMA_VERSION},
+        {"name": name, "version": SCHEMA_VERSION, "kinds": _FIRST_WITH_KINDS},
     )
 
 
@@ -145,8 +147,8 @@ def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
     row = db.execute(f"SELECT * FROM {_TABLE} WHERE spider = ?", (name,)).fetchone()
     if row is None:
         return None
-    # Of an older version the row has no kind and is a spider's.
-    older = {"tracked": 0} if row["version"] < SCHEMA_VERSION else {}
+    # Of such an old version the row has no kind and is a spider's.
+    older = {"tracked": 0} if row["version"] < _FIRST_WITH_KINDS else {}
     return {"policy": None, **dict(row), **older}
 
 

@@ -31,7 +31,7 @@ TIMES = frozenset(
 _JSON = frozenset(
     {
         *("headers", "context", "errors", "response", "data", "results", "trace"),
-        *("robots", "counts", "tally"),
+        *("robots", "counts", "origins", "tally"),
     }
 )
 

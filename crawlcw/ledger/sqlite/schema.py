@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from crawlcw.task import Status
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 #: The document's fields as columns: times are milliseconds since 1970, and
 #: headers, context, errors, response and what only tracked tasks have are JSON.
@@ -42,7 +42,7 @@ COLUMNS = {
         "trace TEXT",
     )
 }
-#: A host's fields as columns; robots and counts are JSON.
+#: A host's fields as columns; robots, counts and origins are JSON.
 HOST_COLUMNS = {
     column.partition(" ")[0]: column
     for column in (
@@ -58,6 +58,7 @@ HOST_COLUMNS = {
         "given_up TEXT",
         "robots TEXT",
         "counts TEXT NOT NULL",
+        "origins TEXT",
     )
 }
 
@@ -78,11 +79,13 @@ class Tables:
         self.of_task = quoted(f"{name}.asides_task_id")
 
         tracked = [self._adding(column) for column in ("data", "results", "trace")]
+        origins = f"ALTER TABLE {self.hosts} ADD COLUMN {HOST_COLUMNS['origins']}"
         unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
         #: What brings tables of an older version up to date, before `create`.
         self.upgrades: Mapping[int, list[str]] = {
-            2: [self._adding("begun"), *tracked, unordered],
-            3: [*tracked, unordered],
+            2: [self._adding("begun"), *tracked, unordered, origins],
+            3: [*tracked, unordered, origins],
+            4: [origins],
         }
         self.create = [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",

@@ -115,7 +115,8 @@ class Statements:
         waiting = f"status IN ({', '.join(f'{s:d}' for s in transitions.GIVEN_UP_WITH_HOST)})"
         self.waiting_of_host = (
             f"SELECT id, due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
-            f"AND priority = :priority AND due >= :due AND {waiting} ORDER BY due LIMIT :limit"
+            f"AND priority = :priority AND due >= :due AND {waiting} "
+            "AND url >= :first AND url < :end ORDER BY due LIMIT :limit"
         )
         self.give_up = (
             f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL, reason = :reason, "
@@ -133,6 +134,7 @@ class Statements:
         learned = (
             "not_before = :not_before, delay = :delay, failures = :failures, "
             "page_failures = :page_failures, given_up = :given_up, counts = :counts, "
+            "origins = :origins, "
             "robots = CASE WHEN :new_robots THEN :robots ELSE robots END"
         )
         self.renew_host = f"UPDATE {hosts} SET ready_at = :ready_at WHERE {my_host}"
@@ -157,7 +159,7 @@ class Statements:
         # A rest without a failure is the gap after the last request, and is kept.
         self.wake_all_hosts = (
             f"UPDATE {hosts} SET ready_at = :now, page_failures = 0, given_up = NULL, "
-            "not_before = CASE WHEN failures > 0 THEN NULL ELSE not_before END, failures = 0 "
+            "origins = NULL, not_before = CASE WHEN failures > 0 THEN NULL ELSE not_before END, failures = 0 "
             "WHERE owner IS NULL"
         )
         self.hosts = f"SELECT * FROM {hosts} WHERE id > ? ORDER BY id"

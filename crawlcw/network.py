@@ -1,0 +1,89 @@
+"""Whether it is our own network that is away, and no host.
+
+A request that fails while no host at all answers has two explanations, and the
+failure alone cannot tell them apart. So hosts that answered before are asked
+again: where one does, the failure belongs to its host or page; where several do
+not either, nothing counts against anybody until one answers.
+
+Synchronous and without I/O: `network_watch` asks. *now* and *sent* are seconds of
+one clock that runs forward.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+#: Seconds without any answer in which a request that was under way may have failed for it.
+_SILENCE = 2.0
+#: So many other hosts must have answered before, to be asked in doubt.
+_SEVERAL = 2
+#: So many hosts that answered last are remembered.
+_WITNESSES = 5
+#: Seconds for which failures are the hosts' own after a witness has answered: where
+#: nothing but dead hosts is left of a crawl, they must come to their end.
+_VOUCHED = 60.0
+#: What has not come back after so many seconds is taken for hosts that are gone.
+LONGEST_OUTAGE = 3600.0
+
+
+class Network:
+    """The network as one process sees it."""
+
+    def __init__(self, *, on_doubt: Callable[[], None] = lambda: None) -> None:
+        """*on_doubt* is called when the witnesses are to be asked."""
+        self._on_doubt = on_doubt
+        self._answered_at = float("-inf")  #: when a host answered last
+        self._witnesses: OrderedDict[str, str] = OrderedDict()  #: host -> URL
+        self._doubted_since: float | None = None
+        self._vouched_until = float("-inf")
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether nothing but the witnesses is to be asked, and no failure counts."""
+        return self._doubted_since is not None
+
+    @property
+    def witnesses(self) -> list[str]:
+        """URLs that were answered before, each of another host, the last one first."""
+        return list(reversed(self._witnesses.values()))
+
+    def doubted_for(self, *, now: float) -> float:
+        """Return for how many seconds it has been in doubt."""
+        return 0.0 if self._doubted_since is None else now - self._doubted_since
+
+    def answered(self, host: str, *, now: float, witness: str | None = None) -> None:
+        """Note that *host* answered, whatever it said; *witness* is a page of it to ask in doubt."""
+        self._answered_at = now
+        self._doubted_since = None
+        if witness is not None:
+            self.remember(host, witness)
+
+    def remember(self, host: str, witness: str) -> None:
+        """Note a page that was answered well in this crawl, if by another process."""
+        self._witnesses[host] = witness
+        self._witnesses.move_to_end(host)
+        while len(self._witnesses) > _WITNESSES:
+            self._witnesses.popitem(last=False)
+
+    def failed(self, host: str, *, sent: float, now: float) -> bool:
+        """Note that a request to *host* failed; return whether that is *not* to count.
+
+        It counts where any host answered while it was under way, and in a crawl
+        where nobody else ever did: there is nobody to ask.
+        """
+        if self.in_doubt:
+            return True
+        if now < self._vouched_until:
+            return False
+        if sent < self._answered_at and now - self._answered_at < _SILENCE:
+            return False
+        if sum(other != host for other in self._witnesses) < _SEVERAL:
+            return False
+        self._doubted_since = now
+        self._on_doubt()
+        return True
+
+    def vouch(self, *, now: float) -> None:
+        """Let failures count again: a witness has answered, or none will."""
+        self._answered_at = now
+        self._doubted_since = None
+        self._vouched_until = now + _VOUCHED
