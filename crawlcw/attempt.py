@@ -82,7 +82,7 @@ def onward(request: Request, response: Response) -> Request:
 
 
 def throttles(response: Response) -> bool:
-    """Return whether an answer asks us to wait: 429, or 503 with a Retry-After, whatever it says."""
+    """Return whether an answer asks us to wait: 429, or 503 with a Retry-After."""
     return response.status == 429 or (response.status == 503 and "retry-after" in response.headers)
 
 

@@ -23,17 +23,19 @@ from crawlcw.frontier import Frontier, HeldHost
 from crawlcw.hosts import Host
 from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.network_watch import NetworkWatch
 from crawlcw.openings import Openings
 from crawlcw.patience import Patience
 from crawlcw.politeness import AHEAD, bonus
 from crawlcw.presence import Presence
+from crawlcw.probes import Probes
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.standstill import Standstill
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tenures import Tenures
-from crawlcw.transitions import ended_since
+from crawlcw.transitions import ended_since, put_off
 
 _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
@@ -74,6 +76,8 @@ class Coordinator:
         stats: Stats,
         patience: Patience,
         presence: Presence,
+        probes: Probes,
+        watch: NetworkWatch,
         worker: str,
     ) -> None:
         self.queue: asyncio.Queue[Lease] = asyncio.Queue()
@@ -85,6 +89,7 @@ class Coordinator:
         self._stats = stats
         self._patience = patience
         self._presence = presence
+        self._watch = watch
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
@@ -115,6 +120,8 @@ class Coordinator:
         self._openings = Openings(
             frontier,
             robots,
+            probes,
+            watch,
             at_once=2 * settings.concurrency,
             ledger_now=ledger.now,
             on_change=self._changed.set,
@@ -127,6 +134,7 @@ class Coordinator:
         pages are finished. `stopped`: `stop` was called.
         """
         async with anyio.create_task_group() as background:
+            background.start_soon(self._watch.run, self._changed.set)
             while True:
                 self._changed.clear()
                 self.dispatch()
@@ -206,13 +214,24 @@ class Coordinator:
 
     def put_back(self, lease: Lease) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
-        host = lease.task.host
-        if host in self._frontier and not self._frontier[host].leaving:
-            self._lanes.add(lease, now=time.monotonic())
-        else:
-            self._returned.append(lease)
-            self._frontier.look(host)
+        self._place(lease)
         self._changed.set()
+
+    def _place(self, lease: Lease) -> None:
+        """Let a task wait for its host's turn, or go back where that is not now."""
+        task = lease.task
+        if task.host not in self._frontier or self._frontier[task.host].leaving:
+            self._returned.append(lease)
+            self._frontier.look(task.host)
+        elif self._frontier.lost_origin(task):
+            # Once it is back it is ignored with all others of its origin.
+            self._returned.append(lease)
+        elif (until := self._frontier.resting_until(task)) is not None:
+            self._returned.append(put_off(lease, until=until))
+        elif task.due is not None and task.due > self._ledger.now():
+            self._returned.append(lease)
+        else:
+            self._lanes.add(lease, now=time.monotonic())
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
@@ -255,7 +274,8 @@ class Coordinator:
 
     def _may_dispatch(self) -> bool:
         pages = self._pages_left() > self._in_flight + self._unwritten()
-        return pages and self._has_idle_fetchers() and not self._stopping
+        asks = not (self._stopping or self._watch.network.in_doubt)
+        return pages and asks and self._has_idle_fetchers()
 
     def _pages_left(self) -> float:
         most = self._settings.max_pages
@@ -283,6 +303,7 @@ class Coordinator:
         """Give back, lease, page and claim; return whether the ledger is drained."""
         await self._give_back_tasks()
         await self.tenures.save()
+        self.tenures.give_up_origins(background)
         await self.tenures.give_back(background)
         if await self.tenures.lease(hungry=self._has_idle_fetchers()):
             self._idle = _SHORTEST_IDLE
@@ -297,7 +318,7 @@ class Coordinator:
         return await self._look_around()
 
     async def _give_back_tasks(self) -> None:
-        self._returned += self._frontier.leaving()
+        self._returned += [*self._frontier.leaving(), *self._frontier.put_off()]
         if not self._returned:
             return
         returned, self._returned = self._returned, []
@@ -359,14 +380,17 @@ class Coordinator:
         found: dict[str, list[Task]] = {}
         for task in page:
             # A lease of ours that ran out during an outage shows up again.
-            if task.id not in self._held and task.id not in spared:
+            if task.id in self._held or task.id in spared:
+                continue
+            # What waits for an origin that was given up is ignored, all of it at once.
+            if not self._frontier.lost_origin(task):
                 found.setdefault(task.host, []).append(task)
         whole = len(page) == limit
         wanted: list[Task] = []
         for host in asked:
             tasks = found.get(host.name, [])
             if not host.opened and not (
-                tasks and self._openings.open(host, tasks[0].url, background)
+                tasks and self._openings.open(host, self._first_url(tasks), background)
             ):
                 host.look = host.look or whole
                 continue
@@ -383,6 +407,13 @@ class Coordinator:
                 host.busy = host.look = True
                 background.start_soon(self._look_later, host)
         await self._claim_all(wanted)
+
+    def _first_url(self, tasks: list[Task]) -> str:
+        """Return the URL to open a host with: not of an origin that fails, if there is another."""
+        for task in tasks:
+            if not self._frontier.origin_of(task).failures:
+                return task.url
+        return tasks[0].url
 
     def _spareable(self) -> int:
         """Return how many tasks of a page may be there in vain."""
@@ -425,13 +456,8 @@ class Coordinator:
         self._stats.given_up += claimed.abandoned
         # Another coordinator is at the same tasks: begin elsewhere next time.
         self._shuffles = claimed.missed > len(wanted) // 2
-        now = time.monotonic()
         for lease in claimed.leases:
-            host = lease.task.host
-            if host in self._frontier and not self._frontier[host].leaving:
-                self._lanes.add(lease, now=now)
-            else:
-                self._returned.append(lease)
+            self._place(lease)
 
     async def _look_around(self) -> bool:
         """Take part in hosts that are shared; return whether the ledger is drained."""

@@ -14,6 +14,7 @@ from datetime import timedelta
 
 import anyio
 
+from crawlcw.blame import Blame
 from crawlcw.callbacks import Scope
 from crawlcw.committer import Committer
 from crawlcw.coordinator import Coordinator
@@ -33,16 +34,18 @@ from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.limits import Limits, limit_of
+from crawlcw.network_watch import NetworkWatch
 from crawlcw.patience import Patience
 from crawlcw.presence import Presence
 from crawlcw.printable import printable
+from crawlcw.probes import Probes
 from crawlcw.quarantine import Quarantine
 from crawlcw.raised import said, text_of
 from crawlcw.robots import Robots
 from crawlcw.runner import InProcess
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check, scope
-from crawlcw.standstill import Standstill
+from crawlcw.standstill import Rests, Standstill
 from crawlcw.stats import Report, Stats
 from crawlcw.task import Lease, Status, Task
 from crawlcw.user_code import Cancellation
@@ -83,6 +86,9 @@ class Crawl:
             downloader, settings, clock=asyncio.get_running_loop().time, now=ledger.now
         )
         limits = Limits(spider.limits)
+        probes = Probes(downloader, settings, now=ledger.now)
+        rests = Rests()
+        self._watch = NetworkWatch(probes, rests, ledger_now=ledger.now)
         self._start_hosts: set[str] = set()
         self._frontier = Frontier(
             held=self._held,
@@ -95,6 +101,9 @@ class Crawl:
             unlimited=self._start_hosts,
             full=self._scope.full,
             failures=self.stats.host_failures,
+            given_up=self.stats.hosts_given_up,
+            network=self._watch.network,
+            rests=rests,
             ledger_now=ledger.now,
         )
         # A slow ledger must not let results pile up: fetchers wait for room.
@@ -109,6 +118,8 @@ class Crawl:
             stats=self.stats,
             patience=self._patience,
             presence=self._presence,
+            probes=probes,
+            watch=self._watch,
             worker=self._worker.name,
         )
         self._fetcher = Fetcher(
@@ -118,6 +129,7 @@ class Crawl:
             runner=InProcess(spider=spider, scope=self._scope, known=self._known, now=ledger.now),
             robots=self._robots,
             frontier=self._frontier,
+            blame=Blame(self._frontier, self._watch),
             scope=self._scope,
             held=self._held,
             known=self._known,

@@ -11,19 +11,20 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Protocol
 
 import anyio
 
 from crawlcw import callbacks, urls
-from crawlcw.attempt import REDIRECTS, attempt, onward
+from crawlcw.attempt import REDIRECTS, attempt, onward, status_error, throttles
+from crawlcw.blame import Blame
 from crawlcw.callback_errors import CallbackErrors
 from crawlcw.callbacks import Produced, Scope
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.dropped import DroppedLinks
 from crawlcw.errors import FAILURE_REASONS, FetchError, LedgerError, Reason, SpiderError
-from crawlcw.frontier import Frontier
-from crawlcw.hosts import HOST_FAILURES
+from crawlcw.frontier import Fault, Frontier
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
@@ -32,31 +33,25 @@ from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
 from crawlcw.request import Request
 from crawlcw.response import Response
-from crawlcw.retry import retry_after
 from crawlcw.robots import Robots
 from crawlcw.runner import Runner
 from crawlcw.settings import Settings
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
-from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, settle
+from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, put_off, settle
 
 logger = logging.getLogger(__name__)
 
-#: Where links and redirects lead to.
-_NOTHING_OF_THE_HOST = frozenset(
-    {Reason.URL_INVALID, Reason.REDIRECT_INVALID, Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP}
+#: What goes wrong after the host has answered as it should.
+_BEHIND_AN_ANSWER = frozenset(
+    {
+        Reason.PARSE_ERROR,
+        Reason.REDIRECT_INVALID,
+        Reason.REDIRECT_LIMIT,
+        Reason.REDIRECT_LOOP,
+        Reason.URL_INVALID,
+    }
 )
-
-
-class HostFailedError(FetchError):
-    """The host failed, and not the page."""
-
-    @classmethod
-    def of(cls, error: FetchError) -> "HostFailedError":
-        """Return *error* as such; where robots.txt was not to be had, for the reason of that."""
-        return cls(
-            error.underlying, error.message, status=error.status, retry_after=error.retry_after
-        )
 
 
 class NotTriedError(Exception):
@@ -80,7 +75,7 @@ class Feeding(Protocol):
         """The request of a lease has ended, whatever came of it: its host may be asked again."""
 
     def put_back(self, lease: Lease) -> None:
-        """A task was not tried, by no fault of its own."""
+        """A task was not tried, by no fault of its own; it is to be when its `due` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +88,7 @@ class Fetcher:
     runner: Runner
     robots: Robots
     frontier: Frontier
+    blame: Blame
     scope: Scope
     held: HeldLeases
     known: KnownTasks
@@ -119,8 +115,8 @@ class Fetcher:
                         finally:
                             self.held.idle(lease)
                             feeding.fetched(lease)
-                        if result is None:
-                            feeding.put_back(lease)
+                        if isinstance(result, Lease):
+                            feeding.put_back(result)
                         else:
                             await done.put(result)
                             await self.quarantine.recorded(lease)
@@ -128,38 +124,17 @@ class Fetcher:
                         self.quarantine.leave(lease)
             self.stats.leases_lost += 1
 
-    async def _work(self, lease: Lease) -> Done | None:
-        """Return what came of one task, or None where nothing did.
+    async def _work(self, lease: Lease) -> Done | Lease:
+        """Return what came of one task, or its lease where nothing did.
 
         Whatever is raised belongs to that task alone.
         """
-        if not await self.quarantine.enter(lease):
-            return None
-        host = lease.task.host
-        # A loop that stood still must not ask a host that has a new owner.
-        if not self.frontier.may_ask(host, now=time.monotonic()):
-            return None
-        sent = self.ledger.now()
+        if not await self.quarantine.enter(lease) or not self.blame.may_begin(lease.task):
+            return lease
         try:
             return await self._page(lease)
-        except HostFailedError as failure:
-            logger.info(
-                "host %s failed: %s",
-                printable(host),
-                printable(failure),
-                extra={"event": "host_failed", "host": host, "reason": str(failure.reason)},
-            )
-            self.frontier.host_failed(
-                host,
-                failure.reason,
-                sent=sent,
-                status=failure.status,
-                retry_after=failure.retry_after,
-                now=time.monotonic(),
-            )
-            return None
         except NotTriedError:
-            return None
+            return lease
         except LedgerError:
             raise
         except Exception as error:
@@ -171,30 +146,31 @@ class Fetcher:
             )
             return Done(settlements=(self._settle(lease, failed),))
 
-    async def _page(self, lease: Lease) -> Done:
+    async def _page(self, lease: Lease) -> Done | Lease:
         request = Request.of(lease.task)
+        sent, began = self.ledger.now(), time.monotonic()
         try:
             response = await self._fetch(request, lease)
         except FetchError as refusal:
-            if refusal.reason in HOST_FAILURES:
-                raise HostFailedError.of(refusal) from refusal
-            return await self._failed(lease, request, _failed(refusal), refusal)
+            fault = self.blame.failed(lease.task, refusal, sent=sent, began=began)
+            if not fault.own:
+                return _not_tried(lease, fault)
+            return await self._failed(lease, request, self._failure(refusal), refusal, sent=sent)
+        self.blame.answered(lease.task)
         if response.status in REDIRECTS:
-            return await self._moved(lease, request, response)
+            return await self._moved(lease, request, response, sent=sent)
         if not 200 <= response.status < 300 or response.status == 206:
-            error = FetchError(
-                Reason.HTTP_STATUS,
-                f"HTTP {response.status}",
-                status=response.status,
-                retry_after=retry_after(response.headers.get("retry-after"), now=self.ledger.now()),
-            )
-            if _asks_to_wait(response):
-                raise HostFailedError.of(error)
-            failed = replace(_failed(error), response=_info(response))
-            return await self._failed(lease, request, failed, error)
+            error = status_error(response, now=self.ledger.now())
+            # Behind a redirect it is another page that is refused.
+            if throttles(response) and response.url == request.url:
+                fault = self.blame.throttled(lease.task, error, sent=sent)
+                if not fault.own:
+                    return _not_tried(lease, fault)
+            failed = replace(self._failure(error), response=_info(response))
+            return await self._failed(lease, request, failed, error, sent=sent)
         if response.url != request.url and request.method == "GET":
-            return await self._redirected(lease, request, response)
-        return await self._parsed(lease, request, response)
+            return await self._redirected(lease, request, response, sent=sent)
+        return await self._parsed(lease, request, response, sent=sent)
 
     async def _fetch(self, request: Request, lease: Lease) -> Response:
         """Make one attempt, with robots.txt and scope asked at every hop."""
@@ -247,7 +223,9 @@ class Fetcher:
 
         return stays
 
-    async def _moved(self, lease: Lease, request: Request, response: Response) -> Done:
+    async def _moved(
+        self, lease: Lease, request: Request, response: Response, *, sent: datetime
+    ) -> Done:
         """Hand on a page that is to be fetched by the owner of its host, or later."""
         home = onward(request, response)
         try:
@@ -256,13 +234,15 @@ class Fetcher:
                 # Or hosts that lead to one another would never end.
                 raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
         except FetchError as refusal:
-            return await self._failed(lease, request, _failed(refusal), refusal)
-        self._answered(lease, response, page=False)
+            return await self._failed(lease, request, self._failure(refusal), refusal, sent=sent)
+        self._answered(lease, response, page=False, sent=sent)
         task = home.task(now=self.ledger.now(), depth=lease.task.depth + 1, parent=lease.task.id)
         alias = self._settle(lease, Succeeded(response=_info(response)))
         return Done(tasks=(task,), aliases=(alias,))
 
-    async def _redirected(self, lease: Lease, request: Request, response: Response) -> Done:
+    async def _redirected(
+        self, lease: Lease, request: Request, response: Response, *, sent: datetime
+    ) -> Done:
         """Record the page once, under the URL where it really is.
 
         That URL is a task like any other. Where this process can claim it, the
@@ -280,13 +260,13 @@ class Fetcher:
         ).task(now=self.ledger.now(), depth=lease.task.depth, parent=lease.task.id)
         if target.id == lease.task.id or lease.task.id != request.identity()[1]:
             # The same resource by another spelling, or a `dont_filter` request.
-            return await self._parsed(lease, request, response)
+            return await self._parsed(lease, request, response, sent=sent)
         alias = self._settle(lease, Succeeded(response=info))
         home = await self._claim(target)
         if home is None:
             return Done(aliases=(alias,))
         try:
-            parsed = await self._parsed(home, Request.of(home.task), response)
+            parsed = await self._parsed(home, Request.of(home.task), response, sent=sent)
         except BaseException:
             # Only the lease of the task that led here is known to be lost.
             self.held.stray(home)
@@ -314,7 +294,9 @@ class Fetcher:
             self.held.add(claimed.leases)
         return next(iter(claimed.leases), None)
 
-    async def _parsed(self, lease: Lease, request: Request, response: Response) -> Done:
+    async def _parsed(
+        self, lease: Lease, request: Request, response: Response, *, sent: datetime
+    ) -> Done:
         response.request = request
         callback = request.callback
         if self.errors.is_broken(callback):
@@ -327,16 +309,23 @@ class Fetcher:
         info = _info(response)
         if isinstance(produced, Failed):
             error = FetchError(produced.reason, produced.message)
-            return await self._failed(lease, request, replace(produced, response=info), error)
-        self._answered(lease, response, page=True)
+            failed = replace(produced, response=info)
+            return await self._failed(lease, request, failed, error, sent=sent)
+        self._answered(lease, response, page=True, sent=sent)
         outcome = Succeeded(response=info, items=tuple(produced.items))
         return _done(produced, self._settle(lease, outcome))
 
     async def _failed(
-        self, lease: Lease, request: Request, failed: Failed, error: FetchError
+        self,
+        lease: Lease,
+        request: Request,
+        failed: Failed,
+        error: FetchError,
+        *,
+        sent: datetime | None = None,
     ) -> Done:
         """Settle a failure; where it is final, the spider is told and may still yield."""
-        self._note(lease, failed)
+        self._note(lease, failed, error, sent=sent)
         settlement = self._settle(lease, failed)
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
@@ -366,24 +355,44 @@ class Fetcher:
         if produced.stop is not None:
             self.end("stopped-by-spider", produced.stop)
 
-    def _answered(self, lease: Lease, response: Response, *, page: bool) -> None:
-        self.frontier.answered(
-            lease.task.host,
+    def _answered(
+        self, lease: Lease, response: Response, *, page: bool, sent: datetime | None
+    ) -> None:
+        task = lease.task
+        # A page that anybody may ask for again, and that nothing comes of.
+        plain = task.method == "GET" and not task.headers and response.url == task.url
+        self.blame.answered_well(
+            task,
             latency=response.elapsed.total_seconds(),
             page=page,
-            now=time.monotonic(),
+            sent=sent,
+            witness=task.url if page and plain else None,
         )
 
-    def _note(self, lease: Lease, failed: Failed) -> None:
+    def _note(
+        self, lease: Lease, failed: Failed, error: FetchError, *, sent: datetime | None
+    ) -> None:
         """Tell of a page that failed: of the host it says little, but not nothing."""
-        host, now = lease.task.host, time.monotonic()
+        if failed.status is not None and failed.status == 429:
+            return  # it was refused by itself, neither a sign of load nor of health
+        answered = error.hop > 1 or failed.reason in _BEHIND_AN_ANSWER
         status = failed.response.status if failed.response else failed.status
-        if status is not None and status < 500:
-            # A page that its callback raised on included: the host has answered well.
+        if answered or (status is not None and status < 500):
             elapsed = failed.response.elapsed if failed.response else 0.0
-            self.frontier.answered(host, latency=elapsed, page=False, now=now)
-        elif failed.reason in FAILURE_REASONS - _NOTHING_OF_THE_HOST:
-            self.frontier.page_failed(host, now=now)
+            self.blame.answered_well(lease.task, latency=elapsed, page=False, sent=sent)
+        elif failed.reason in FAILURE_REASONS:
+            self.frontier.page_failed(lease.task.host, now=time.monotonic())
+
+    def _failure(self, error: FetchError) -> Failed:
+        # What a page asks for is no longer than what its host may ask for.
+        longest = self.settings.host_backoff_max.total_seconds()
+        asked = error.retry_after
+        return Failed(
+            reason=error.reason,
+            message=error.message,
+            status=error.status,
+            retry_after=None if asked is None else min(asked, longest),
+        )
 
     def _settle(self, lease: Lease, outcome: Outcome) -> Settlement:
         settlement = settle(
@@ -401,18 +410,8 @@ def _done(produced: Produced, settlement: Settlement) -> Done:
     return Done(tasks=tuple(produced.tasks), settlements=(settlement,), dropped=produced.dropped)
 
 
-def _asks_to_wait(response: Response) -> bool:
-    """Say whether an answer is about the host's load, and not about the page."""
-    return response.status == 429 or (response.status == 503 and "retry-after" in response.headers)
-
-
-def _failed(error: FetchError) -> Failed:
-    return Failed(
-        reason=error.reason,
-        message=error.message,
-        status=error.status,
-        retry_after=error.retry_after,
-    )
+def _not_tried(lease: Lease, fault: Fault) -> Lease:
+    return lease if fault.due is None else put_off(lease, until=fault.due)
 
 
 def _info(response: Response) -> ResponseInfo:

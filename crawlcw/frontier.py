@@ -6,19 +6,21 @@ without limits is shared: its owner looks after it, and others ask it as well.
 """
 
 import random
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from crawlcw import hosts
+from crawlcw import hosts, urls
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host, HostLease, HostPolicy, RobotsRecord
+from crawlcw.hosts import Host, HostLease, HostPolicy, Origin, RobotsRecord
 from crawlcw.leases import HeldLeases
 from crawlcw.limits import HostLimit
+from crawlcw.network import Network
 from crawlcw.politeness import AHEAD, Lanes
 from crawlcw.standstill import Rests, failure_text
-from crawlcw.task import Lease
+from crawlcw.task import Lease, Task
+from crawlcw.transitions import put_off
 
 #: A host is handed on after so many answers or seconds, where others wait.
 SLICE_PAGES = 20
@@ -27,6 +29,25 @@ SLICE_SECONDS = 30.0
 _PAGES_A_STEP = 10
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
+#: A page that was throttled is due again so many turns, and at least so many seconds,
+#: after the others: a high priority must not bring it back before one of them.
+_TURNS_BEHIND = 2
+_SECONDS_BEHIND = 1.0
+#: So many throttled pages are remembered, with the time of their last throttling.
+_THROTTLED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Whose fault the failure of a page was, as far as the frontier can tell."""
+
+    own: bool = False  #: the page's: it costs an attempt
+    due: datetime | None = None
+    """Else it was not tried: when it is to be, behind the others; None: with its next turn."""
+
+
+OWN = Fault(own=True)
+NOBODYS = Fault()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +66,7 @@ class HeldHost:
     look: bool = True  #: its due tasks are to be looked at
     crowded: bool = False  #: it had more of them than there was room for
     leaving: bool = False  #: nothing more is begun; it is to be released
+    lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
     unsaved: bool = False  #: the ledger is to know of its state at once
 
     @property
@@ -81,6 +103,9 @@ class Frontier:
         unlimited: Container[str],
         full: set[str],
         failures: Counter[str],
+        given_up: dict[str, str],
+        network: Network,
+        rests: Rests,
         ledger_now: Callable[[], datetime],
     ) -> None:
         """Hold no host yet.
@@ -88,12 +113,14 @@ class Frontier:
         A host that has had *max_pages* pages is full, and added to *full*, unless
         it is among *unlimited*. *held* are the tasks' leases. *may_share* says whether
         *limit_of* leaves any host without limits. Failures of hosts are counted in
-        *failures*, by reason.
+        *failures*, by reason, and *given_up* gets the origins that are given up, each
+        with its reason. *network* is told which pages hosts have answered before,
+        *rests* which hosts rest and why.
         """
         self.may_share = may_share
         self.seeded = False  #: whether all start URLs are known
         self.lanes = Lanes(half_lease=lease.total_seconds() / 2)
-        self.rests = Rests()
+        self.rests = rests
         self._held = held
         self._limit_of = limit_of
         self._policy = policy
@@ -102,6 +129,12 @@ class Frontier:
         self._unlimited = unlimited
         self._full = full
         self._failures = failures
+        self._given_up = given_up
+        self._network = network
+        #: When pages were throttled last, by the ledger's time, the last ones.
+        self._throttled: OrderedDict[bytes, datetime] = OrderedDict()
+        self._put_off: list[Lease] = []
+        self._losing: set[str] = set()
         self._ledger_now = ledger_now
         self._hosts: dict[str, HeldHost] = {}
         #: Hosts that are shared and failed us: until when we leave them alone.
@@ -140,6 +173,9 @@ class Frontier:
         else:
             host = self._add(self._current(lease.host), lease, now=now, asked=asked)
         state = host.state
+        for origin in state.origins.values():
+            if origin.witness is not None and not origin.failures:
+                self._network.remember(name, origin.witness)
         if state.not_before is not None:
             self.lanes.rest(
                 name, until=now + (state.not_before - self._ledger_now()).total_seconds()
@@ -233,13 +269,39 @@ class Frontier:
         if host := self._hosts.get(name):
             self.lanes.rest(name, until=at + host.delay)
 
-    def answered(self, name: str, *, latency: float, page: bool, now: float) -> None:
-        """Note that a host answered well after *latency* seconds; *page* says with a page."""
+    def answered(
+        self,
+        name: str,
+        *,
+        latency: float,
+        page: bool,
+        now: float,
+        scheme: str = "http",
+        sent: datetime | None = None,
+        witness: str | None = None,
+    ) -> None:
+        """Note that an origin answered well after *latency* seconds; *page* says with a page.
+
+        *sent* and *witness* are those of `hosts.succeeded`.
+        """
         host = self._hosts.get(name)
         if host is None:
             return
         host.answered += 1
-        host.state = hosts.succeeded(host.state, latency=latency, policy=self._policy, page=page)
+        doubted = host.state.origin(scheme).failures
+        host.state = hosts.succeeded(
+            host.state,
+            latency=latency,
+            policy=self._policy,
+            page=page,
+            scheme=scheme,
+            sent=sent,
+            witness=witness,
+        )
+        if doubted:
+            # What else is learned goes back with the host; this ends a row of failures.
+            host.unsaved = True
+            self._given_up.pop(f"{scheme}://{name}", None)
         # Before that nobody knows which hosts are the crawl's own.
         if self.seeded and self._is_full(host.state):
             self._full.add(name)
@@ -254,21 +316,58 @@ class Frontier:
             host.state = hosts.page_failed(host.state, policy=self._policy)
             self._pace(host, now)
 
+    def page_throttled(
+        self,
+        task: Task,
+        *,
+        sent: datetime,
+        status: int,
+        retry_after: float | None,
+        now: float,
+    ) -> Fault:
+        """Note that a page was answered by 429, or 503 with Retry-After; return whose fault it is.
+
+        The host's, which rests, the first time; the page's own where its origin has
+        answered another page well since the last time.
+        """
+        host = self._hosts.get(task.host)
+        scheme = urls.scheme_of(task.url)
+        last = self._throttled.pop(task.id, None)
+        self._throttled[task.id] = self._ledger_now()
+        while len(self._throttled) > _THROTTLED:
+            self._throttled.popitem(last=False)
+        if host is not None and hosts.is_the_pages_own(host.state, scheme=scheme, throttled=last):
+            host.answered += 1
+            return OWN
+        return self.host_failed(
+            task.host,
+            Reason.HTTP_STATUS,
+            scheme=scheme,
+            sent=sent,
+            status=status,
+            retry_after=retry_after,
+            now=now,
+        )
+
     def host_failed(
         self,
         name: str,
         reason: Reason,
         *,
         sent: datetime,
+        scheme: str = "http",
         status: int | None = None,
         retry_after: float | None = None,
         now: float,
-    ) -> None:
-        """Note that a host failed, and not a page of it, on a request of the time *sent*."""
+    ) -> Fault:
+        """Note that an origin failed, and no page of it, on a request of the time *sent*.
+
+        Return when the page that found it out is to be tried.
+        """
         self._failures[reason] += 1
         host = self._hosts.get(name)
         if host is None:
-            return
+            return NOBODYS
         moment = self._ledger_now()
         host.state = hosts.host_failed(
             host.state,
@@ -276,21 +375,91 @@ class Frontier:
             now=moment,
             policy=self._policy,
             chance=random.random(),
+            scheme=scheme,
             status=status,
             retry_after=retry_after,
             sent=sent,
         )
-        assert host.state.not_before is not None
-        rest = (host.state.not_before - moment).total_seconds()
-        why = failure_text(reason, status=status, retry_after=retry_after)
-        self.rests.note(name, until=host.state.not_before, why=why)
+        origin = host.state.origin(scheme)
         host.unsaved = True
         self._pace(host, now)
+        why = failure_text(reason, status=status, retry_after=retry_after)
+        if origin.given_up is not None:
+            self._lose_origin(host, scheme)
+            return NOBODYS
+        if origin.not_before is not None and origin.not_before > moment:
+            # The other origin goes on, and this one's tasks are not in its way.
+            self._put_off_origin(host, scheme, until=origin.not_before)
+            self.rests.note(f"{scheme}://{name}", until=origin.not_before, why=why)
+            return Fault(due=self._behind(host, origin.not_before))
+        until = host.state.not_before or moment
+        rest = (until - moment).total_seconds()
+        self.rests.note(name, until=until, why=why)
         self.lanes.rest(name, until=now + rest)
         if host.lease is None:
             self._avoided[name] = now + rest
         if host.lease is None or host.state.given_up is not None or rest > AHEAD:
             self.leave(host)
+        elif self.doubted(host) is not None:
+            # What is asked first after the rest is to tell whose fault it is.
+            host.opened = False
+            host.look = True
+            self.lanes.close(name)
+        return Fault(due=self._behind(host, until))
+
+    def _behind(self, host: HeldHost, rest: datetime) -> datetime:
+        """Return when a page is due that shall come behind the others of its host."""
+        turns = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.delay)
+        return rest + timedelta(seconds=turns)
+
+    def _lose_origin(self, host: HeldHost, scheme: str) -> None:
+        """Ask no more of an origin: what waits for it is to be ignored."""
+        reason = host.state.origin(scheme).given_up
+        assert reason is not None
+        self._given_up[f"{scheme}://{host.name}"] = str(reason)
+        self._mark_lost(host, scheme)
+        self._put_off_origin(host, scheme, until=self._ledger_now())
+        if host.lease is None:
+            # Its owner is to find that out by itself.
+            self._avoided[host.name] = float("inf")
+            self.leave(host)
+
+    def _mark_lost(self, host: HeldHost, scheme: str) -> None:
+        host.lost.add(scheme)
+        self._losing.add(host.name)
+
+    def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
+        """Let the waiting tasks of one origin go back to the ledger until a time."""
+        prefix = f"{scheme}://"
+        waiting = self.lanes.withdraw(host.name, lambda lease: lease.task.url.startswith(prefix))
+        self._put_off += [put_off(lease, until=until) for lease in waiting]
+
+    def put_off(self) -> list[Lease]:
+        """Return the leases to be released until later, and forget them."""
+        leases, self._put_off = self._put_off, []
+        return leases
+
+    def origin_of(self, task: Task) -> Origin:
+        """Return what is known of the origin of a task whose host is held."""
+        return self._hosts[task.host].state.origin(urls.scheme_of(task.url))
+
+    def lost_origin(self, task: Task) -> bool:
+        """Return whether the origin of a task was given up; its host is told to ignore the rest."""
+        host = self._hosts[task.host]
+        scheme = urls.scheme_of(task.url)
+        if host.state.origin(scheme).given_up is None:
+            return False
+        self._mark_lost(host, scheme)
+        return True
+
+    def resting_until(self, task: Task) -> datetime | None:
+        """Return until when the origin of a task rests by itself, None where it does not."""
+        until = self.origin_of(task).not_before
+        return until if until is not None and until > self._ledger_now() else None
+
+    def doubted(self, host: HeldHost) -> str | None:
+        """Return the page to be asked before any other of a host, if one is to be."""
+        return hosts.doubted(host.state, now=self._ledger_now())
 
     def _is_full(self, state: Host) -> bool:
         full = self._max_pages is not None and state.finished >= self._max_pages
@@ -317,6 +486,12 @@ class Frontier:
             self.leave(host)
             self.lanes.extend(name, deadline=float("-inf"), now=now)
 
+    def losing(self) -> list[HeldHost]:
+        """Return the hosts of which waiting tasks are to be ignored, and nobody does so yet."""
+        losing = [self._hosts[name] for name in self._losing if name in self._hosts]
+        self._losing = {host.name for host in losing if host.busy and host.lost}
+        return [host for host in losing if host.lost and not host.busy and host.lease is not None]
+
     def leaving(self) -> list[Lease]:
         """Return the tasks of hosts that are being left which no fetcher has begun with."""
         return [
@@ -334,6 +509,7 @@ class Frontier:
             # Who visits a host looks for its tasks among all others.
             if (host.leaving or host.lease is None or not host.look)
             and not host.busy
+            and not (host.lost and host.lease is not None)
             and not self._held.of_host(host.name)
             # A task whose lease is lost is not held, and may be asked for all the same.
             and not self.lanes[host.name].active

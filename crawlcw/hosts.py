@@ -26,8 +26,10 @@ CONNECTION_FAILURES = frozenset(
 HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
 _JITTER = 0.1
-#: Of an origin that never answered: waiting changes neither its name nor its certificate.
-_FEW_FAILURES: Mapping[Reason, int] = {Reason.DNS_NXDOMAIN: 2, Reason.TLS: 2}
+#: A name that never had an address, or a port that never answered beside one that
+#: does: another attempt tells a passing mistake, and waiting for longer tells no more.
+_FEW_FAILURES = 2
+_CLOSED_PORT = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 #: A name that was there is not gone because a resolver says so for some minutes.
 _LONGEST_DNS_OUTAGE = timedelta(hours=1)
 #: After so many failures in a row a page is asked that was answered well before.
@@ -269,7 +271,7 @@ def host_failed(
         failing_since=origin.failing_since or now,
         resolved=origin.resolved or reason not in _DNS_FAILURES,
     )
-    if _is_lost(host, origin, reason, now=now, policy=policy):
+    if _is_lost(host, origin, reason, alone=alone, now=now, policy=policy):
         lost = reason if reason is Reason.DNS_NXDOMAIN else Reason.HOST_UNREACHABLE
         origin = replace(origin, given_up=origin.given_up or lost)
     host = _with_origin(host, scheme, origin)
@@ -285,16 +287,20 @@ def host_failed(
 
 
 def _is_lost(
-    host: Host, origin: Origin, reason: Reason, *, now: datetime, policy: HostPolicy
+    host: Host, origin: Origin, reason: Reason, *, alone: bool, now: datetime, policy: HostPolicy
 ) -> bool:
-    """Return whether an origin that has just failed again is to be given up."""
+    """Return whether an origin that has just failed again is to be given up.
+
+    *alone* says that the host's other origin answers.
+    """
     # Names are the host's, whichever of its origins was asked.
     if reason in _DNS_FAILURES and any(each.resolved for each in host.origins.values()):
         since = origin.failing_since or now
         return origin.failures >= policy.max_failures and now - since >= _LONGEST_DNS_OUTAGE
     most = policy.max_failures
-    if origin.good_at is None:
-        most = min(most, _FEW_FAILURES.get(reason, most))
+    closed = reason is Reason.DNS_NXDOMAIN or (alone and reason in _CLOSED_PORT)
+    if closed and origin.good_at is None:
+        most = min(most, _FEW_FAILURES)
     return origin.failures >= most
 
 

@@ -12,6 +12,17 @@ one clock that runs forward.
 from collections import OrderedDict
 from collections.abc import Callable
 
+from crawlcw.errors import Reason
+from crawlcw.hosts import CONNECTION_FAILURES
+
+#: What becomes of requests where the network goes away, before they were sent or after.
+_SUSPICIOUS = CONNECTION_FAILURES | {
+    Reason.TIMEOUT_READ,
+    Reason.TIMEOUT_TOTAL,
+    Reason.DISCONNECTED,
+    Reason.PAYLOAD_TRUNCATED,
+}
+
 #: Seconds without any answer in which a request that was under way may have failed for it.
 _SILENCE = 2.0
 #: So many other hosts must have answered before, to be asked in doubt.
@@ -51,7 +62,7 @@ class Network:
         return 0.0 if self._doubted_since is None else now - self._doubted_since
 
     def answered(self, host: str, *, now: float, witness: str | None = None) -> None:
-        """Note that *host* answered, whatever it said; *witness* is a page of it to ask in doubt."""
+        """Note that *host* answered, whatever it said; *witness* is a page to ask in doubt."""
         self._answered_at = now
         self._doubted_since = None
         if witness is not None:
@@ -64,12 +75,14 @@ class Network:
         while len(self._witnesses) > _WITNESSES:
             self._witnesses.popitem(last=False)
 
-    def failed(self, host: str, *, sent: float, now: float) -> bool:
+    def failed(self, host: str, reason: Reason, *, sent: float, now: float) -> bool:
         """Note that a request to *host* failed; return whether that is *not* to count.
 
         It counts where any host answered while it was under way, and in a crawl
         where nobody else ever did: there is nobody to ask.
         """
+        if reason not in _SUSPICIOUS:
+            return False
         if self.in_doubt:
             return True
         if now < self._vouched_until:

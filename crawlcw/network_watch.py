@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import anyio
 
@@ -11,6 +11,7 @@ from crawlcw.durations import spoken
 from crawlcw.errors import FetchError
 from crawlcw.network import LONGEST_OUTAGE, Network
 from crawlcw.probes import Probes
+from crawlcw.standstill import Rests
 
 logger = logging.getLogger(__name__)
 
@@ -22,16 +23,19 @@ _LONGEST_PAUSE = 8.0
 class NetworkWatch:
     """Finds out whether the network is away, and waits until it is back."""
 
-    def __init__(self, probes: Probes, *, on_change: Callable[[], None]) -> None:
-        """*on_change* is called when a doubt has ended."""
+    def __init__(self, probes: Probes, rests: Rests, *, ledger_now: Callable[[], datetime]) -> None:
+        """*rests* is told since when the network has been away."""
         self.network = Network(on_doubt=self._wake)
         self._probes = probes
-        self._on_change = on_change
+        self._rests = rests
+        self._ledger_now = ledger_now
+        self._on_change: Callable[[], None] = lambda: None
         self._doubted = anyio.Event()
         self._settled = anyio.Event()
 
-    async def run(self) -> None:
-        """Ask whenever there is doubt, until cancelled."""
+    async def run(self, on_change: Callable[[], None]) -> None:
+        """Ask whenever there is doubt, until cancelled; call *on_change* when one has ended."""
+        self._on_change = on_change
         while True:
             await self._doubted.wait()
             self._doubted = anyio.Event()
@@ -43,6 +47,7 @@ class NetworkWatch:
                     break
                 if not away and self.network.in_doubt:
                     away = True
+                    self._rests.network_away_since = self._ledger_now()
                     logger.warning(
                         "no host answers any more, those that did before neither: the network "
                         "seems to be away; nothing counts as failed until one answers",
@@ -80,6 +85,7 @@ class NetworkWatch:
         self._doubted.set()
 
     def _settle(self) -> None:
+        self._rests.network_away_since = None
         self._settled.set()
         self._settled = anyio.Event()
         self._on_change()

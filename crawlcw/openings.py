@@ -1,12 +1,14 @@
 """Opening hosts: no page is asked for before the host's robots.txt is known.
 
 What the ledger has of it is taken over; else the host's owner asks for it, once
-a day for all processes.
+a day for all processes. A host that failed again and again is asked first for a
+page that it answered well before: whether it does so now tells a host that is
+away from pages that are refused for good.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import anyio
@@ -15,8 +17,11 @@ import anyio.abc
 from crawlcw.errors import FetchError, Reason
 from crawlcw.frontier import Frontier, HeldHost
 from crawlcw.hosts import RobotsRecord
+from crawlcw.network_watch import NetworkWatch
 from crawlcw.printable import printable
+from crawlcw.probes import Probes
 from crawlcw.robots import VALID, Robots, Rules, origin_of
+from crawlcw.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +36,8 @@ class Openings:
         self,
         frontier: Frontier,
         robots: Robots,
+        probes: Probes,
+        watch: NetworkWatch,
         *,
         at_once: int,
         ledger_now: Callable[[], datetime],
@@ -42,6 +49,8 @@ class Openings:
         """
         self._frontier = frontier
         self._robots = robots
+        self._probes = probes
+        self._watch = watch
         self._room = anyio.Semaphore(at_once)
         self._ledger_now = ledger_now
         self._on_change = on_change
@@ -62,6 +71,10 @@ class Openings:
         Where it is not, it will be looked at again when it is.
         """
         rules = self.known(host.state.robots, url)
+        if (witness := self._frontier.doubted(host)) is not None:
+            host.busy = host.look = True
+            background.start_soon(self._open, host, witness, self._prove)
+            return False
         if rules is not None:
             self._frontier.open(
                 host.name,
@@ -72,27 +85,55 @@ class Openings:
             )
             return True
         host.busy = host.look = True
-        background.start_soon(self._open, host, url)
+        background.start_soon(self._open, host, url, self._ask)
         return False
 
-    async def _open(self, host: HeldHost, url: str) -> None:
+    async def _open(
+        self, host: HeldHost, url: str, ask: Callable[[str, str], Awaitable[None]]
+    ) -> None:
         try:
             rest = self._frontier.lanes[host.name].next_start - time.monotonic()
             await anyio.sleep(max(0.0, rest))
+            # Hundreds of hosts that are opened on a network that is away would
+            # each be counted as failing.
+            await self._watch.settled()
             async with self._room:
                 if self._frontier.may_ask(host.name, now=time.monotonic()):
-                    await self._ask(host.name, url)
+                    await ask(host.name, url)
         finally:
             host.busy = False
         self._on_change()
 
+    async def _prove(self, name: str, url: str) -> None:
+        """Ask for a page that was answered well before; the host is opened after that."""
+        sent, began = self._ledger_now(), time.monotonic()
+        try:
+            response = await self._probes.ask(url)
+        except FetchError as error:
+            if error.status is not None:
+                self._watch.answered(name)
+            self._host_failed(name, url, error, sent=sent, began=began)
+            return
+        finally:
+            self._frontier.sent(name, at=began)
+        self._watch.answered(name)
+        self._frontier.answered(
+            name,
+            latency=response.elapsed.total_seconds(),
+            page=False,
+            scheme=scheme_of(url),
+            sent=sent,
+            now=time.monotonic(),
+        )
+
     async def _ask(self, name: str, url: str) -> None:
-        sent = self._ledger_now()
+        sent, began = self._ledger_now(), time.monotonic()
         try:
             rules = await self._robots.rules(url)
         except FetchError as error:
-            self._failed(name, error, sent=sent)
+            self._failed(name, url, error, sent=sent, began=began)
             return
+        self._watch.answered(name)
         record = RobotsRecord(
             origin=origin_of(url),
             body=rules.body,
@@ -103,21 +144,33 @@ class Openings:
             name, crawl_delay=rules.crawl_delay, robots=record, asked=True, now=time.monotonic()
         )
 
-    def _failed(self, name: str, error: FetchError, *, sent: datetime) -> None:
+    def _failed(
+        self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
+    ) -> None:
         now = time.monotonic()
         if error.reason is not Reason.ROBOTS_UNAVAILABLE:
             # The pages are refused for the same reason, each as its own outcome.
             self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
             return
         logger.info(
-            "robots.txt of %s is not to be had: %s",
+            "robots.txt of %s could not be fetched: %s",
             printable(name),
             printable(error),
             extra={"event": "host_failed", "host": name, "reason": str(error.reason)},
         )
+        self._host_failed(name, url, error, sent=sent, began=began)
+
+    def _host_failed(
+        self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
+    ) -> None:
+        now = time.monotonic()
+        reason = error.underlying
+        if self._watch.network.failed(name, reason, sent=began, now=now):
+            return
         self._frontier.host_failed(
             name,
-            error.underlying,
+            reason,
+            scheme=scheme_of(url),
             sent=sent,
             status=error.status,
             retry_after=error.retry_after,

@@ -7,6 +7,7 @@ ask its host has ended has no turn any more.
 """
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -88,6 +89,14 @@ class Lanes:
     def empty(self) -> list[Lease]:
         """Return all waiting leases, and forget them."""
         return [lease for lane in self._lanes.values() for lease in self._emptied(lane)]
+
+    def withdraw(self, host: str, unwanted: Callable[[Lease], bool]) -> list[Lease]:
+        """Return those of the leases that wait for *host* which are *unwanted*, and forget them."""
+        lane = self._lanes[host]
+        withdrawn = [entry[2] for entry in lane.waiting if unwanted(entry[2])]
+        if withdrawn:
+            self._keep(lane, lambda lease: not unwanted(lease))
+        return withdrawn
 
     def open(self, host: str, *, now: float) -> None:
         """Let a host be served."""
@@ -201,10 +210,13 @@ class Lanes:
     def drop(self, task_ids: set[bytes]) -> None:
         """Forget waiting leases whose tasks are among *task_ids*."""
         for lane in self._lanes.values():
-            kept = [entry for entry in lane.waiting if entry[2].task.id not in task_ids]
-            heapq.heapify(kept)
-            lane.waiting = kept
-            self._count(lane)
+            self._keep(lane, lambda lease: lease.task.id not in task_ids)
+
+    def _keep(self, lane: Lane, wanted: Callable[[Lease], bool]) -> None:
+        kept = [entry for entry in lane.waiting if wanted(entry[2])]
+        heapq.heapify(kept)
+        lane.waiting = kept
+        self._count(lane)
 
     def _emptied(self, lane: Lane) -> list[Lease]:
         waiting, lane.waiting = lane.waiting, []

@@ -16,7 +16,9 @@ from crawlcw.settings import Settings
 class Probes:
     """Requests whose answers nobody parses."""
 
-    def __init__(self, downloader: Downloader, settings: Settings, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, downloader: Downloader, settings: Settings, *, now: Callable[[], datetime]
+    ) -> None:
         """*now* is the time of day, for a Retry-After that is a date."""
         self._downloader = downloader
         self._timeout = settings.timeout.total_seconds()

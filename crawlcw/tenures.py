@@ -216,17 +216,47 @@ class Tenures:
             self._stats.hosts_given_up[host.name] = str(reason)
             self._stats.given_up += ignored
         if ignored:
-            logger.warning(
-                "gave up host %s (%s): %d waiting tasks are ignored",
-                printable(host.name),
-                reason,
-                ignored,
-                extra={"event": "host_given_up", "host": host.name, "reason": str(reason)},
-            )
+            self._log_given_up(host.name, reason, ignored)
         # Where its lease has run out meanwhile, it is parted with like any that is lost.
         host.busy = False
         await self._patience.insist(partial(self._release, self._parted([host])))
         self._on_change()
+
+    def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
+        """Begin to ignore what waits for origins that nobody will ask any more."""
+        for host in self._frontier.losing():
+            schemes, host.lost = host.lost, set()
+            # It is neither fed nor released before that is done.
+            host.busy = True
+            background.start_soon(self._give_up_origins, host, schemes)
+
+    async def _give_up_origins(self, host: HeldHost, schemes: Iterable[str]) -> None:
+        try:
+            for scheme in schemes:
+                await self._give_up_origin(host, scheme)
+        finally:
+            host.busy = False
+        host.look = True
+        self._on_change()
+
+    async def _give_up_origin(self, host: HeldHost, scheme: str) -> None:
+        reason = host.state.origin(scheme).given_up
+        if reason is None:
+            return  # it has answered meanwhile
+        ignored = await self._patience.insist(
+            lambda: self._ledger.give_up_host(host.name, reason=reason, scheme=scheme)
+        )
+        if ignored:
+            self._log_given_up(f"{scheme}://{host.name}", reason, ignored)
+
+    def _log_given_up(self, what: str, reason: Reason, ignored: int) -> None:
+        logger.warning(
+            "gave up host %s (%s): %d waiting tasks are ignored",
+            printable(what),
+            reason,
+            ignored,
+            extra={"event": "host_given_up", "host": what, "reason": str(reason)},
+        )
 
     async def make_way(self) -> None:
         """Leave hosts whose slice is over, where other hosts wait and there is no room for them."""

@@ -106,6 +106,11 @@ def name_of(host: str) -> str:
     return host.rpartition(":")[0] if host[-1:].isdigit() and ":" in host else host
 
 
+def scheme_of(url: str) -> str:
+    """Return the scheme of a URL that was located."""
+    return url.partition(":")[0]
+
+
 def in_scope(host: str, allowed: Container[str]) -> bool:
     """Say whether *host* is one of *allowed* or below one of them; `*` allows every host.
 

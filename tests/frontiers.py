@@ -7,10 +7,12 @@ from itertools import count
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.frontier import Frontier, HeldHost
+from crawlcw.frontier import Fault, Frontier, HeldHost
 from crawlcw.hosts import Host, HostLease, HostPolicy, RobotsRecord
 from crawlcw.leases import HeldLeases
 from crawlcw.limits import HostLimit
+from crawlcw.network import Network
+from crawlcw.standstill import Rests
 from crawlcw.task import Lease
 from tests.ledgers import START, make_task
 
@@ -46,6 +48,7 @@ class Process:
         self.held = HeldLeases()
         self.full: set[str] = set()
         self.failures: Counter[str] = Counter()
+        self.given_up: dict[str, str] = {}
         self._offset = elapsed - booted
         limit = HostLimit(concurrency=concurrency, delay=delay)
         self.frontier = Frontier(
@@ -58,6 +61,9 @@ class Process:
             unlimited=set(unlimited),
             full=self.full,
             failures=self.failures,
+            given_up=self.given_up,
+            network=Network(),
+            rests=Rests(),
             ledger_now=self.ledger_now,
         )
         self.frontier.seeded = True
@@ -134,10 +140,16 @@ class Process:
         *,
         sent: datetime | None = None,
         retry_after: float | None = None,
-    ) -> None:
+        scheme: str = "http",
+    ) -> Fault:
         """A request of this moment, unless it was *sent* earlier, shows that a host has failed."""
-        self.frontier.host_failed(
-            name, reason, sent=sent or self.ledger_now(), retry_after=retry_after, now=self.now
+        return self.frontier.host_failed(
+            name,
+            reason,
+            scheme=scheme,
+            sent=sent or self.ledger_now(),
+            retry_after=retry_after,
+            now=self.now,
         )
 
     def lose(self, name: str = HOST) -> None:

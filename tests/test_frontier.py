@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host, RobotsRecord
+from crawlcw.frontier import NOBODYS
+from crawlcw.hosts import Host, Origin, RobotsRecord
 from tests.frontiers import HOST, USABLE, Process, lease_of
 from tests.ledgers import START
 
@@ -473,23 +474,23 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
         assert not host.leaving
     process.now += 100
 
-    process.failed(retry_after=0.1)
+    fault = process.failed(retry_after=0.1)
 
-    assert host.state.given_up is Reason.HOST_UNREACHABLE
-    assert host.leaving
-    assert host.unsaved
+    assert host.state.origin("http").given_up is Reason.HOST_UNREACHABLE
+    assert process.given_up == {f"http://{HOST}": "host-unreachable"}
+    assert process.frontier.losing() == [host]
+    assert (host.leaving, host.unsaved, fault) == (False, True, NOBODYS)
 
 
 def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
     process = Process()
-    host = process.serve(failures=4)
+    host = process.serve(origins={"http": Origin(failures=4)})
     process.failed()
 
     process.answered()
 
-    assert (host.state.given_up, host.state.failures) == (None, 0)
-    assert host.leaving, "it rests all the same"
-    assert process.part().ready_at == process.at(160)
+    assert (host.state.origin("http").given_up, host.state.failures) == (None, 0)
+    assert process.given_up == {}
 
 
 def test_a_host_that_was_parted_with_is_told_nothing():
@@ -738,16 +739,18 @@ def test_a_host_that_may_have_more_is_ready_when_it_may_be_asked(
     assert left.ready_at == process.at(rest)
 
 
-def test_a_host_that_is_given_up_is_not_ready_and_has_no_rest():
+def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored():
     process = Process()
-    host = process.serve(failures=4)
+    host = process.serve(origins={"http": Origin(failures=4)})
+    host.look = False
     process.failed()
-    host.crowded = True
 
-    left = process.part()
+    assert process.idle() == []
+    assert process.frontier.losing() == [host]
 
-    assert left.given_up is Reason.HOST_UNREACHABLE
-    assert (left.not_before, left.ready_at) == (None, None)
+    host.lost.clear()
+
+    assert process.idle() == [HOST]
 
 
 def test_what_waits_for_a_host_that_was_parted_with_is_out_of_its_lane():

@@ -14,12 +14,14 @@ from crawlcw.hosts import (
     LONGEST_DELAY,
     Host,
     HostPolicy,
+    Origin,
+    doubted,
     host_failed,
+    is_the_pages_own,
     page_failed,
     slowed,
     succeeded,
 )
-from crawlcw.retry import LONGEST_RETRY_AFTER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = HostPolicy()
@@ -28,6 +30,10 @@ HOST = Host(name="example.com")
 
 def failed(host: Host, reason: Reason = Reason.CONNECT, **given) -> Host:
     return host_failed(host, reason, **{"now": NOW, "policy": POLICY, "chance": 0.0} | given)
+
+
+def lost(host: Host, scheme: str = "http") -> Reason | None:
+    return host.origin(scheme).given_up
 
 
 def rest(host: Host) -> float:
@@ -90,7 +96,7 @@ def test_requests_that_were_under_way_together_are_one_failure():
         later = NOW + timedelta(seconds=n / 10)
         host = failed(host, sent=NOW - timedelta(seconds=n / 10), now=later)
 
-    assert (host.failures, host.failed, host.given_up) == (1, 8, None)
+    assert (host.failures, host.failed, lost(host)) == (1, 8, None)
     assert host.not_before == first.not_before
     assert failed(host, sent=NOW + timedelta(seconds=11)).failures == 2
 
@@ -126,28 +132,27 @@ def test_a_host_is_given_up_after_five_failures_in_a_row():
     host = HOST
     for expected in [None, None, None, None, Reason.HOST_UNREACHABLE]:
         host = failed(host)
-        assert host.given_up is expected
-    assert (host.failures, host.failed) == (5, 5)
+        assert lost(host) is expected
+    assert (host.failures, host.failed, host.given_up) == (5, 5, None)
 
 
 def test_a_name_that_does_not_exist_is_given_up_after_two():
     once = failed(HOST, Reason.DNS_NXDOMAIN)
     twice = failed(once, Reason.DNS_NXDOMAIN)
 
-    assert (once.given_up, twice.given_up) == (None, Reason.DNS_NXDOMAIN)
+    assert (lost(once), lost(twice)) == (None, Reason.DNS_NXDOMAIN)
 
 
-def test_a_given_up_host_that_fails_again_is_given_up_again():
-    host = replace(HOST, failures=5, given_up=Reason.HOST_UNREACHABLE)
+def test_an_origin_that_was_given_up_and_fails_again_stays_so():
+    origin = Origin(failures=2, given_up=Reason.DNS_NXDOMAIN)
 
-    assert failed(host).given_up is Reason.HOST_UNREACHABLE
+    assert lost(failed(replace(HOST, origins={"http": origin}))) is Reason.DNS_NXDOMAIN
 
 
-@pytest.mark.parametrize("given_up", [Reason.HOST_FULL, Reason.DNS_NXDOMAIN])
-def test_one_more_failure_is_no_reason_to_begin_again(given_up: Reason):
-    host = replace(HOST, failures=2, given_up=given_up)
+def test_one_more_failure_is_no_reason_to_ask_a_full_host_again():
+    host = replace(HOST, failures=2, given_up=Reason.HOST_FULL)
 
-    assert failed(host, Reason.CONNECT).given_up is given_up
+    assert failed(host, Reason.CONNECT).given_up is Reason.HOST_FULL
 
 
 @pytest.mark.parametrize("page", [True, False])
@@ -165,6 +170,95 @@ def test_an_answer_counts_as_a_page_where_it_is_one():
 
     assert succeeded(host, latency=0.1, policy=POLICY).finished == 8
     assert succeeded(host, latency=0.1, policy=POLICY, page=False).finished == 7
+
+
+# --- origins
+
+
+def test_a_closed_port_beside_one_that_answers_is_given_up_alone_and_lets_the_host_go_on():
+    host = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
+
+    once = failed(host, Reason.TLS, scheme="https")
+    twice = failed(once, Reason.TLS, scheme="https")
+
+    assert once.not_before is None
+    assert once.origin("https").not_before == NOW + timedelta(seconds=10)
+    assert (lost(once, "https"), lost(twice, "https")) == (None, Reason.HOST_UNREACHABLE)
+    assert (lost(twice), twice.failures, twice.given_up) == (None, 0, None)
+    assert twice.lost_origins == {"https://example.com": Reason.HOST_UNREACHABLE}
+
+
+def test_where_the_other_origin_has_not_answered_the_whole_host_rests():
+    host = failed(HOST, Reason.TLS, scheme="https")
+
+    assert rest(host) == 10
+    assert host.origin("https").not_before is None
+
+
+def test_a_success_of_one_origin_says_nothing_of_the_other():
+    host = HOST
+    for _ in range(4):
+        host = failed(host, scheme="https")
+    host = succeeded(host, latency=0.1, policy=POLICY, sent=NOW)
+
+    host = failed(host, scheme="https")
+
+    assert lost(host, "https") is Reason.HOST_UNREACHABLE
+    assert lost(host) is None
+
+
+@pytest.mark.parametrize("reason", [Reason.DNS_NXDOMAIN, Reason.DNS_TEMPORARY])
+def test_a_name_that_was_there_needs_an_hour_without_an_address(reason: Reason):
+    host = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
+    for minute in range(60):
+        host = failed(host, reason, now=NOW + timedelta(minutes=minute))
+    at_last = failed(host, reason, now=NOW + timedelta(minutes=60))
+
+    assert lost(host) is None
+    assert lost(at_last) is not None
+
+
+def test_a_name_that_led_to_a_closed_port_was_there():
+    host = failed(failed(HOST, Reason.CONNECT), Reason.DNS_NXDOMAIN)
+
+    assert lost(failed(host, Reason.DNS_NXDOMAIN)) is None
+
+
+@pytest.mark.parametrize(
+    ("throttled", "good", "own"),
+    [
+        (None, None, False),
+        (None, 5, False),
+        (3, None, False),
+        (3, 3, False),
+        (3, 2, False),
+        (3, 4, True),
+    ],
+)
+def test_a_page_is_to_blame_where_another_was_asked_for_later_and_answered(
+    throttled: int | None, good: int | None, own: bool
+):
+    host = HOST
+    if good is not None:
+        host = succeeded(host, latency=0.1, policy=POLICY, sent=NOW + timedelta(seconds=good))
+    last = None if throttled is None else NOW + timedelta(seconds=throttled)
+
+    assert is_the_pages_own(host, scheme="http", throttled=last) is own
+
+
+def test_from_the_second_failure_on_a_page_is_asked_that_was_answered_before():
+    good = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW, witness="http://example.com/good")
+    once = failed(good, Reason.HTTP_STATUS, status=429)
+    twice = failed(once, Reason.HTTP_STATUS, status=429)
+
+    assert [doubted(host, now=NOW) for host in (good, once, twice)] == [
+        None,
+        None,
+        "http://example.com/good",
+    ]
+    assert doubted(failed(failed(HOST)), now=NOW) is None
+    again = succeeded(twice, latency=0.1, policy=POLICY, page=False, sent=NOW)
+    assert doubted(again, now=NOW) is None
 
 
 # --- delays
@@ -305,7 +399,7 @@ def crawled(server: Server, *, requests: int) -> Iterator[tuple[float, bool]]:
             sent=NOW + timedelta(seconds=start),
             now=NOW + timedelta(seconds=answered),
         )
-        assert host.given_up is None
+        assert lost(host) is None
         start = max(answered + host.delay, rest(host))
 
 
@@ -355,8 +449,12 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
             host = failed(host, what, now=now, retry_after=value, chance=chance, sent=now)
             assert host.failures == before.failures + 1
             assert host.not_before is not None
-            assert now <= host.not_before <= now + LONGEST_RETRY_AFTER * 1.1
+            assert now <= host.not_before <= now + POLICY.backoff_max
         assert host.delay == 0 or 0.5 / 8 <= host.delay <= LONGEST_DELAY
-        assert (host.given_up is not None) >= (host.failures >= POLICY.max_failures)
+        assert (lost(host) is not None) >= (
+            host.origin("http").failures >= POLICY.max_failures
+            and what is not Reason.DNS_NXDOMAIN
+            and what is not Reason.DNS_TEMPORARY
+        )
         counted = 0 if what == "no-page" else 1
         assert host.finished + host.failed == before.finished + before.failed + counted

@@ -159,7 +159,8 @@ class Statements:
         # A rest without a failure is the gap after the last request, and is kept.
         self.wake_all_hosts = (
             f"UPDATE {hosts} SET ready_at = :now, page_failures = 0, given_up = NULL, "
-            "origins = NULL, not_before = CASE WHEN failures > 0 THEN NULL ELSE not_before END, failures = 0 "
+            "origins = NULL, failures = 0, "
+            "not_before = CASE WHEN failures > 0 THEN NULL ELSE not_before END "
             "WHERE owner IS NULL"
         )
         self.hosts = f"SELECT * FROM {hosts} WHERE id > ? ORDER BY id"
