@@ -304,6 +304,8 @@ class Coordinator:
         await self._give_back_tasks()
         await self.tenures.save()
         self.tenures.give_up_origins(background)
+        for host in self._frontier.unproven():
+            self._openings.prove(host, background)
         await self.tenures.give_back(background)
         if await self.tenures.lease(hungry=self._has_idle_fetchers()):
             self._idle = _SHORTEST_IDLE

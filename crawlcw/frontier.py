@@ -132,9 +132,10 @@ class Frontier:
         self._given_up = given_up
         self._network = network
         #: When pages were throttled last, by the ledger's time, the last ones.
-        self._throttled: OrderedDict[bytes, datetime] = OrderedDict()
+        self._throttled: OrderedDict[bytes, tuple[str, datetime]] = OrderedDict()
         self._put_off: list[Lease] = []
         self._losing: set[str] = set()
+        self._unproven: set[str] = set()
         self._ledger_now = ledger_now
         self._hosts: dict[str, HeldHost] = {}
         #: Hosts that are shared and failed us: until when we leave them alone.
@@ -302,6 +303,10 @@ class Frontier:
             # What else is learned goes back with the host; this ends a row of failures.
             host.unsaved = True
             self._given_up.pop(f"{scheme}://{name}", None)
+            if name in self._unproven and self.doubted(host) is None:
+                self._unproven.discard(name)
+                if not host.leaving:
+                    self.lanes.open(name, now=now)
         # Before that nobody knows which hosts are the crawl's own.
         if self.seeded and self._is_full(host.state):
             self._full.add(name)
@@ -332,13 +337,17 @@ class Frontier:
         """
         host = self._hosts.get(task.host)
         scheme = urls.scheme_of(task.url)
-        last = self._throttled.pop(task.id, None)
-        self._throttled[task.id] = self._ledger_now()
-        while len(self._throttled) > _THROTTLED:
-            self._throttled.popitem(last=False)
-        if host is not None and hosts.is_the_pages_own(host.state, scheme=scheme, throttled=last):
+        _, last = self._throttled.pop(task.id, (None, None))
+        own = host is not None and hosts.is_the_pages_own(host.state, scheme=scheme, throttled=last)
+        if host is not None and last is not None and own:
             host.answered += 1
+            if self._others_throttled(host, since=last):
+                # A limit that is often reached has pages come to it twice.
+                host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
+                self._pace(host, now)
+            self._note_throttled(task)
             return OWN
+        self._note_throttled(task)
         return self.host_failed(
             task.host,
             Reason.HTTP_STATUS,
@@ -348,6 +357,20 @@ class Frontier:
             retry_after=retry_after,
             now=now,
         )
+
+    def _note_throttled(self, task: Task) -> None:
+        self._throttled[task.id] = (task.host, self._ledger_now())
+        while len(self._throttled) > _THROTTLED:
+            self._throttled.popitem(last=False)
+
+    def _others_throttled(self, host: HeldHost, *, since: datetime) -> bool:
+        """Return whether another page of a host was throttled after a time."""
+        for name, moment in reversed(self._throttled.values()):
+            if moment <= since:
+                return False
+            if name == host.name:
+                return True
+        return False
 
     def host_failed(
         self,
@@ -400,10 +423,9 @@ class Frontier:
             self._avoided[name] = now + rest
         if host.lease is None or host.state.given_up is not None or rest > AHEAD:
             self.leave(host)
-        elif self.doubted(host) is not None:
+        elif host.opened and self.doubted(host) is not None:
             # What is asked first after the rest is to tell whose fault it is.
-            host.opened = False
-            host.look = True
+            self._unproven.add(name)
             self.lanes.close(name)
         return Fault(due=self._behind(host, until))
 
@@ -486,6 +508,12 @@ class Frontier:
             self.leave(host)
             self.lanes.extend(name, deadline=float("-inf"), now=now)
 
+    def unproven(self) -> list[HeldHost]:
+        """Return the hosts that are served again only when a page of theirs has been asked."""
+        found = [self._hosts[name] for name in self._unproven if name in self._hosts]
+        self._unproven = {host.name for host in found if host.lease is not None}
+        return [host for host in found if not (host.busy or host.leaving or host.lease is None)]
+
     def losing(self) -> list[HeldHost]:
         """Return the hosts of which waiting tasks are to be ignored, and nobody does so yet."""
         losing = [self._hosts[name] for name in self._losing if name in self._hosts]
@@ -520,6 +548,7 @@ class Frontier:
         rest = self.lanes[host.name].next_start - now
         self.lanes.end(host.name)
         del self._hosts[host.name]
+        self._unproven.discard(host.name)
         moment = self._ledger_now()
         given_up = host.state.given_up is not None
         not_before = moment + timedelta(seconds=rest) if rest > 0 and not given_up else None

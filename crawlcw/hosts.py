@@ -193,6 +193,11 @@ def page_failed(host: Host, *, policy: HostPolicy) -> Host:
     host = replace(host, page_failures=failures, failed=host.failed + 1)
     if failures % _PAGE_FAILURES:
         return host
+    return slowed_by_pages(host, policy=policy)
+
+
+def slowed_by_pages(host: Host, *, policy: HostPolicy) -> Host:
+    """Return *host* after its pages made it likely, and not certain, that it is asked too much."""
     return slowed(host, policy=policy, longest=_LONGEST_FOR_PAGES)
 
 

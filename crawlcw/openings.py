@@ -71,9 +71,7 @@ class Openings:
         Where it is not, it will be looked at again when it is.
         """
         rules = self.known(host.state.robots, url)
-        if (witness := self._frontier.doubted(host)) is not None:
-            host.busy = host.look = True
-            background.start_soon(self._open, host, witness, self._prove)
+        if self.prove(host, background):
             return False
         if rules is not None:
             self._frontier.open(
@@ -87,6 +85,15 @@ class Openings:
         host.busy = host.look = True
         background.start_soon(self._open, host, url, self._ask)
         return False
+
+    def prove(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
+        """Ask a host that is in doubt for a page it answered before; return whether it is."""
+        witness = self._frontier.doubted(host)
+        if witness is None:
+            return False
+        host.busy = host.look = True
+        background.start_soon(self._open, host, witness, self._prove)
+        return True
 
     async def _open(
         self, host: HeldHost, url: str, ask: Callable[[str, str], Awaitable[None]]

@@ -25,10 +25,10 @@ class GivingUpLedger(SqliteLedger):
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-    async def give_up_host(self, host: str, *, reason: Reason) -> int:
+    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
         self.begun.set()
         await self.go.wait()
-        return await super().give_up_host(host, reason=reason)
+        return await super().give_up_host(host, reason=reason, scheme=scheme)
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: G
         process.failed()
 
     async with anyio.create_task_group() as background:
-        await tenures.give_back(background)
+        tenures.give_up_origins(background)
         await ledger.begun.wait()
         process.lose()
         ledger.go.set()
-    assert process.frontier[HOST].state.given_up is Reason.HOST_UNREACHABLE
+    assert process.frontier[HOST].state.origin("http").given_up is Reason.HOST_UNREACHABLE
     async with anyio.create_task_group() as background:
         await tenures.give_back(background)
 

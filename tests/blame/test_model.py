@@ -1,0 +1,153 @@
+"""Whole crawls of webs in which everything goes wrong, in virtual time.
+
+The crawl is the real one, on the real SQLite ledger; time and the web are not.
+Whatever the seed: every good page is finished, every bad one ends for its own
+reason after its own attempts, nothing is given up that was not dead, and the
+crawl ends. Each protection that is taken out turns this red.
+"""
+
+import random
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Reason, Request, Response, Settings, Spider
+from crawlcw.crawl import Crawl
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.stats import Report
+from crawlcw.task import Record, Status
+from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
+from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
+
+#: A run of CI; `--soak` takes thousands.
+SEEDS = range(150)
+SOAK_SEEDS = range(150, 4000)
+#: Many pages that each ask three times for the longest rest, and an outage.
+LONGEST = timedelta(hours=2)
+
+
+class Everything(Spider):
+    name = "everything"
+    allowed_hosts = ("*",)
+
+    def __init__(self, urls: dict[str, int]) -> None:
+        self.urls = urls
+
+    async def start(self) -> AsyncIterator[Request]:
+        for url, priority in self.urls.items():
+            yield Request(url, priority=priority)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        if response.url.endswith(Kind.RAISING):
+            raise ValueError("a bug")
+        yield {"url": response.url}
+
+
+@dataclass(frozen=True)
+class Ended:
+    report: Report
+    given_up: dict[str, str]
+    records: dict[str, Record]
+    items: list[str]
+    asked: dict[str, int]
+
+
+async def crawl(world: World, clock: VirtualClock, path: Path) -> Ended:
+    ledger = await SqliteLedger.open(path, "everything", clock=clock.ledger_now)
+    web = Web(world, clock)
+    spider = Everything({page.url: page.priority for _, page in world.pages})
+    settings = Settings(
+        concurrency=world.concurrency,
+        per_host_concurrency=world.per_host,
+        obey_robots=world.obey_robots,
+        cookies=world.cookies,
+        backoff_base="1s",
+        host_backoff_base="2s",
+        host_backoff_max="1m",
+        lease="10m",
+    )
+    try:
+        running = Crawl(spider, ledger, web, settings)
+        report = await running.run()
+        records = {}
+        for _, page in world.pages:
+            record = await ledger.get(Request(page.url).identity()[1])
+            assert record is not None
+            records[page.url] = record
+        return Ended(
+            report=report,
+            given_up=dict(running.stats.hosts_given_up),
+            records=records,
+            items=[row.item["url"] async for row in ledger.items()],
+            asked=web.asked,
+        )
+    finally:
+        await ledger.close()
+
+
+def complaint(world: World, ended: Ended) -> Iterator[str]:
+    """Yield what did not end as it should have."""
+    for origin in ended.given_up:
+        scheme, _, name = origin.partition("://")
+        health = world.sites[name].health.get(scheme, Health.REFUSED)
+        if health not in DEAD and health is not Health.STOPS:
+            yield f"{origin} was given up, and is {health}"
+    for site, page in world.pages:
+        task = ended.records[page.url].task
+        got = f"{page.url} is {task.status.name}, {task.reason}, {task.retry} attempts"
+        if not _as_expected(world, site, page, ended.records[page.url]):
+            yield got
+        if task.status is Status.FINISHED and task.lock:
+            yield f"{got}, and still held"
+    if len(set(ended.items)) != len(ended.items):
+        yield "an item was recorded twice"
+
+
+def _as_expected(world: World, site: Site, page: Page, record: Record) -> bool:
+    task = record.task
+    health = site.health[page.url.partition(":")[0]]
+    lost = task.status is Status.IGNORED and task.retry == 0
+    if health is Health.NAMELESS:
+        return lost and task.reason is Reason.DNS_NXDOMAIN
+    if health in DEAD:
+        return lost and task.reason is Reason.HOST_UNREACHABLE
+    if health is Health.STOPS and lost and task.reason is Reason.HOST_UNREACHABLE:
+        return True
+    if page.kind in (Kind.TO_DEAD, Kind.TO_TLS):
+        if not world.cookies:
+            return task.status is Status.FINISHED  # the target is a task of its own
+        reason, costs = (Reason.CONNECT, 3) if page.kind is Kind.TO_DEAD else (Reason.TLS, 1)
+        if world.obey_robots:
+            reason, costs = Reason.ROBOTS_UNAVAILABLE, 3
+    else:
+        reason, costs = ENDS[page.kind]
+    if reason is None:
+        # A limit of requests a second may cost a good page some of its attempts.
+        spent = task.retry < 3 if site.least_gap else task.retry == 0
+        return task.status is Status.FINISHED and spent
+    return task.status is Status.IGNORED and task.reason is reason and task.retry == costs
+
+
+def failure(seed: int, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Return what is wrong with the crawl of a seed, or None."""
+    world = made(seed)
+    random.seed(seed)
+    with tempfile.TemporaryDirectory() as folder, virtual(monkeypatch) as clock:
+        try:
+            path = Path(folder) / "ledger.db"
+            ended = run(clock, crawl(world, clock, path), within=LONGEST)
+        except TooLongError:
+            return f"seed {seed}: the crawl does not end"
+        wrong = [*complaint(world, ended)]
+        return f"seed {seed}, after {clock.elapsed:.0f} s:\n" + "\n".join(wrong) if wrong else None
+
+
+@pytest.mark.parametrize("first", range(0, len(SEEDS), 50))
+def test_everything_ends_as_it_should(first: int, monkeypatch: pytest.MonkeyPatch):
+    for seed in SEEDS[first : first + 50]:
+        assert failure(seed, monkeypatch) is None
