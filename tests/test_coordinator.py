@@ -21,12 +21,15 @@ from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Added, Claimed, Tally
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.limits import Limits, limit_of
+from crawlcw.network_watch import NetworkWatch
 from crawlcw.patience import Patience
 from crawlcw.presence import Presence
+from crawlcw.probes import Probes
 from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
+from crawlcw.standstill import Rests
 from crawlcw.stats import Stats
 from crawlcw.task import Task
 from crawlcw.testing import Replay, ReplayDownloader
@@ -158,6 +161,9 @@ class Around:
         loop = asyncio.get_running_loop()
         web = Refusing({"http://example.com/robots.txt": robots} if robots else {})
         self.failures = web.failures
+        probes = Probes(web, self.settings, now=ledger.now)
+        rests = Rests()
+        watch = NetworkWatch(probes, rests, ledger_now=ledger.now)
         self.frontier = Frontier(
             held=self.held,
             limit_of=lambda host: limit_of(host, Limits({}), self.settings),
@@ -168,6 +174,9 @@ class Around:
             unlimited=(),
             full=set(),
             failures=self.stats.host_failures,
+            given_up=self.stats.hosts_given_up,
+            network=watch.network,
+            rests=rests,
             ledger_now=ledger.now,
         )
         self.coordinator = Coordinator(
@@ -179,6 +188,8 @@ class Around:
             stats=self.stats,
             patience=Patience(timedelta(minutes=10)),
             presence=Presence(ledger, "a", self.stats, lease=self.settings.lease),
+            probes=probes,
+            watch=watch,
             worker="a",
         )
 

@@ -39,7 +39,7 @@ ENDS: dict[Kind, tuple[Reason | None, int]] = {
     Kind.THROTTLED_FOR: (Reason.HTTP_STATUS, 3),
     Kind.UNAVAILABLE: (Reason.HTTP_STATUS, 3),
     Kind.TO_NOWHERE: (Reason.REDIRECT_INVALID, 1),
-    Kind.RAISING: (Reason.PARSE_ERROR, 3),
+    Kind.RAISING: (Reason.PARSE_ERROR, 1),
 }
 
 
