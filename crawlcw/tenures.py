@@ -247,6 +247,7 @@ class Tenures:
             lambda: self._ledger.give_up_host(host.name, reason=reason, scheme=scheme)
         )
         if ignored:
+            self._stats.given_up += ignored
             self._log_given_up(f"{scheme}://{host.name}", reason, ignored)
 
     def _log_given_up(self, what: str, reason: Reason, ignored: int) -> None:
