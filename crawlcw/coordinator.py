@@ -32,6 +32,7 @@ from crawlcw.probes import Probes
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.standstill import Standstill
+from crawlcw.stalls import Excuses, nothing_excused
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tenures import Tenures
@@ -79,6 +80,7 @@ class Coordinator:
         probes: Probes,
         watch: NetworkWatch,
         worker: str,
+        excuses: Excuses = nothing_excused,
     ) -> None:
         self.queue: asyncio.Queue[Lease] = asyncio.Queue()
         self._ledger = ledger
@@ -125,6 +127,7 @@ class Coordinator:
             at_once=2 * settings.concurrency,
             ledger_now=ledger.now,
             on_change=self._changed.set,
+            excuses=excuses,
         )
 
     async def run(self) -> str:

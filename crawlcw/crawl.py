@@ -8,6 +8,7 @@ Whoever starts something here ends it: nothing outlives `Crawl.run`.
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -44,11 +45,13 @@ from crawlcw.raised import said, text_of
 from crawlcw.robots import Robots
 from crawlcw.runner import InProcess
 from crawlcw.settings import Settings
+from crawlcw.spare import SpareConnection
 from crawlcw.spider import Spider, check, scope
 from crawlcw.standstill import Rests, Standstill
 from crawlcw.stats import Report, Stats
 from crawlcw.task import Lease, Status, Task
 from crawlcw.user_code import Cancellation
+from crawlcw.watchdog import Watchdog
 from crawlcw.workers import this_worker
 
 logger = logging.getLogger(__name__)
@@ -109,6 +112,20 @@ class Crawl:
         # A slow ledger must not let results pile up: fetchers wait for room.
         self._done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
         self._presence = Presence(ledger, self._worker.name, self.stats, lease=settings.lease)
+        self._spare = SpareConnection(
+            ledger,
+            self._held,
+            worker=self._worker.name,
+            lease=lambda: settings.lease,
+            tally=self._presence.tally,
+            hosts=lambda: [host.lease for host in self._frontier if host.lease is not None],
+        )
+        self._watchdog = Watchdog(
+            self.stats,
+            limit=settings.callback_timeout,
+            renew_every=settings.lease / 3,
+            upkeep=self._spare,
+        )
         self._coordinator = Coordinator(
             ledger,
             settings=settings,
@@ -121,12 +138,19 @@ class Crawl:
             probes=probes,
             watch=self._watch,
             worker=self._worker.name,
+            excuses=self._excuses,
         )
         self._fetcher = Fetcher(
             settings=settings,
             ledger=ledger,
             downloader=downloader,
-            runner=InProcess(spider=spider, scope=self._scope, known=self._known, now=ledger.now),
+            runner=InProcess(
+                spider=spider,
+                scope=self._scope,
+                known=self._known,
+                now=ledger.now,
+                watch=self._watchdog,
+            ),
             robots=self._robots,
             frontier=self._frontier,
             blame=Blame(self._frontier, self._watch),
@@ -140,6 +164,7 @@ class Crawl:
             ),
             worker=self._worker.name,
             end=self.end,
+            excuses=self._excuses,
         )
         self._grace = anyio.CancelScope()
         self._at_once = False
@@ -175,6 +200,25 @@ class Crawl:
         self._coordinator.stop()
         self._grace.cancel()
 
+    def abandon(self) -> None:
+        """Give everything back from any other thread: the event loop stands still.
+
+        The process is to end right afterwards.
+        """
+        self._spare.give_back()
+
+    def stuck_in(self) -> str:
+        """Return what keeps the event loop just now, as far as it is the spider's; else nothing."""
+        called = self._watchdog.standing()
+        return "" if called is None else f"{called.name} of {called.subject}"
+
+    def _excuses(self, error: FetchError, began: float) -> bool:
+        excused = self._watchdog.stalls.excuses(
+            error.underlying, began, now=time.monotonic(), limits=self.settings.deadlines
+        )
+        self.stats.forgiven += excused
+        return excused
+
     async def run(self) -> Report:
         """Crawl until nothing is left to do, or until told to stop.
 
@@ -182,6 +226,10 @@ class Crawl:
         `ledger_give_up`, and `SpiderError` where the spider's own `start`,
         `opened` or `closed` raises. Whatever is held is given back first.
         """
+        async with self._watchdog:
+            return await self._run()
+
+    async def _run(self) -> Report:
         await self._patience.insist(lambda: bury_the_dead(self.ledger))
         await self._patience.insist(lambda: self.ledger.join(self._worker))
         released, reason = 0, "stopped"
@@ -209,6 +257,9 @@ class Crawl:
             links_dropped=dict(self.stats.links_dropped.most_common()),
             leases_lost=self.stats.leases_lost,
             link_examples=merged([self.stats.link_examples]),
+            stalls=self.stats.stalls,
+            longest_stall=self.stats.longest_stall,
+            forgiven=self.stats.forgiven,
             detail=detail,
             given_up=self.stats.given_up,
             hosts_given_up=dict(self.stats.hosts_given_up),
@@ -238,6 +289,7 @@ class Crawl:
             patience=self._patience,
             renew_hosts=self._coordinator.tenures.renew,
             on_lost=self._coordinator.lost,
+            renewing=self._watchdog.renewed,
         )
         released = 0
         async with anyio.create_task_group() as background:

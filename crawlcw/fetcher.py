@@ -36,6 +36,7 @@ from crawlcw.response import Response
 from crawlcw.robots import Robots
 from crawlcw.runner import Runner
 from crawlcw.settings import Settings
+from crawlcw.stalls import Excuses, nothing_excused
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
 from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, put_off, settle
@@ -97,6 +98,7 @@ class Fetcher:
     quarantine: Quarantine
     worker: str
     end: Callable[[str, str], None]  #: ends the crawl softly, for a reason and what it is due to
+    excuses: Excuses = nothing_excused
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 
     async def run(
@@ -152,6 +154,8 @@ class Fetcher:
         try:
             response = await self._fetch(request, lease)
         except FetchError as refusal:
+            if self.excuses(refusal, began):
+                raise NotTriedError from refusal
             fault = self.blame.failed(lease.task, refusal, sent=sent, began=began)
             if not fault.own:
                 return _not_tried(lease, fault)

@@ -121,14 +121,16 @@ class Renewer:
         patience: Patience,
         renew_hosts: Callable[[], Awaitable[None]],
         on_lost: Callable[[set[bytes]], None],
+        renewing: Callable[[], None] = lambda: None,
     ) -> None:
-        """*renew_hosts* does for hosts what this does for tasks."""
+        """*renew_hosts* does for hosts what this does for tasks; *renewing* is called before."""
         self._ledger = ledger
         self._held = held
         self._lease = lease
         self._patience = patience
         self._renew_hosts = renew_hosts
         self._on_lost = on_lost
+        self._renewing = renewing
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -139,6 +141,7 @@ class Renewer:
             # others spare leases that ran out meanwhile only for a while.
             await anyio.sleep_until(began + every)
             began = anyio.current_time()
+            self._renewing()
             await self._patience.insist(self._renew)
             await self._patience.insist(self._renew_hosts)
             await self._release_strays()

@@ -21,6 +21,7 @@ from crawlcw.network_watch import NetworkWatch
 from crawlcw.printable import printable
 from crawlcw.probes import Probes
 from crawlcw.robots import VALID, Robots, Rules, origin_of
+from crawlcw.stalls import Excuses, nothing_excused
 from crawlcw.urls import scheme_of
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,12 @@ class Openings:
         at_once: int,
         ledger_now: Callable[[], datetime],
         on_change: Callable[[], None],
+        excuses: Excuses = nothing_excused,
     ) -> None:
         """Ask at most *at_once* hosts at a time, for some will hang.
 
-        *on_change* is called when one is open, or has failed.
+        *on_change* is called when one is open, or has failed. A failure that
+        *excuses* says yes to is none: the host is opened again.
         """
         self._frontier = frontier
         self._robots = robots
@@ -54,6 +57,7 @@ class Openings:
         self._room = anyio.Semaphore(at_once)
         self._ledger_now = ledger_now
         self._on_change = on_change
+        self._excuses = excuses
 
     def known(self, record: RobotsRecord | None, url: str) -> Rules | None:
         """Return the rules for *url* where they are known: here, or by the ledger's *record*."""
@@ -138,6 +142,8 @@ class Openings:
         try:
             rules = await self._robots.rules(url)
         except FetchError as error:
+            if self._excuses(error, began):
+                return
             self._failed(name, url, error, sent=sent, began=began)
             return
         self._watch.answered(name)

@@ -44,16 +44,21 @@ class Presence:
 
     async def beat(self) -> None:
         """Write it down once; raises `LedgerError`."""
+        await self._ledger.beat(self._worker, self.tally(), hungry=self._hungry)
+
+    def tally(self) -> Tally:
+        """Return what this worker has counted."""
         stats = self._stats
-        tally = Tally(
+        return Tally(
             pages=stats.pages,
             items=stats.items,
             fetched=stats.fetched,
             bytes=stats.bytes,
             dropped=dict(stats.links_dropped),
             examples=merged([stats.link_examples]),
+            stalls=stats.stalls,
+            longest_stall=round(stats.longest_stall, 3),
         )
-        await self._ledger.beat(self._worker, tally, hungry=self._hungry)
 
     def hunger(self, hungry: bool) -> None:
         """Say whether this worker's fetchers have no host to ask, though there is work."""

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from crawlcw.errors import SettingsError
+from crawlcw.errors import Reason, SettingsError
 from crawlcw.hosts import HostPolicy
 from crawlcw.retry import RetryPolicy
 from crawlcw.settings_fields import (
@@ -108,6 +108,9 @@ class Settings:
         minimum=timedelta(seconds=1),
     )
     grace: Duration = Duration("25s", "what fetchers get to finish in after a signal to stop")
+    callback_timeout: Duration = Duration(
+        "60s", "for one callback; one that keeps the event loop longer ends its process; 0s: off"
+    )
     ledger_give_up: Duration = Duration("10m", "how long a crawl waits for a ledger that is away")
     claim: Choice = Choice(
         "each", "claim tasks one at a time, or many in a round trip", words=("each", "batch")
@@ -126,6 +129,15 @@ class Settings:
             raise SettingsError("backoff_max is less than backoff_base: make it longer")
         if self.host_backoff_max < self.host_backoff_base:
             raise SettingsError("host_backoff_max is less than host_backoff_base: make it longer")
+
+    @property
+    def deadlines(self) -> dict[Reason, float]:
+        """The deadlines of an attempt in seconds, by the reason of one that ran into them."""
+        return {
+            Reason.TIMEOUT_CONNECT: self.connect_timeout.total_seconds(),
+            Reason.TIMEOUT_READ: self.read_timeout.total_seconds(),
+            Reason.TIMEOUT_TOTAL: self.timeout.total_seconds(),
+        }
 
     @property
     def retry_policy(self) -> RetryPolicy:

@@ -49,6 +49,9 @@ class Stats:
     claims: int = 0
     claims_missed: int = 0
     leases_lost: int = 0  #: results dropped because another worker holds the task now
+    stalls: int = 0  #: times that the event loop stood still for a second or more
+    longest_stall: float = 0.0  #: seconds
+    forgiven: int = 0  #: failures that such times excuse
 
     @property
     def elapsed(self) -> float:
@@ -100,6 +103,9 @@ class Report:
     links_dropped: Mapping[str, int]  #: links not followed, by reason
     leases_lost: int = 0
     link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
+    stalls: int = 0  #: times that an event loop stood still for a second or more
+    longest_stall: float = 0.0  #: seconds
+    forgiven: int = 0  #: failed attempts that cost nothing, because of such times
     detail: str = ""  #: why, where the spider or its callback ended it
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)

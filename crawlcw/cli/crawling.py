@@ -46,7 +46,7 @@ async def crawl(
     stopped at once.
     """
     async with open_crawl(spider, ledger=ledger_url, settings=settings) as running:
-        with signals.stopping(running, grace=settings.grace):
+        with signals.stopping(running, grace=settings.grace, stuck=running):
             async with watched(running, output):
                 report = await running.run()
         at_once = report.finish_reason == "stopped-at-once"

@@ -1,18 +1,30 @@
-"""What SIGINT and SIGTERM do to a crawl or a worker: stop, then stop at once, then exit."""
+"""What SIGINT and SIGTERM do to a crawl or a worker: stop, then stop at once, then exit.
+
+The handlers are Python's own and not the loop's, so that they are called while
+the loop stands still; what they do they let the loop do, as long as it does.
+"""
 
 import asyncio
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from types import FrameType
 from typing import Protocol
 
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.durations import spoken
+from crawlcw.printable import printable
 
 logger = logging.getLogger(__name__)
+
+#: What a loop that runs takes to obey; one that does not by then stands still.
+_OBEYED_WITHIN = 0.7
+#: What giving everything back may take, where the loop cannot do it.
+_LAST_WORDS = 3.0
 
 
 class Stoppable(Protocol):
@@ -25,40 +37,105 @@ class Stoppable(Protocol):
         """End at once: release everything."""
 
 
+class Abandonable(Protocol):
+    """What can be given up by another thread than that of its loop."""
+
+    def abandon(self) -> None:
+        """Give everything back; may raise anything."""
+
+    def stuck_in(self) -> str:
+        """Return what keeps the loop, as far as that is known."""
+
+
 @contextmanager
 def stopping(
-    crawl: Stoppable, *, grace: timedelta, kill: Callable[[], None] = lambda: None
+    crawl: Stoppable,
+    *,
+    grace: timedelta,
+    kill: Callable[[], None] = lambda: None,
+    stuck: Abandonable | None = None,
 ) -> Iterator[None]:
     """Let signals end *crawl* within the block: the first softly, the second at once.
 
     At the third the process exits, whatever it is doing; *kill* is called
-    before. *grace* is how long the first one leaves it.
+    before. *grace* is how long the first one leaves it. Where the loop stands
+    still, *stuck* is given up at the second signal, and the process exits.
     """
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
-    stop = _Stop(crawl, grace, kill)
-    for each in signals:
-        loop.add_signal_handler(each, stop, each)
+    stop = _Stop(crawl, grace, kill, stuck)
+    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for each in signals:
-            loop.remove_signal_handler(each)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 class _Stop:
     """Counts the signals; each does more than the one before."""
 
-    def __init__(self, crawl: Stoppable, grace: timedelta, kill: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        crawl: Stoppable,
+        grace: timedelta,
+        kill: Callable[[], None],
+        stuck: Abandonable | None,
+    ) -> None:
         self._crawl = crawl
         self._grace = grace
         self._kill = kill
+        self._stuck = stuck
         self._received = 0
+        self._loop = asyncio.get_running_loop()
 
-    def __call__(self, received: signal.Signals) -> None:
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
         self._received += 1
+        if self._received > 2:
+            self._kill()
+            # Leases that could not be given back run out by themselves.
+            os._exit(INTERRUPTED)
+        received = signal.Signals(number)
+        obeyed = threading.Event()
+        with suppress(RuntimeError):  # the loop has just come to its end
+            self._loop.call_soon_threadsafe(self._obey, self._received, received, obeyed)
+        waiting = threading.Thread(
+            target=self._wait, args=(self._received, received, obeyed), daemon=True
+        )
+        waiting.start()
+
+    def _wait(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
+        """See to it that something happens although the loop stands still."""
+        stuck = self._stuck
+        if stuck is None or obeyed.wait(_OBEYED_WITHIN):
+            return
+        where = stuck.stuck_in()
+        where = f" ({printable(where)})" if where else ""
+        if which == 1:
+            logger.warning(
+                "%s: the event loop stands still%s; once more to release everything and exit",
+                received.name,
+                where,
+                extra={"event": "stop_stuck"},
+            )
+            return
+        logger.warning(
+            "%s again, and the event loop stands still%s: releasing everything, and exiting",
+            received.name,
+            where,
+            extra={"event": "stop_now"},
+        )
+        last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
+        last.daemon = True
+        last.start()
+        try:
+            stuck.abandon()
+        except Exception as error:
+            logger.warning("leases not given back, they will run out: %s", printable(error))
+        os._exit(INTERRUPTED)
+
+    def _obey(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
+        obeyed.set()
         # Warnings, so that --quiet shows them: somebody is waiting for an answer.
-        if self._received == 1:
+        if which == 1:
             logger.warning(
                 "%s: claiming nothing more; what is under way gets %s to finish, the rest is "
                 "released; once more to stop at once",
@@ -67,12 +144,8 @@ class _Stop:
                 extra={"event": "stop"},
             )
             self._crawl.stop()
-        elif self._received == 2:
+        else:
             logger.warning(
                 "%s again: releasing everything at once", received.name, extra={"event": "stop_now"}
             )
             self._crawl.stop_now()
-        else:
-            self._kill()
-            # Leases that could not be given back run out by themselves.
-            os._exit(INTERRUPTED)

@@ -54,7 +54,7 @@ async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel:
     async with open_crawl(spider, ledger=ledger_url, settings=settings) as running:
         # A signal may come from elsewhere: an orderly shutdown of the machine
         # sends one to each process.
-        with signals.stopping(running, grace=settings.grace):
+        with signals.stopping(running, grace=settings.grace, stuck=running):
             supervisor = await _Supervisor.connected(channel, obey=_obedience(running))
             try:
                 async with beside(_tell(running, supervisor), _outlive(running, supervisor)):

@@ -396,6 +396,8 @@ def tally_document(tally: Tally) -> Document:
         "fetched": tally.fetched,
         "bytes": tally.bytes,
         "dropped": escaped(dict(dropped)),
+        "stalls": tally.stalls,
+        "longest_stall": tally.longest_stall,
         "examples": escaped(
             {
                 values.text(reason): [values.text(link) for link in links]

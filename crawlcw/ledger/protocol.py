@@ -73,6 +73,8 @@ class Tally:
     fetched: int = 0  #: responses, of whatever status
     bytes: int = 0  #: of decoded bodies
     dropped: Mapping[str, int] = field(default_factory=dict)  #: links not followed, by reason
+    stalls: int = 0  #: times that its event loop stood still
+    longest_stall: float = 0.0  #: seconds
     examples: Examples = field(default_factory=dict)  #: a few of those links, by reason
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -83,6 +85,8 @@ class Tally:
             fetched=self.fetched + other.fetched,
             bytes=self.bytes + other.bytes,
             dropped=Counter(self.dropped) + Counter(other.dropped),
+            stalls=self.stalls + other.stalls,
+            longest_stall=max(self.longest_stall, other.longest_stall),
             examples=merged([self.examples, other.examples]),
         )
 
@@ -375,6 +379,12 @@ class Ledger(Protocol):
         For a worker that is known to be dead: its tasks are claimable at once,
         and may count a `lost` when they are claimed; its hosts are ready. What it
         has counted is kept, see `tally`.
+        """
+
+    async def another(self) -> "Ledger":
+        """Return the same ledger over connections of its own, for another event loop.
+
+        Nothing is made or checked anew. It is to be closed by itself.
         """
 
     async def close(self) -> None:

@@ -75,6 +75,7 @@ class MongoLedger(
             url=url,
             tracked=bool(tracked),
         )
+        ledger._driver = driver
         try:
             await ledger._check_server()
             if tracked is None:
@@ -86,6 +87,21 @@ class MongoLedger(
             await ledger.close()
             raise
         return ledger
+
+    async def another(self) -> "MongoLedger":
+        """See `Ledger.another`; where it was given a database, on that one."""
+        client, database = None, self._database
+        if self._client is not None and self._url is not None:
+            client, database = connected(self._url, self._driver)
+        return MongoLedger(
+            database,
+            self._spider,
+            claims="batch" if self._batches else "each",
+            clock=self._now,
+            client=client,
+            url=self._url,
+            tracked=self.tracked,
+        )
 
     @classmethod
     async def look(

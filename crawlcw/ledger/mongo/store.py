@@ -54,6 +54,7 @@ class MongoStore:
         self._database = database
         self._client = client
         self._url = url
+        self._driver = "motor"
         self._spider = spider
         self._tasks = database.get_collection(spider, write_concern=_QUICK)
         self._durable = database.get_collection(spider, write_concern=_DURABLE)

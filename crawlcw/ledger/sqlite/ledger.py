@@ -96,6 +96,12 @@ class SqliteLedger(
             raise
         return ledger
 
+    async def another(self) -> "SqliteLedger":
+        """See `Ledger.another`."""
+        ledger = SqliteLedger(self._path, self._name, clock=self._clock)
+        ledger.tracked = self.tracked
+        return ledger
+
     async def prepare(self) -> None:
         """Make the tables and indexes that are missing, and check what is there."""
         await self._prepare(tracked=None)
