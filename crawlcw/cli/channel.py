@@ -50,6 +50,12 @@ class _Counted(Protocol):
     def hosts_given_up(self) -> Mapping[str, str]: ...
     @property
     def more_hosts_given_up(self) -> int: ...
+    @property
+    def stalls(self) -> int: ...
+    @property
+    def longest_stall(self) -> float: ...
+    @property
+    def forgiven(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,9 @@ class Account:
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     more_hosts_given_up: int = 0
     standstill: Standstill | None = None  #: why nothing moves; None while something does
+    stalls: int = 0
+    longest_stall: float = 0.0
+    forgiven: int = 0
     released: int = 0
     finish_reason: str = ""  #: why the crawl has ended; empty while it has not
     ending: str = ""  #: why it ends itself; empty while it does not
@@ -95,6 +104,9 @@ class Account:
             hosts_given_up=dict(counted.hosts_given_up),
             more_hosts_given_up=counted.more_hosts_given_up,
             standstill=standstill,
+            stalls=counted.stalls,
+            longest_stall=counted.longest_stall,
+            forgiven=counted.forgiven,
             released=released,
             finish_reason=finish_reason,
             ending=ending[0],

@@ -218,6 +218,10 @@ def summary(report: Report) -> Group:
         "elapsed": spoken(timedelta(seconds=report.elapsed)),
         "pages/min": f"{report.pages / minutes:,.0f}" if minutes else "-",
     }
+    if report.stalls:
+        run["event loop stood still"] = (
+            f"{report.stalls:,} times, {spoken(timedelta(seconds=report.longest_stall))} at most"
+        )
     tables = [
         two_columns(f"{report.spider}: the ledger", _counted(report)),
         two_columns("this run", run),
@@ -251,6 +255,9 @@ def summary_fields(report: Report) -> dict[str, object]:
         "more_hosts_given_up": report.more_hosts_given_up,
         "links_dropped": dict(report.links_dropped),
         "leases_lost": report.leases_lost,
+        "stalls": report.stalls,
+        "longest_stall": round(report.longest_stall, 3),
+        "forgiven": report.forgiven,
     }
 
 

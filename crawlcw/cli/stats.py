@@ -25,6 +25,8 @@ class _Numbers:
     items: int
     reasons: dict[str, int]
     links_dropped: dict[str, int]
+    stalls: int
+    longest_stall: float  #: seconds
     link_examples: Examples
     workers: list[Worker]
     next_due: datetime | None
@@ -60,6 +62,8 @@ async def _numbers(name: str, ledger_url: str) -> _Numbers:
             items=await ledger.item_count(),
             reasons=await ledger.reasons(),
             links_dropped=_largest_first(tally.dropped),
+            stalls=tally.stalls,
+            longest_stall=tally.longest_stall,
             link_examples=tally.examples,
             workers=_at_work(await ledger.workers()),
             next_due=await ledger.horizon(),
@@ -85,6 +89,8 @@ def _json(numbers: _Numbers) -> str:
             "items": numbers.items,
             "reasons": numbers.reasons,
             "links_dropped": numbers.links_dropped,
+            "stalls": numbers.stalls,
+            "longest_stall": numbers.longest_stall,
             "link_examples": {reason: list(some) for reason, some in numbers.link_examples.items()},
             "workers": [
                 {
@@ -113,6 +119,9 @@ def _print(numbers: _Numbers) -> None:
     rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
     rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
+    if numbers.stalls:
+        longest = spoken(timedelta(seconds=numbers.longest_stall))
+        rows["event loop stood still"] = f"{numbers.stalls:,} times, {longest} at most"
     console = Console(markup=False, highlight=False)
     console.print(two_columns(numbers.name, rows))
     if numbers.reasons:

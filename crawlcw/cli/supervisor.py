@@ -16,6 +16,7 @@ import anyio
 
 from crawlcw.assembly import open_ledger
 from crawlcw.cli import signals, totals
+from crawlcw.cli.beside import beside
 from crawlcw.cli.channel import Account, Order
 from crawlcw.cli.crawling import Output, sum_up, watched
 from crawlcw.cli.exit_codes import (
@@ -28,6 +29,7 @@ from crawlcw.cli.exit_codes import (
     worst,
 )
 from crawlcw.cli.restarts import MOST_CRASHES, Restarts
+from crawlcw.cli.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.totals import Totals
 from crawlcw.cli.worker_process import WorkerProcess
 from crawlcw.durations import spoken
@@ -117,6 +119,9 @@ class Supervisor:
         self._running: set[WorkerProcess] = set()
         self._ends: list[_End] = []
         self._order: Order | None = None
+        self._silent = SilentWorkers(
+            callback_timeout=settings.callback_timeout, grace=settings.grace
+        )
         self._stopping = asyncio.Event()
         self._patience = Patience(settings.ledger_give_up)
         self.stats = Totals(lambda: (worker.account for worker in self._workers))
@@ -144,7 +149,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Keep the workers going until the crawl has ended; return the worst exit code."""
-        async with asyncio.TaskGroup() as group:
+        async with beside(self._look_after_silent_ones()), asyncio.TaskGroup() as group:
             slots = [
                 group.create_task(self._keep_filled(number, share))
                 for number, share in enumerate(self._shares, start=1)
@@ -187,8 +192,15 @@ class Supervisor:
         if account.ending and self._order is None:
             self.stop()
 
+    async def _look_after_silent_ones(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            # One that has come to its end has nothing more to say.
+            self._silent.look([w for w in self._running if not w.account.finish_reason])
+
     def _tell(self, order: Order) -> None:
         self._order = order
+        self._silent.told(at_once=order is Order.STOP_NOW)
         self._stopping.set()
         for worker in self._running:
             worker.tell(order)

@@ -37,6 +37,13 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
     metavar="DURATION",
     help="What is under way gets this to finish when the worker is stopped.",
 )
+@click.option(
+    "--stall-timeout",
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="A handler that keeps the event loop for longer ends the process (124); 0s: off.",
+)
 @logs.level_option
 @logs.format_option
 @click.option("--quiet", "-q", is_flag=True, help="No report; only warnings.")
@@ -48,6 +55,7 @@ def command(
     prefetch: int | None,
     drain: bool,
     grace: str,
+    stall_timeout: str,
     log_level: str | None,
     log_format: str,
     quiet: bool,
@@ -62,10 +70,8 @@ def command(
     released; the second ends at once.
     """
     logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
-    try:
-        soft = duration(grace)
-    except SettingsError as error:
-        raise click.BadParameter(str(error), param_hint="--grace") from None
+    soft = _duration(grace, "--grace")
+    longest_stall = _duration(stall_timeout, "--stall-timeout")
     return loop.run(
         _work(
             loading_use_case.find(use_case),
@@ -74,9 +80,17 @@ def command(
             prefetch=prefetch,
             drain=drain,
             grace=soft,
+            stall_timeout=longest_stall,
             quiet=quiet,
         )
     )
+
+
+def _duration(text: str, option: str) -> timedelta:
+    try:
+        return duration(text)
+    except SettingsError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 async def _work(
@@ -87,18 +101,24 @@ async def _work(
     prefetch: int | None,
     drain: bool,
     grace: timedelta,
+    stall_timeout: timedelta,
     quiet: bool,
 ) -> int:
     tracker = await Tracker.open(ledger_url, use_case)
     try:
         worker = Worker(
-            tracker, concurrency=concurrency, prefetch=prefetch, drain=drain, grace=grace
+            tracker,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            drain=drain,
+            grace=grace,
+            stall_timeout=stall_timeout,
         )
     except BaseException:
         await tracker.close()
         raise
     # Signals obey until all is given back, and do not interrupt that.
-    with signals.stopping(worker, grace=grace):
+    with signals.stopping(worker, grace=grace, stuck=worker):
         async with tracker:
             report = await worker.run()
     if not quiet:

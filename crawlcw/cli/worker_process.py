@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
@@ -27,6 +28,7 @@ class WorkerProcess:
     def __init__(self, *, on_account: Callable[[Account], None] = lambda _: None) -> None:
         """Call *on_account* with each account that arrives."""
         self.account = Account()  #: the last one that arrived
+        self.accounts = 0  #: how many have arrived
         self._on_account = on_account
         self._process: Process | None = None
         self._accounts = Lines(self._take)
@@ -68,8 +70,12 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it by SIGKILL."""
+        self.send(signal.SIGKILL)
+
+    def send(self, which: signal.Signals) -> None:
+        """Send it a signal, unless it has ended."""
         with suppress(ProcessLookupError):
-            self._started.kill()
+            self._started.send_signal(which)
 
     async def ended(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
@@ -110,6 +116,7 @@ class WorkerProcess:
         # A worker that is killed may leave half an account.
         with suppress(ValueError):
             self.account = Account.read(line)
+            self.accounts += 1
             self._on_account(self.account)
 
 

@@ -6,7 +6,7 @@ by `checkpoint` and by a good end.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.use_case import UseCase
 from crawlcw.transitions import Advanced, Failed, Outcome, Progress, Succeeded
-from crawlcw.user_code import EscapedError
+from crawlcw.user_code import Called, EscapedError
 
 
 class Execution:
@@ -74,6 +74,16 @@ class Execution:
         Whoever records an effect elsewhere can refuse a smaller one than the last.
         """
         return self.lease.fence
+
+    @contextlib.contextmanager
+    def watched(self, called: Called) -> Iterator[None]:
+        """Let the watchdog know that code of the user's runs in the loop."""
+        watchdog = self._session.watchdog
+        watchdog.begin(called)
+        try:
+            yield
+        finally:
+            watchdog.end()
 
     async def checkpoint(self) -> None:
         """Keep `data` as it is now, whatever comes; and renew the lease.

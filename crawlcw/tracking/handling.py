@@ -12,7 +12,7 @@ from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.use_case import Handler, Runs
-from crawlcw.user_code import raised, without_escape
+from crawlcw.user_code import Called, calls_user_code, raised, without_escape
 
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ async def handle(
         execution.result = result
 
 
+@calls_user_code
 async def _result(
     handler: Handler,
     execution: Execution,
@@ -48,17 +49,21 @@ async def _result(
     threads: CapacityLimiter | None,
     processes: CapacityLimiter | None,
 ) -> Any:
+    # Read from the frame by whoever wants to know what runs.
+    called = Called(name=execution.stage, subject=execution.key)
     match handler.runs:
         case Runs.LOOP:
-            return await handler.function(execution)
+            with execution.watched(called):
+                return await handler.function(execution)
         case Runs.THREAD:
-            result = await to_thread.run_sync(
-                without_escape,
-                handler.function,
-                SyncExecution(execution, call=_from_thread),
-                abandon_on_cancel=True,
-                limiter=threads,
-            )
+            with execution.watched(called):
+                result = await to_thread.run_sync(
+                    without_escape,
+                    handler.function,
+                    SyncExecution(execution, call=_from_thread),
+                    abandon_on_cancel=True,
+                    limiter=threads,
+                )
             return raised(result)
         case Runs.PROCESS:
             return await in_process.run(

@@ -18,17 +18,19 @@ import anyio
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
 from crawlcw.groups import write_in_groups
 from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
-from crawlcw.ledger.protocol import Claimed
+from crawlcw.ledger.protocol import Claimed, Tally
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.patience import Patience
 from crawlcw.presence import Presence
 from crawlcw.printable import printable
+from crawlcw.spare import SpareConnection
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.tracking.together import Together
 from crawlcw.transitions import Outcome, Settlement, settle
+from crawlcw.watchdog import Watchdog
 from crawlcw.workers import this_worker
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,17 @@ class Session:
         self._upkeep: asyncio.Task[None] | None = None
         self._joining = anyio.Lock()
         self._broken: Exception | None = None
+        self.spare = SpareConnection(
+            ledger,
+            self.held,
+            worker=self.worker,
+            lease=lambda: self.policy.lease,
+            tally=lambda: Tally(pages=self.stats.pages),
+        )
+        #: Ends no process but where a `Worker` sets it a limit.
+        self.watchdog = Watchdog(
+            self.stats, limit=timedelta(0), renew_every=policy.lease / 3, upkeep=self.spare
+        )
 
     @property
     def worker(self) -> str:
@@ -169,6 +182,7 @@ class Session:
         with suppress(asyncio.CancelledError, Exception):
             await self._upkeep
         self._upkeep = None
+        await self.watchdog.__aexit__()
         self._broken = self._broken or LedgerError("the tracker was closed")
         left = self.held.all()
         # What cannot be said now the next process on this machine finds out.
@@ -199,6 +213,7 @@ class Session:
             if self._upkeep is None:
                 await self.patience.insist(lambda: self.ledger.join(self._this))
                 await self.patience.insist(lambda: bury_the_dead(self.ledger))
+                await self.watchdog.__aenter__()
                 self._upkeep = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
 
     async def _keep_up(self) -> None:
@@ -243,6 +258,7 @@ class Session:
             patience=self.patience,
             renew_hosts=_no_hosts,
             on_lost=self._count_lost,
+            renewing=self.watchdog.renewed,
         )
 
     def _count_lost(self, task_ids: set[bytes]) -> None:

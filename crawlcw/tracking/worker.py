@@ -71,12 +71,14 @@ class Worker:
         prefetch: int | None = None,
         drain: bool = False,
         grace: timedelta = timedelta(seconds=10),
+        stall_timeout: timedelta = timedelta(seconds=60),
     ) -> None:
         """*handlers* (stage -> function) are added to those of the tracker's use case.
 
         At most *concurrency* tasks are under way, and *prefetch* more (by default
         as many) are held. With *drain* `run` ends when nothing is left to do, else
-        it goes on. Raises `UsageError`.
+        it goes on. A handler that keeps the event loop for longer than *stall_timeout*
+        (0: no limit) ends the process. Raises `UsageError`.
         """
         for stage, function in (handlers or {}).items():
             tracker.use_case.handle(stage, function)
@@ -89,6 +91,7 @@ class Worker:
         if not 0 <= prefetch <= concurrency:
             raise UsageError("prefetch is at least 0 and at most the concurrency")
         self.grace = grace
+        tracker.session.watchdog.limit = stall_timeout.total_seconds()
         self._tracker = tracker
         self._session = tracker.session
         self._ledger = tracker.ledger
@@ -129,6 +132,18 @@ class Worker:
         self.stop()
         if self._running is not None:
             self._running.cancel()
+
+    def abandon(self) -> None:
+        """Give everything back from any other thread: the event loop stands still.
+
+        The process is to end right afterwards.
+        """
+        self._session.spare.give_back()
+
+    def stuck_in(self) -> str:
+        """Return which handler keeps the event loop just now; nothing where none does."""
+        called = self._session.watchdog.standing()
+        return "" if called is None else f"{called.name} of {called.subject}"
 
     async def run(self) -> WorkReport:
         """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""

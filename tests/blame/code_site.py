@@ -19,6 +19,11 @@ from tests.docs import REPOSITORY
 ENOUGH = 90.0
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024
+
+
 class Site:
     """Serves `/` with a link to each of so many pages, and counts what is asked for."""
 
@@ -43,8 +48,7 @@ class Site:
             def log_message(self, *_: object) -> None:
                 """Keep quiet."""
 
-        self._server = ThreadingHTTPServer((address, 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server((address, 0), Handler)
         self.url = f"http://{address}:{self._server.server_port}/"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 

@@ -1,0 +1,235 @@
+"""An event loop that stands still costs nobody anything but the page that keeps it."""
+
+import asyncio
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from crawlcw import open_ledger
+from crawlcw.errors import Reason
+from crawlcw.task import Record, Status
+from crawlcw.tracking import Tracker
+from tests.blame.code_site import Command, Site, crawled, running, wait_until
+from tests.blame.test_user_code import records, spider
+
+pytestmark = pytest.mark.timeout(150)
+
+_SECONDS = timedelta(seconds=2)
+#: The page `/0` keeps the loop for ever, the first time or always.
+STUCK = """
+    def parse(self, response):
+        yield {{"url": response.url}}
+        yield from response.follow_all("a")
+        if response.url.endswith("/0"):
+            print("stuck", flush=True)
+            {keep}
+"""
+IN_PYTHON = "while True: pass"
+IN_SLEEP = "time.sleep(3600)"
+IN_C = "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')"
+
+
+def is_stuck(command: Command) -> bool:
+    return "loop_stalled" in command.log
+
+
+@pytest.mark.parametrize(("keep", "codes"), [(IN_PYTHON, {124}), (IN_C, {-signal.SIGVTALRM})])
+async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
+    ledger_url: str, tmp_path: Path, keep: str, codes: set[int]
+):
+    """It runs again and again, as a supervisor would have it, until the page is given up."""
+    settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s", "-s", "max_lost=2")
+    with Site(5) as site:
+        code_ = spider(site, STUCK.format(keep=keep))
+        code, _, command = await asyncio.to_thread(crawled, tmp_path, code_, ledger_url, *settings)
+        assert code in codes, command.log
+        assert 'spider.py", line ' in command.log, "the stack is dumped"
+        if keep == IN_PYTHON:
+            (stalled,) = command.records("loop_stalled")
+            assert f"in parse of {site.url}0" in stalled["message"]
+            (told,) = command.records("callback_stuck")
+            assert (told["url"], told["callback"]) == (f"{site.url}0", "parse")
+
+        for _ in range(6):
+            code, report, command = await asyncio.to_thread(
+                crawled, tmp_path, code_, ledger_url, *settings
+            )
+            if code == 0:
+                break
+
+    tasks = await records(ledger_url, site)
+    assert (code, report["finish_reason"]) == (0, "drained"), command.log
+    assert (tasks["0"].task.status, tasks["0"].task.reason) == (
+        Status.IGNORED,
+        Reason.CRASHED_WORKER,
+    )
+
+
+async def task_at(ledger_url: str, site: Site, path: str) -> Record:
+    return (await records(ledger_url, site))[path]
+
+
+@pytest.mark.parametrize("keep", [IN_PYTHON, IN_SLEEP])
+async def test_nobody_takes_what_a_process_holds_whose_loop_stands_still(
+    ledger_url: str, tmp_path: Path, keep: str
+):
+    settings = ("-s", "lease=2s", "-s", "callback_timeout=0s", "--quiet")
+    with Site(3) as site:
+        code_ = spider(site, STUCK.format(keep=keep))
+        with running(tmp_path, code_, ledger_url, *settings) as command:
+            await asyncio.to_thread(wait_until, lambda: is_stuck(command))
+            before = await task_at(ledger_url, site, "0")
+            ledger = await open_ledger(ledger_url, "pages")
+            # Three leases: it would have been taken twice over.
+            for _ in range(12):
+                assert [t for t in await ledger.page(limit=9) if t.id == before.task.id] == []
+                assert await ledger.lease_hosts(worker="x", limit=9, lease=_SECONDS) == []
+                await asyncio.sleep(0.5)
+            await ledger.close()
+            after = await task_at(ledger_url, site, "0")
+            assert after.task.lock == before.task.lock
+            assert after.task.due is not None
+            assert before.task.due is not None
+            assert after.task.due > before.task.due, "its lease is renewed"
+
+            command.send(signal.SIGINT)
+            await asyncio.to_thread(wait_until, lambda: command.records("stop_stuck"))
+            command.send(signal.SIGINT)
+            code, _ = await asyncio.to_thread(command.end, within=20)
+
+    released = await task_at(ledger_url, site, "0")
+    assert code == 130, command.log
+    assert (released.task.status, released.task.retry, released.task.lock) == (
+        Status.TODO,
+        0,
+        None,
+    ), "given back, and nothing spent"
+
+
+async def test_a_supervisor_kills_a_worker_that_is_silent(ledger_url: str, tmp_path: Path):
+    """Its own watchdog cannot: all of the process stands still."""
+    frozen = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    given = ("-s", "callback_timeout=1s", "-s", "max_lost=2", "-s", "lease=3s", "--processes", "2")
+    with Site(5) as site:
+        code_ = spider(site, STUCK.format(keep=frozen))
+        code, report, command = await asyncio.to_thread(
+            crawled, tmp_path, code_, ledger_url, *given
+        )
+
+    tasks = await records(ledger_url, site)
+    assert command.records("worker_silent"), command.log
+    assert (code, report["finish_reason"]) == (0, "drained"), command.log
+    assert tasks["0"].task.reason is Reason.CRASHED_WORKER
+
+
+async def test_a_supervisor_that_is_told_to_stop_waits_for_no_stuck_worker(
+    ledger_url: str, tmp_path: Path
+):
+    given = ("-s", "grace=1s", "--processes", "2")
+    with Site(5) as site:
+        code_ = spider(site, STUCK.format(keep=IN_PYTHON))
+        with running(tmp_path, code_, ledger_url, *given) as command:
+            await asyncio.to_thread(wait_until, lambda: is_stuck(command))
+            command.send(signal.SIGTERM)
+            await asyncio.to_thread(command.end, within=40)
+
+    released = await task_at(ledger_url, site, "0")
+    assert (released.task.status, released.task.lock) == (Status.TODO, None), command.log
+
+
+FOREVER = """
+    async def parse(self, response):
+        for request in response.follow_all("a"):
+            yield request
+        if response.url.endswith("/0"):
+            await asyncio.Event().wait()
+"""
+
+
+async def test_a_callback_that_awaits_for_ever_fails_its_own_page(ledger_url: str, tmp_path: Path):
+    with Site(4) as site:
+        code, report, command = await asyncio.to_thread(
+            crawled, tmp_path, spider(site, FOREVER), ledger_url, "-s", "callback_timeout=1s"
+        )
+
+    page = await task_at(ledger_url, site, "0")
+    assert (code, report["finish_reason"]) == (0, "drained"), command.log
+    assert (report["pages"], report["failures"]) == (4, {"parse-error": 1})
+    assert page.errors[0].message == "TimeoutError: parse did not end within 1 s"
+
+
+BUSY = """
+    start_urls = {urls!r}
+
+    def parse(self, response):
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            pass
+        yield {{"url": response.url}}
+"""
+
+
+async def test_parsing_that_takes_all_the_cpu_costs_no_other_page_an_attempt(
+    ledger_url: str, tmp_path: Path
+):
+    """150 hosts, and timeouts that are shorter than fifteen pages take."""
+    settings = ("connect_timeout=1s", "read_timeout=1s", "timeout=1.5s", "lease=3s")
+    given = [part for each in settings for part in ("-s", each)]
+    with Site(1, address="0.0.0.0") as site:
+        port = site.url.rsplit(":", 1)[1]
+        urls = [f"http://127.0.1.{n}:{port}1" for n in range(1, 151)]
+        code, report, command = await asyncio.to_thread(
+            crawled, tmp_path, spider(site, BUSY.format(urls=urls)), ledger_url, *given
+        )
+
+    assert (code, report["finish_reason"], report["pages"]) == (0, "drained", 150), command.log
+    assert (report["failures"], report["host_failures"], report["leases_lost"]) == ({}, {}, 0)
+
+
+HANDLER = """
+import time
+from crawlcw.tracking import UseCase
+
+orders = UseCase("orders", lease=2, max_lost=2)
+
+@orders.stage
+async def todo(execution):
+    if execution.key == "bad":
+        while True:
+            pass
+"""
+
+
+async def test_a_handler_that_keeps_the_loop_ends_its_worker_and_keeps_its_lease_until_then(
+    ledger_url: str, tmp_path: Path
+):
+    (tmp_path / "orders.py").write_text(HANDLER)
+    given = ("work", "orders.py", "--ledger", ledger_url, "--drain")
+    async with Tracker.open(ledger_url, "orders") as tracker:
+        await tracker.add_many(["bad", "good"])
+
+        with Command(tmp_path, *given, "--stall-timeout", "5s", "--log-format", "json") as command:
+            await asyncio.to_thread(wait_until, lambda: is_stuck(command))
+            for _ in range(6):
+                task = await tracker.get("bad")
+                assert task is not None
+                assert task.status is Status.PROCESSING
+                page = await tracker.ledger.page(limit=9)
+                assert command.process.poll() is not None or "bad" not in [t.url for t in page]
+                await asyncio.sleep(0.5)
+            code, _ = await asyncio.to_thread(command.end)
+        assert code == 124, command.log
+
+        for _ in range(5):
+            with Command(tmp_path, *given, "--stall-timeout", "1s") as command:
+                code, _ = await asyncio.to_thread(command.end)
+            if code == 0:
+                break
+        bad, good = await tracker.get("bad"), await tracker.get("good")
+
+    assert bad is not None
+    assert good is not None
+    assert (bad.status, bad.reason) == (Status.IGNORED, Reason.CRASHED_WORKER)
+    assert good.status is Status.FINISHED
