@@ -67,6 +67,7 @@ Exit codes:
    69  the ledger cannot be reached, its disk is full, or its file was removed or replaced
    70  an error of crawlcw itself
    78  the ledger will not do as configured: access, a read-only file, schema, server too old
+  124  a callback has kept the event loop for longer than callback_timeout
   130  interrupted twice (or once, in a command that is no crawl)
   141  whoever read the output has gone
 """

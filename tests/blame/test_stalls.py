@@ -164,7 +164,7 @@ BUSY = """
     start_urls = {urls!r}
 
     def parse(self, response):
-        until = time.process_time() + 0.1
+        until = time.process_time() + 0.05
         while time.process_time() < until:
             pass
         yield {{"url": response.url}}
@@ -174,8 +174,8 @@ BUSY = """
 async def test_parsing_that_takes_all_the_cpu_costs_no_other_page_an_attempt(
     ledger_url: str, tmp_path: Path
 ):
-    """150 hosts, and timeouts that are shorter than fifteen pages take."""
-    settings = ("connect_timeout=1s", "read_timeout=1s", "timeout=1.5s", "lease=3s")
+    """150 hosts, and timeouts that are shorter than twenty pages take."""
+    settings = ("connect_timeout=0.5s", "read_timeout=0.5s", "timeout=1s", "lease=3s")
     given = [part for each in settings for part in ("-s", each)]
     with Site(1, address="0.0.0.0") as site:
         port = site.url.rsplit(":", 1)[1]

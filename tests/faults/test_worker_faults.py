@@ -71,12 +71,12 @@ def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
     assert "Traceback" not in crew.log
 
 
-@pytest.mark.parametrize("leases", [2, 10])
-def test_a_process_that_stood_still_in_a_callback_goes_on_and_records_nothing_twice(
+@pytest.mark.parametrize("leases", [2, 5])
+def test_a_process_that_stood_still_in_a_callback_goes_on_and_has_lost_nothing(
     leases: int, store: Store, faultless: bytes, tmp_path: Path
 ):
     marks = tmp_path / "marks"
-    blocking = {"pages": "/tutorial-sql.html", "seconds": leases, "marks": marks}
+    blocking = {"pages": "/tutorial-sql.html", "seconds": 2 * leases, "marks": marks}
     with (
         docs.served(docs.folder("postgresql"), latency=20) as site,
         Crew(
@@ -86,7 +86,7 @@ def test_a_process_that_stood_still_in_a_callback_goes_on_and_records_nothing_tw
             spider="blocking",
             arguments=blocking,
             concurrency=20,
-            lease="1s",
+            lease="2s",
         ) as crew,
     ):
         crew.join(crew.spare(), crew.spare())
@@ -107,10 +107,9 @@ def test_a_process_that_stood_still_in_a_callback_goes_on_and_records_nothing_tw
     # Each page is counted by who recorded it.
     assert report["pages"] + others_report["pages"] == finished(rows)
     assert "Traceback" not in crew.log
-    if leases > 2:
-        # Long enough for the other one to take over everything that was held.
-        assert lost == dict.fromkeys((row.path for row in held), 1)
-        assert report["leases_lost"] > 0
+    # Its watchdog has renewed what it held, though its event loop could not.
+    assert lost == {}
+    assert report["leases_lost"] == 0
     print(
         f"{len(held)} tasks of {fetched} were held, {len(lost)} of them taken over, {again} "
         f"fetched again; the process went on to record {report['pages']} pages in all"
