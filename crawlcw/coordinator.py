@@ -31,8 +31,8 @@ from crawlcw.presence import Presence
 from crawlcw.probes import Probes
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
-from crawlcw.standstill import Standstill
 from crawlcw.stalls import Excuses, nothing_excused
+from crawlcw.standstill import Standstill
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, Task
 from crawlcw.tenures import Tenures

@@ -107,7 +107,7 @@ async def test_a_callback_with_a_bug_is_told_once_and_stops_the_crawl(
     ledger_url: str, tmp_path: Path
 ):
     with Site(150) as site:
-        _, report, command = await asyncio.to_thread(
+        code, report, command = await asyncio.to_thread(
             crawled, tmp_path, spider(site, BROKEN), ledger_url
         )
         told = command.records("callback_failed")
@@ -118,7 +118,8 @@ async def test_a_callback_with_a_bug_is_told_once_and_stops_the_crawl(
         await ledger.close()
 
         raised = "parse_book raised KeyError: 'id'"
-        assert report["finish_reason"] == "callback-broken", command.log
+        assert (code, report["finish_reason"]) == (3, "callback-broken"), command.log
+        assert report["detail"].startswith("parse_book raised on each of its first 20 pages")
         assert len(failed) == report["failures"]["parse-error"] == 20
         assert len(tasks) == 151, "the others wait"
         assert max(site.hits.values()) == 1, "each page is fetched once"
