@@ -19,7 +19,7 @@ from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.settings import Settings
 from crawlcw.task import Task
-from crawlcw.transitions import Failed
+from crawlcw.transitions import Failed, too_deep
 from crawlcw.traps import TrapPolicy
 from crawlcw.user_code import Called, Cancellation, calls_user_code, time_limit
 
@@ -34,6 +34,7 @@ class Produced:
 
     items: list[dict[str, Any]] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
+    too_deep: list[Task] = field(default_factory=list)  #: kept for a crawl that goes deeper
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     stop: str | None = None  #: why the crawl is to end, where the spider wants it to
 
@@ -184,9 +185,6 @@ class _Sorter:
         except FetchError as error:
             self._drop(request, error.reason, where=error.message)
             return
-        if self._too_deep:
-            self._drop(request, Reason.REFUSED_DEPTH)
-            return
         # Before traps are looked for: a start URL may look as it likes.
         if task_id in self._known or task_id in self._seen:
             return
@@ -198,9 +196,14 @@ class _Sorter:
             self._drop(request, Reason.HOST_FULL)
             return
         self._seen.add(task_id)
-        self.produced.tasks.append(
-            request.task(now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt)
+        task = request.task(
+            now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
         )
+        if self._too_deep:
+            self._drop(request, Reason.REFUSED_DEPTH)
+            self.produced.too_deep.append(too_deep(task))
+        else:
+            self.produced.tasks.append(task)
 
     def _drop(self, request: Request, reason: str, *, where: str = "") -> None:
         """Count a link that is not followed; *where* tells of one that has no text of its own."""

@@ -46,7 +46,9 @@ class Committer:
         stats: Stats,
         patience: Patience,
         following: Following,
+        max_depth: int | None = None,
     ) -> None:
+        """*max_depth* is how deep the crawl goes, for links may have been refused for it before."""
         self._ledger = ledger
         self._done = done
         self._held = held
@@ -54,6 +56,9 @@ class Committer:
         self._stats = stats
         self._patience = patience
         self._following = following
+        self._max_depth = max_depth
+        #: Links that are kept and lie too deep. Not among the known: found nearer they count.
+        self._kept = KnownTasks()
 
     async def run(self) -> None:
         """Write group after group until cancelled."""
@@ -63,6 +68,7 @@ class Committer:
         aliases = [settlement for done in group for settlement in done.aliases]
         settlements = [settlement for done in group for settlement in done.settlements] + aliases
         self._held.settling(settlement.lease for settlement in settlements)
+        await self._keep([task for done in group for task in done.too_deep])
         added = await self._add([task for done in group for task in done.tasks])
         await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
         for done in group:
@@ -76,15 +82,35 @@ class Committer:
         if not fresh:
             return 0
         added: Added = await self._patience.insist(lambda: self._ledger.add(list(fresh.values())))
-        self._stats.links_added += added.new
-        rejected = {task.id for task, _ in added.rejected}
-        for task, why in added.rejected:
-            self._stats.dropped.note("store-rejected", task.url)
-            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+        new = added.new
+        if self._max_depth is not None and added.known:
+            tasks = list(fresh.values())
+            new += await self._patience.insist(lambda: self._ledger.admit_nearer(tasks))
+        self._stats.links_added += new
+        rejected = self._rejected(added)
         # Known or new: whoever added it may have been killed before it could say so.
         await self._following.announce(fresh.values())
         self._known.add(task_id for task_id in fresh if task_id not in rejected)
-        return added.new
+        return new
+
+    async def _keep(self, tasks: list[Task]) -> None:
+        """Write down links that lie too deep; nothing of them is due, so nobody is told."""
+        fresh = {
+            task.id: task
+            for task in tasks
+            if task.id not in self._known and task.id not in self._kept
+        }
+        if fresh:
+            added = await self._patience.insist(lambda: self._ledger.add(list(fresh.values())))
+            rejected = self._rejected(added)
+            self._kept.add(task_id for task_id in fresh if task_id not in rejected)
+
+    def _rejected(self, added: Added) -> set[bytes]:
+        """Count and tell what the store cannot hold; return the ids."""
+        for task, why in added.rejected:
+            self._stats.dropped.note("store-rejected", task.url)
+            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+        return {task.id for task, _ in added.rejected}
 
     async def _commit(self, settlements: list[Settlement], *, aliases: set[bytes]) -> None:
         committed: Committed = await self._patience.insist(lambda: self._ledger.commit(settlements))

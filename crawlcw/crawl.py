@@ -9,9 +9,10 @@ Whoever starts something here ends it: nothing outlives `Crawl.run`.
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import anyio
 
@@ -33,7 +34,7 @@ from crawlcw.fetcher import Done, Fetcher
 from crawlcw.frontier import Frontier
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.protocol import Chosen, Ledger
 from crawlcw.limits import Limits, limit_of
 from crawlcw.network_watch import NetworkWatch
 from crawlcw.patience import Patience
@@ -44,6 +45,7 @@ from crawlcw.quarantine import Quarantine
 from crawlcw.raised import said, text_of
 from crawlcw.robots import Robots
 from crawlcw.runner import InProcess
+from crawlcw.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
 from crawlcw.settings import Settings
 from crawlcw.spare import SpareConnection
 from crawlcw.spider import Spider, check, scope
@@ -93,6 +95,8 @@ class Crawl:
         rests = Rests()
         self._watch = NetworkWatch(probes, rests, ledger_now=ledger.now)
         self._start_hosts: set[str] = set()
+        #: Of what the spider starts with; None: it is to start with it each time.
+        self._fingerprint: str | None = None
         self._frontier = Frontier(
             held=self._held,
             limit_of=lambda host: limit_of(host, limits, settings),
@@ -273,6 +277,8 @@ class Crawl:
 
     async def _crawl(self) -> tuple[str, int]:
         """Run everything side by side; return why it ended, and how many leases went back."""
+        state = await self._patience.insist(self.ledger.state)
+        seeded = await self._is_seeded(state)
         committer = Committer(
             self.ledger,
             self._done,
@@ -281,6 +287,7 @@ class Crawl:
             stats=self.stats,
             patience=self._patience,
             following=self._coordinator,
+            max_depth=self.settings.max_depth,
         )
         renewer = Renewer(
             self.ledger,
@@ -295,7 +302,7 @@ class Crawl:
         async with anyio.create_task_group() as background:
             background.start_soon(renewer.run)
             background.start_soon(committer.run)
-            background.start_soon(self._seed)
+            background.start_soon(self._begin, state, seeded)
             background.start_soon(self._presence.run)
             async with anyio.create_task_group() as fetchers:
                 for _ in range(self.settings.concurrency):
@@ -328,10 +335,55 @@ class Crawl:
         with self._grace:
             await self._coordinator.idle()
 
+    async def _is_seeded(self, state: Mapping[str, Any]) -> bool:
+        """Return whether all seeds are in the ledger; their hosts are noted then."""
+        seeds = Seeds.read(state.get("seeds"))
+        if not self.spider.start_again:
+            with self._spider_code("start_urls"):
+                self._fingerprint = fingerprint(self.spider)
+        if seeds is None or seeds.fingerprint != self._fingerprint:
+            return False
+        if not await self._patience.insist(lambda: self.ledger.find(Chosen(), limit=1)):
+            # Somebody has deleted the tasks by other means than crawlcw's.
+            await self._patience.insist(lambda: self.ledger.set_state({"seeds": None}))
+            return False
+        for host in seeds.hosts:
+            self._note_start(host)
+        return True
+
+    def _note_start(self, host: str) -> None:
+        self._start_hosts.add(host)
+        if self.spider.allowed_hosts is None:
+            self._scope.hosts.add(host)
+
+    async def _begin(self, state: Mapping[str, Any], seeded: bool) -> None:
+        """Let in what lay too deep before, and add the seeds where they are not there."""
+        await self._go_deeper(state.get("depth"))
+        if not seeded:
+            await self._seed()
+        self._coordinator.seeded()
+
+    async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
+        """Follow the links that only the *last* crawl was not to, and write this one's limit down.
+
+        Ledgers of older versions say nothing of it, and kept no such links.
+        """
+        limit = self.settings.max_depth
+        if last is not None and last["limit"] == limit:
+            return
+        if last is not None and is_deeper(limit, than=last["limit"]):
+            number = await self._patience.insist(lambda: self.ledger.admit_to_depth(limit))
+            logger.info("%d links that lay too deep before are followed now", number)
+            self._coordinator.wake()
+        # Afterwards: where this process is killed in between, the next one does it again.
+        depth = {"limit": limit}
+        await self._patience.insist(lambda: self.ledger.set_state({"depth": depth}))
+
     async def _seed(self) -> None:
         """Add the spider's start requests, a batch at a time."""
         batch: list[Task] = []
         number = 0
+        is_whole = unfiltered = False
         with self._spider_code("start()"):
             async for request in self.spider.start():
                 number += 1
@@ -341,16 +393,21 @@ class Crawl:
                 except FetchError as error:
                     logger.warning("no URL to start from: %s", printable(error))
                     continue
-                self._start_hosts.add(task.host)
-                if self.spider.allowed_hosts is None:
-                    self._scope.hosts.add(task.host)
+                self._note_start(task.host)
+                # One that is not to be filtered asks for another task each time.
+                unfiltered = unfiltered or request.dont_filter
                 batch.append(task)
                 if len(batch) >= _SEED_BATCH:
                     await self._add_seeds(batch)
                     batch = []
+            is_whole = True  # a spider that stops the crawl in `start` does not come here
         if batch:
             await self._add_seeds(batch)
-        self._coordinator.seeded()
+        if not is_whole or unfiltered or len(self._start_hosts) > MOST_HOSTS:
+            return
+        if self._fingerprint is not None:
+            seeds = Seeds(fingerprint=self._fingerprint, hosts=frozenset(self._start_hosts))
+            await self._patience.insist(lambda: self.ledger.set_state({"seeds": seeds.document()}))
 
     async def _add_seeds(self, batch: list[Task]) -> None:
         added = await self._patience.insist(lambda: self.ledger.add(batch))
@@ -359,6 +416,9 @@ class Crawl:
         rejected = {task.id for task, _ in added.rejected}
         self._known.add(task.id for task in batch if task.id not in rejected)
         self.stats.links_added += added.new
+        if self.settings.max_depth is not None and added.known:
+            nearer = await self._patience.insist(lambda: self.ledger.admit_nearer(batch))
+            self.stats.links_added += nearer
         await self._coordinator.announce(batch)
         self._coordinator.wake()
 

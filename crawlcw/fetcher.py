@@ -64,6 +64,7 @@ class Done:
     """A task that was worked on: what to write, in this order."""
 
     tasks: tuple[Task, ...] = ()  #: its links
+    too_deep: tuple[Task, ...] = ()  #: those that are only kept
     settlements: tuple[Settlement, ...] = ()
     aliases: tuple[Settlement, ...] = ()  #: tasks whose redirect led to it: no pages of their own
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
@@ -235,12 +236,18 @@ class Fetcher:
         try:
             self.scope.admit_url(home.url)
             if self.settings.max_depth is not None and lease.task.depth >= self.settings.max_depth:
-                # Or hosts that lead to one another would never end.
                 raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
+            hops = lease.task.hops + 1
+            if hops > self.settings.max_redirects:
+                message = f"more than {self.settings.max_redirects} redirects, the last one to "
+                raise FetchError(Reason.REDIRECT_LIMIT, message + home.url)
         except FetchError as refusal:
             return await self._failed(lease, request, self._failure(refusal), refusal, sent=sent)
         self._answered(lease, response, page=False, sent=sent)
-        task = home.task(now=self.ledger.now(), depth=lease.task.depth + 1, parent=lease.task.id)
+        # Hosts that lead to one another for ever have no other end than this number.
+        task = home.task(
+            now=self.ledger.now(), depth=lease.task.depth + 1, parent=lease.task.id, hops=hops
+        )
         alias = self._settle(lease, Succeeded(response=_info(response)))
         return Done(tasks=(task,), aliases=(alias,))
 
@@ -281,7 +288,9 @@ class Fetcher:
         """Add a task and lease it, if nobody has it or has done it."""
         # A cancelled claim would leave a lease that nobody knows of.
         with anyio.CancelScope(shield=True):
-            await self.patience.insist(lambda: self.ledger.add([task]))
+            added = await self.patience.insist(lambda: self.ledger.add([task]))
+            if self.settings.max_depth is not None and added.known:
+                await self.patience.insist(lambda: self.ledger.admit_nearer([task]))
             self.known.add([task.id])
             record = await self.patience.insist(lambda: self.ledger.get(task.id))
             if record is None or record.task.status not in (Status.TODO, Status.FAILED):
@@ -411,7 +420,12 @@ class Fetcher:
 
 
 def _done(produced: Produced, settlement: Settlement) -> Done:
-    return Done(tasks=tuple(produced.tasks), settlements=(settlement,), dropped=produced.dropped)
+    return Done(
+        tasks=tuple(produced.tasks),
+        too_deep=tuple(produced.too_deep),
+        settlements=(settlement,),
+        dropped=produced.dropped,
+    )
 
 
 def _not_tried(lease: Lease, fault: Fault) -> Lease:

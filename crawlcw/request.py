@@ -135,7 +135,13 @@ class Request:
         return location, task_id(location, method=self.method, body=self.body or b"", salt=salt)
 
     def task(
-        self, *, now: datetime, depth: int = 0, parent: bytes | None = None, salt: bytes = b""
+        self,
+        *,
+        now: datetime,
+        depth: int = 0,
+        parent: bytes | None = None,
+        hops: int = 0,
+        salt: bytes = b"",
     ) -> Task:
         """Return the task of this request, new and due at *now*.
 
@@ -155,6 +161,7 @@ class Request:
             context=values.clean(self.context) if self.context is not None else None,
             depth=depth,
             parent=parent,
+            hops=hops,
             priority=self.priority,
             due=now,
             update_time=now,

@@ -60,8 +60,8 @@ class Settings:
     )
     read_timeout: Duration = Duration("10s", "without a byte from the server", minimum=_AN_INSTANT)
     max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")
-    max_redirects: Count = Count(10, "hops from one URL", unit="hops")
-    max_depth: Ceiling = Ceiling(20, "links from a start URL; none: no limit", unit="links")
+    max_redirects: Count = Count(10, "hops from one URL, over all hosts", unit="hops")
+    max_depth: Ceiling = Ceiling(None, "links from a start URL; none: no limit", unit="links")
     max_pages: Ceiling = Ceiling(None, "pages finished in this run; none: no limit", unit="pages")
     max_failures: Tolerance = Tolerance(
         None,

@@ -12,7 +12,7 @@ yield from response.follow_all("li.next a")
 import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from crawlcw import urls
 from crawlcw.errors import FetchError, SettingsError, SpiderError
@@ -48,6 +48,17 @@ class Spider:
     settings: ClassVar[Settings] = Settings()
     #: What holds for single hosts instead of the settings; the keys are those of `Limits`.
     limits: Mapping[str, Limit] = {}
+    #: Run `start` at each start of a crawl. Otherwise it is not run again once all its requests
+    #: are in the ledger, until the spider's arguments, its attributes or the code change.
+    start_again: ClassVar[bool] = False
+
+    _arguments: Mapping[str, Any]  #: what the constructor was given
+
+    def __new__(cls, *_: Any, **arguments: Any) -> Self:
+        """Note the arguments: a constructor of a spider's own may keep them or not."""
+        made = super().__new__(cls)
+        made._arguments = arguments
+        return made
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
@@ -76,6 +87,11 @@ class Spider:
 
     async def closed(self, report: "Report") -> None:
         """Clean up: called once in each process, after the last page."""
+
+
+def arguments_of(spider: Spider) -> Mapping[str, Any]:
+    """Return what the spider's constructor was given, whatever it made of it."""
+    return spider._arguments  # noqa: SLF001  # it is its class that is here
 
 
 def is_name(text: object) -> bool:

@@ -60,6 +60,7 @@ class Task:
     context: Mapping[str, Any] | Aside | None = None  #: the spider's own; never read here
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
+    hops: int = 0  #: redirects that led here one after the other, each to a task of its own
     priority: int = 0  #: higher first
     status: Status = Status.TODO
     due: datetime | None  #: when a coordinator may take it; None: never again

@@ -40,11 +40,13 @@ class Event(StrEnum):
     ADVANCE = "advance"  #: on to the next stage
     WITHDRAW = "withdraw"  #: nobody is to work on it any more
     REOPEN = "reopen"  #: once more, or in another stage
+    ADMIT = "admit"  #: refused for depth before, and within the limit now
 
 
 #: status x event -> what it may become. What is not here cannot happen.
 TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
-    (None, Event.ADD): (Status.TODO,),
+    # A link that lies too deep is kept, for a crawl that goes deeper.
+    (None, Event.ADD): (Status.TODO, Status.IGNORED),
     (Status.TODO, Event.CLAIM): (Status.PROCESSING,),
     (Status.FAILED, Event.CLAIM): (Status.PROCESSING,),
     (Status.FINISHED, Event.CLAIM): (Status.PROCESSING,),  # a revisit
@@ -66,6 +68,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.FAILED, Event.REOPEN): (Status.TODO,),
     (Status.FINISHED, Event.REOPEN): (Status.TODO,),
     (Status.IGNORED, Event.REOPEN): (Status.TODO,),
+    (Status.IGNORED, Event.ADMIT): (Status.TODO,),
 }
 
 #: `retry-failed` brings back these, and no task with another status or reason.
@@ -164,6 +167,31 @@ class Settlement:
 
     lease: Lease
     change: Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkChange:
+    """What many tasks become at once that nobody works on: due now, as if never tried."""
+
+    event: Event
+    statuses: tuple[Status, ...]  #: only those that have one of these
+    reason: Reason  #: and this reason
+    becomes: Status
+
+
+#: Links that were refused for depth, where the crawl goes deeper or a shorter way was found.
+ADMISSION = BulkChange(
+    event=Event.ADMIT,
+    statuses=(Status.IGNORED,),
+    reason=Reason.REFUSED_DEPTH,
+    becomes=Status.TODO,
+)
+
+
+def too_deep(task: Task) -> Task:
+    """Return a new task as it is kept where its link lies deeper than the crawl goes."""
+    assert Status.IGNORED in TABLE[None, Event.ADD]
+    return replace(task, status=Status.IGNORED, due=None, reason=Reason.REFUSED_DEPTH)
 
 
 def claim(

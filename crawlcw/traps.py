@@ -3,7 +3,7 @@
 A relative link that grows its own path, a search with forty filters: every page
 of such a site links to new ones, for ever. Here the URL alone is looked at. An
 endless site whose URLs look like any other, such as a calendar, is ended by
-`max_depth` and `max_pages_per_host`.
+`max_depth`, which has no default, and `max_pages_per_host`.
 """
 
 from collections import Counter

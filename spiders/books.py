@@ -13,8 +13,7 @@ RATINGS = {"One": 1, "Two": 2, "Three": 3, "Four": 4, "Five": 5}
 class Books(Spider):
     name = "books"
     start_urls = ["https://books.toscrape.com/"]
-    # The catalogue is 50 pages, each linked from the one before: deeper than the default.
-    settings = Settings(per_host_concurrency=4, max_depth=None)
+    settings = Settings(per_host_concurrency=4)
 
     def parse(self, response):
         """A page of the catalogue: 20 books, and the way to the next 20."""

@@ -23,6 +23,7 @@ FULL = make_task(
     context={"$a": {"b.c": 1}},
     depth=2,
     parent=b"p" * 16,
+    hops=3,
     priority=3,
     status=Status.FAILED,
     lock="w:1",

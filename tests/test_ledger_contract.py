@@ -3,12 +3,15 @@
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from crawlcw import transitions, values
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
-from crawlcw.ledger.protocol import Ledger, Selection, Worker
+from crawlcw.ledger.mongo import admissions as mongo_admissions
+from crawlcw.ledger.protocol import Chosen, Ledger, Selection, Worker
+from crawlcw.ledger.sqlite import admissions as sqlite_admissions
 from crawlcw.retry import RetryPolicy
 from crawlcw.task import ResponseInfo, Status, Task
 from crawlcw.transitions import Failed, Succeeded
@@ -1107,3 +1110,154 @@ async def test_now_is_in_utc_and_whole_milliseconds(ledger: Ledger):
 def test_no_reason_is_left_out():
     assert set(Reason) == FAILURE_REASONS | POLICY_REASONS
     assert transitions.RETRIED_REASONS == FAILURE_REASONS
+
+
+# --- links that lie too deep
+
+
+def refused(url: str, **more: Any) -> Task:
+    return transitions.too_deep(make_task(url, **more))
+
+
+async def test_a_link_that_lies_too_deep_is_kept_and_nothing_of_it_is_due(ledger: Ledger):
+    task = refused("http://a.com/", depth=6, hops=2)
+
+    added = await ledger.add([task])
+
+    assert (added.new, added.known) == (1, 0)
+    record = await ledger.get(task.id)
+    assert record is not None
+    assert record.task == task
+    assert (task.status, task.reason, task.due) == (Status.IGNORED, Reason.REFUSED_DEPTH, None)
+    assert await ledger.page(limit=10) == []
+    assert await ledger.horizon() is None
+    assert await ledger.reasons() == {"refused-depth": 1}
+    assert await ledger.retry_failed(Selection(reason=Reason.REFUSED_DEPTH)) == 0
+
+
+@pytest.mark.parametrize(("max_depth", "admitted"), [(5, 0), (6, 1), (7, 2), (None, 3)])
+async def test_links_are_admitted_down_to_a_depth(
+    ledger: Ledger, clock: FakeClock, max_depth: int | None, admitted: int
+):
+    links = [refused(f"http://{n}.com/", depth=n, parent=b"p" * 16) for n in (6, 7, 30)]
+    unwanted, waiting = make_task("http://b.com/1", depth=1), make_task("http://b.com/2", depth=1)
+    await given_up(ledger, unwanted, Reason.REFUSED_SCOPE)
+    await ledger.add([*links, waiting])
+    before = {task.id: await ledger.get(task.id) for task in (*links, unwanted, waiting)}
+    clock.advance(seconds=5)
+
+    assert await ledger.admit_to_depth(max_depth) == admitted
+
+    after = {task_id: await ledger.get(task_id) for task_id in before}
+    for task_id, record in before.items():
+        if task_id in ids(links[:admitted]):
+            task = replace(
+                record.task,
+                status=Status.TODO,
+                due=clock.time,
+                update_time=clock.time,
+                reason=None,
+            )
+            record = replace(record, task=task)
+        assert after[task_id] == record
+    ready = {
+        lease.host.name for lease in await ledger.lease_hosts(worker="a", limit=9, lease=LEASE)
+    }
+    assert ready == {task.host for task in links[:admitted]}
+    assert await ledger.admit_to_depth(max_depth) == 0
+
+
+async def test_links_are_admitted_a_batch_at_a_time(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    for admissions in (sqlite_admissions, mongo_admissions):
+        monkeypatch.setattr(admissions, "BATCH", 7)
+    await ledger.add([refused(f"http://{n % 7}.com/{n}", depth=n % 3) for n in range(60)])
+
+    assert await ledger.admit_to_depth(1) == 40
+
+    counts = await ledger.counts()
+    assert (counts[Status.TODO], counts[Status.IGNORED]) == (40, 20)
+    hosts = await ledger.lease_hosts(worker="a", limit=9, lease=LEASE)
+    assert len(hosts) == 7
+
+
+async def test_a_link_that_is_found_nearer_is_admitted_with_its_new_depth(
+    ledger: Ledger, clock: FakeClock
+):
+    nearer, same, deeper, seed = (
+        refused(f"http://a.com/{n}", depth=6, parent=b"p" * 16) for n in range(4)
+    )
+    known, unwanted = make_task("http://b.com/1", depth=6), make_task("http://b.com/2", depth=6)
+    await given_up(ledger, unwanted, Reason.REFUSED_SCOPE)
+    await ledger.add([nearer, same, deeper, seed, known])
+    untouched = [same, deeper, known, unwanted]
+    before = [await ledger.get(task.id) for task in untouched]
+    clock.advance(seconds=5)
+    now: Any = {"status": Status.TODO, "reason": None, "due": clock.time, "update_time": clock.time}
+    found = [
+        replace(nearer, depth=3, parent=b"q" * 16, **now),
+        replace(same, depth=6, **now),
+        replace(deeper, depth=7, **now),
+        replace(seed, depth=0, parent=None, **now),
+        replace(known, depth=1),
+        replace(unwanted, depth=1),
+        make_task("http://b.com/unknown"),
+    ]
+
+    assert await ledger.admit_nearer(found) == 2
+
+    for task in (found[0], found[3]):
+        record = await ledger.get(task.id)
+        assert record is not None
+        assert record.task == task
+    assert [await ledger.get(task.id) for task in untouched] == before
+    assert await ledger.get(found[-1].id) is None
+    assert await ledger.admit_nearer(found) == 0
+    assert await ledger.admit_nearer([]) == 0
+
+
+async def test_a_task_that_was_tried_and_refused_for_depth_is_admitted_as_if_never_tried(
+    ledger: Ledger, clock: FakeClock
+):
+    task = make_task(depth=5)
+    await given_up(ledger, task, Reason.REFUSED_DEPTH)
+
+    assert await ledger.admit_to_depth(6) == 1
+
+    lease = await claimed_one(ledger)
+    assert (lease.task.retry, lease.task.lost, lease.fence) == (0, 0, 2)
+
+
+# --- what crawls write down of themselves
+
+
+async def test_the_state_is_what_was_written_down_last_of_each_name(store: Ledgers):
+    one, two = await store.open(), await store.open()
+    assert await one.state() == {}
+
+    await one.set_state({"depth": {"limit": None}, "seeds": {"hosts": ["a.com:80"], "$x.y": 1}})
+    await two.set_state({"depth": {"limit": 3}})
+
+    expected = {"depth": {"limit": 3}, "seeds": {"hosts": ["a.com:80"], "$x.y": 1}}
+    assert await one.state() == expected
+    assert await two.state() == expected
+    await two.set_state({})
+    await two.set_state({"seeds": None, "never": None})
+    assert await one.state() == {"depth": {"limit": 3}}
+
+
+async def test_with_tasks_that_are_purged_goes_that_all_seeds_are_there(ledger: Ledger):
+    await ledger.add(make_tasks(2))
+    await ledger.set_state({"depth": {"limit": 3}, "seeds": {"hosts": []}})
+
+    assert await ledger.purge(Chosen(ids=[make_tasks(1)[0].id])) == 1
+
+    assert await ledger.state() == {"depth": {"limit": 3}}
+
+
+async def test_the_state_stays_when_the_ledger_is_opened_again(store: Ledgers):
+    ledger = await store.open()
+    await ledger.set_state({"depth": {"limit": 3}})
+
+    assert await (await store.open()).state() == {"depth": {"limit": 3}}

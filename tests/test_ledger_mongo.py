@@ -32,6 +32,23 @@ def url(mongodb_uri: str, database_name: str) -> str:
     return with_database(mongodb_uri, database_name)
 
 
+async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(
+    mongodb_uri: str, database_name: str, url: str
+):
+    first = await MongoLedger.open(url, "books")
+    await first.set_state({"seeds": {"hosts": []}})
+    again = await MongoLedger.open(url, "books")
+    assert await again.state() == {"seeds": {"hosts": []}}
+    with pymongo.MongoClient(mongodb_uri) as client:
+        client[database_name]["books"].drop()
+
+    second = await MongoLedger.open(url, "books")
+
+    assert await second.state() == {}
+    for ledger in (first, again, second):
+        await ledger.close()
+
+
 # --- versions
 
 

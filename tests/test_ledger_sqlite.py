@@ -112,7 +112,11 @@ async def test_a_file_of_the_first_schema_is_refused(path: Path):
 
 
 #: What each version did not have yet.
-NEWER = {3: ("data", "results", "trace"), 2: ("begun", "data", "results", "trace")}
+NEWER = {
+    4: ("hops",),
+    3: ("data", "results", "trace", "hops"),
+    2: ("begun", "data", "results", "trace", "hops"),
+}
 
 
 def made_older(path: Path, version: int) -> str:
@@ -120,16 +124,16 @@ def made_older(path: Path, version: int) -> str:
     with sqlite3.connect(path) as db:
         (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
         db.execute('ALTER TABLE "books.hosts" DROP COLUMN origins')
-        db.execute('UPDATE "crawlcw.schema" SET version = ?', (version,))
-        if version == 4:
-            return new
-        db.execute('DROP TABLE "books.asides"')
-        db.execute('DROP INDEX "books.status_update_time"')
         for column in NEWER[version]:
             db.execute(f'ALTER TABLE "books" DROP COLUMN {column}')
-        db.execute('CREATE INDEX "books.status" ON "books" (status, update_time DESC)')
-        for column in ("tracked", "policy"):
-            db.execute(f'ALTER TABLE "crawlcw.schema" DROP COLUMN {column}')
+        db.execute('ALTER TABLE "crawlcw.schema" DROP COLUMN state')
+        if version < 4:
+            db.execute('DROP TABLE "books.asides"')
+            db.execute('DROP INDEX "books.status_update_time"')
+            db.execute('CREATE INDEX "books.status" ON "books" (status, update_time DESC)')
+            for column in ("tracked", "policy"):
+                db.execute(f'ALTER TABLE "crawlcw.schema" DROP COLUMN {column}')
+        db.execute('UPDATE "crawlcw.schema" SET version = ?', (version,))
     db.close()
     return new
 
@@ -155,6 +159,33 @@ async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, versi
     assert made["books"].split() == new.split()
     assert "books.status" not in made
     await first.close()
+    await second.close()
+
+
+async def test_a_use_case_of_an_older_schema_stays_one(path: Path):
+    first = await SqliteLedger.open(path, "books", tracked=True)
+    await first.set_policy({"max_retry": 7})
+    await first.close()
+    made_older(path, 4)
+
+    second = await SqliteLedger.open(path, "books", tracked=None)
+
+    assert second.tracked
+    assert await second.policy() == {"max_retry": 7}
+    await second.close()
+
+
+async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(path: Path):
+    first = await SqliteLedger.open(path, "books")
+    await first.set_state({"seeds": {"hosts": []}})
+    await first.close()
+    with sqlite3.connect(path) as db:
+        db.execute('DROP TABLE "books"')
+    db.close()
+
+    second = await SqliteLedger.open(path, "books")
+
+    assert await second.state() == {}
     await second.close()
 
 

@@ -168,7 +168,7 @@ def test_the_defaults_are_those_of_the_readme():
     assert (settings.timeout, settings.lease) == (timedelta(seconds=30), timedelta(seconds=60))
     assert (settings.max_body, settings.max_redirects) == (10 * 1024 * 1024, 10)
     assert (settings.max_depth, settings.max_pages, settings.max_links_per_page) == (
-        20,
+        None,
         None,
         5000,
     )

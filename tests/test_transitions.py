@@ -43,7 +43,8 @@ def settle(lease: Lease, outcome, *, policy=POLICY, chance=0.5) -> Change:
 
 
 def test_every_edge_can_be_reached():
-    reached = {(None, Event.ADD, Status.TODO)}
+    added = make_task(), transitions.too_deep(make_task())
+    reached = {(None, Event.ADD, task.status) for task in added}
     for status in Status:
         for retry, lost in ((0, 0), (1, 0), (0, 2)):
             due = None if status is Status.IGNORED else START
@@ -69,6 +70,8 @@ def test_every_edge_can_be_reached():
             reached.add((status, Event.WITHDRAW, Status.IGNORED))
         if status in transitions.REOPENED:
             reached.add((status, Event.REOPEN, Status.TODO))
+        if status in transitions.ADMISSION.statuses:
+            reached.add((status, Event.ADMIT, transitions.ADMISSION.becomes))
 
     assert reached == {
         (before, event, after) for (before, event), afters in TABLE.items() for after in afters

@@ -77,7 +77,6 @@ def document(task: Task) -> Document:
         "depth": task.depth,
         "priority": task.priority,
         "status": int(task.status),
-        "due": task.due,
         "update_time": task.update_time,
         "create_time": task.create_time,
         "lock": task.lock,
@@ -87,6 +86,9 @@ def document(task: Task) -> Document:
         "retry": task.retry,
         "lost": task.lost,
     }
+    if task.due is not None:
+        # To MongoDB null is no absence: the indexes of what is due would have it.
+        found["due"] = task.due
     if task.method != "GET":
         found["method"] = task.method
     if task.headers:
@@ -99,6 +101,10 @@ def document(task: Task) -> Document:
         found["context"] = value_document(task.context)
     if task.parent is not None:
         found["parent"] = task.parent
+    if task.hops:
+        found["hops"] = task.hops
+    if task.reason is not None:
+        found["reason"] = str(task.reason)
     if task.begun is not None:
         found["begun"] = task.begun
     if task.carried is not None:
@@ -123,6 +129,7 @@ def task(found: Mapping[str, Any]) -> Task:
         context=value(context) if context is not None else None,
         depth=found["depth"],
         parent=found.get("parent"),
+        hops=found.get("hops") or 0,
         priority=found["priority"],
         status=Status(found["status"]),
         due=found.get("due"),

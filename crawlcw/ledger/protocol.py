@@ -165,6 +165,20 @@ class Ledger(Protocol):
         store cannot hold is rejected alone. Not atomic as a whole.
         """
 
+    async def admit_nearer(self, tasks: Sequence[Task]) -> int:
+        """Make those of *tasks* `todo`, due now, that are kept as `refused-depth` and lie deeper.
+
+        They get the depth and the parent of the task given. Return how many; their
+        hosts are the caller's to wake, as for `add`.
+        """
+
+    async def admit_to_depth(self, max_depth: int | None) -> int:
+        """Make all tasks `todo`, due now, that are `refused-depth` and not deeper than that.
+
+        None: however deep. Return how many. Their hosts are woken as by
+        `wake_hosts`. A batch at a time; may be repeated after an error.
+        """
+
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return up to *limit* tasks that are due, by highest priority, then longest due.
 
@@ -385,6 +399,18 @@ class Ledger(Protocol):
         """Return the same ledger over connections of its own, for another event loop.
 
         Nothing is made or checked anew. It is to be closed by itself.
+        """
+
+    async def state(self) -> Mapping[str, Any]:
+        """Return what crawls have written down of themselves, see `set_state`; empty at first.
+
+        Empty again where the tasks were dropped by other means than `purge`.
+        """
+
+    async def set_state(self, state: Mapping[str, Any]) -> None:
+        """Write clean values down, durably, beside those not named; None takes one away.
+
+        `purge` takes away `seeds`: what was added before may be gone.
         """
 
     async def close(self) -> None:

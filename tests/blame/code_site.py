@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,11 +25,16 @@ class _Server(ThreadingHTTPServer):
 
 
 class Site:
-    """Serves `/` with a link to each of so many pages, and counts what is asked for."""
+    """Serves `/` with a link to each of so many pages, and counts what is asked for.
 
-    def __init__(self, pages: int, *, address: str = "127.0.0.1") -> None:
+    Or pages that are given, each with its body; any other is a heading.
+    """
+
+    def __init__(self, pages: int | Mapping[str, str], *, address: str = "127.0.0.1") -> None:
         self.hits: Counter[str] = Counter()
-        links = "".join(f'<a href="/{n}">{n}</a>' for n in range(pages))
+        if isinstance(pages, int):
+            pages = {"/": links(f"/{n}" for n in range(pages))}
+        bodies = pages
         site = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -38,7 +43,7 @@ class Site:
             def do_GET(self) -> None:  # the name that the base class calls
                 site.hits[self.path] += 1
                 found = self.path != "/robots.txt"
-                body = (links if self.path == "/" else f"<h1>{self.path}</h1>").encode()
+                body = bodies.get(self.path, f"<h1>{self.path}</h1>").encode()
                 self.send_response(200 if found else 404)
                 self.send_header("Content-Type", "text/html")
                 self.send_header("Content-Length", str(len(body)))
@@ -60,6 +65,11 @@ class Site:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+def links(addresses: Iterable[str]) -> str:
+    """Return a page's links."""
+    return "".join(f'<a href="{address}">{address}</a>' for address in addresses)
 
 
 class Command:

@@ -9,6 +9,7 @@ from crawlcw.errors import Reason
 from crawlcw.hosts import HostLease
 from crawlcw.ledger.protocol import Added, Chosen, Place, Selection
 from crawlcw.task import Lease, Status
+from crawlcw.transitions import too_deep
 from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
 from tests.ledgers import LEASE, failure, make_task, success
 
@@ -89,10 +90,20 @@ def _links() -> list[Any]:
     return [known, *new]
 
 
+def _too_deep() -> list[Any]:
+    return [too_deep(make_task(f"http://{host}/", depth=9)) for host in ("p.com/9", "new.com")]
+
+
 DATA = {"$a.b": 1}
 
 OPERATIONS = [
     _simple(lambda w: w.near.add([*w.setting.todo, *_links()]), name="add", answers=_same_added),
+    _simple(lambda w: w.near.add(_too_deep()), name="add-too-deep", answers=_same_added),
+    _simple(lambda w: w.near.admit_nearer(w.setting.nearer), name="admit_nearer", answers=_no_more),
+    _simple(
+        lambda w: w.near.admit_to_depth(7), name="admit_to_depth", answers=_no_more, wakes=True
+    ),
+    _simple(lambda w: w.near.set_state({"depth": {"limit": 3}, "seeds": None}), name="set_state"),
     Operation(name="claim", act=_claim, answers=_same_leases),
     Operation(name="claim-batch", act=_claim, answers=_same_leases, claims="batch"),
     _simple(
@@ -179,6 +190,7 @@ OPERATIONS = [
         name="give_up_host",
         answers=_no_more,
     ),
+    _read("state", lambda w: w.near.state()),
     _read("page", lambda w: w.near.page(limit=50, hosts=["p.com", "q.com"])),
     _read("find", lambda w: w.near.find(Chosen(), limit=3, after=_place(w))),
     _read("held", lambda w: w.near.held("a")),

@@ -21,6 +21,7 @@ from crawlcw.ledger.mongo import MongoLedger, outcomes, store
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.patience import Patience
 from crawlcw.task import Lease, Task
+from crawlcw.transitions import too_deep
 from tests.faults.invariants import Documents
 from tests.faults.proxy import Proxy, proxied
 from tests.ledgers import LEASE, START, FakeClock, failure, make_task, success
@@ -28,7 +29,7 @@ from tests.mongod import with_database
 
 T = TypeVar("T")
 
-COLLECTIONS = ("books", "books.hosts", "books.workers", "books.items")
+COLLECTIONS = ("books", "books.hosts", "books.workers", "books.items", "crawlcw.schema")
 #: Of one command, by the driver's own means.
 TIMEOUT = timedelta(seconds=0.1)
 #: The driver's monitor, where it listens instead, takes half a second to see an error.
@@ -45,6 +46,7 @@ class Setting:
     """What is under way when an operation begins."""
 
     todo: list[Task]
+    nearer: list[Task]  #: found within the limit, and in the ledger as too deep
     leases: list[Lease]  #: alive, of the worker `a`
     stale: Lease  #: of `a` as well, and in other hands since
     others: list[Lease]  #: every other lease
@@ -156,6 +158,9 @@ class World:
         tasks = [replace(task, priority=5 - n % 5, due=clock.time) for n, task in enumerate(tasks)]
         await far.add(tasks)
         await far.wake_hosts({f"{host}.com": clock.time for host in "pqrst"})
+        deep = [make_task(f"http://{host}.com/deep", depth=7, due=clock.time) for host in "pu"]
+        await far.add([too_deep(task) for task in deep])
+        await far.set_state({"seeds": {"hosts": ["p.com"]}})
 
         async def claim(n: int, name: str, lease: timedelta) -> Lease:
             (page,) = [task for task in await far.page(limit=50) if task.id == tasks[n].id]
@@ -190,6 +195,7 @@ class World:
         known = {lease.host.name for lease in hosts}
         return Setting(
             todo=[tasks[4]],
+            nearer=[replace(task, depth=2, due=NOW) for task in deep],
             leases=leases,
             stale=stale,
             others=others,

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
+from crawlcw.ledger.mongo.admissions import Admissions
 from crawlcw.ledger.mongo.asides import Asides
 from crawlcw.ledger.mongo.claims import Claims
 from crawlcw.ledger.mongo.connection import connected
+from crawlcw.ledger.mongo.crawl_state import CrawlState
 from crawlcw.ledger.mongo.examination import Examination
 from crawlcw.ledger.mongo.failures import Failures
 from crawlcw.ledger.mongo.host_leases import HostLeases
@@ -25,6 +27,7 @@ from crawlcw.ledger.mongo.workers import Workers
 
 class MongoLedger(
     Tasks,
+    Admissions,
     Claims,
     Outcomes,
     Items,
@@ -36,6 +39,7 @@ class MongoLedger(
     MassChanges,
     Selections,
     Asides,
+    CrawlState,
     Tracked,
     Notices,
     Examination,

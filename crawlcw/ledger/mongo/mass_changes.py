@@ -13,6 +13,7 @@ from crawlcw import transitions
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo.asides import Asides
 from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.crawl_state import CrawlState
 from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
@@ -22,7 +23,7 @@ from crawlcw.task import Status
 _PURGED_AT_ONCE = 1_000
 
 
-class MassChanges(Selections, Asides):
+class MassChanges(Selections, Asides, CrawlState):
     """Withdraws, reopens, prioritises and purges tasks."""
 
     async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
@@ -92,6 +93,8 @@ class MassChanges(Selections, Asides):
         A crash in between leaves what nothing refers to; where a reply is lost,
         the next call deletes it.
         """
+        # First, for a crash must not leave seeds that are gone and taken to be there.
+        await self.set_state({"seeds": None})
         await self._forget(list(self._half_purged))
         total = 0
         async for guard in self._walk(chosen, tuple(Status), size=_PURGED_AT_ONCE):

@@ -42,6 +42,8 @@ class Schema(MongoStore):
             version = await self._check_schema()
             try:
                 await self._database.create_collection(self._spider, validator=_VALIDATOR)
+                # Somebody may have dropped the tasks: what was said of them is void.
+                await self._schema.update_one({"_id": self._spider}, {"$unset": {"state": ""}})
             except CollectionInvalid:
                 pass  # it is there already, which is the usual case
             except OperationFailure as error:

@@ -79,6 +79,8 @@ class MongoStore:
         self._unsure: dict[bytes, dict[str, Task]] = {}
         #: Likewise the hosts: host -> token.
         self._unsure_hosts: dict[str, str] = {}
+        #: Hosts of tasks that were admitted, and that may not have been woken yet.
+        self._admitted_hosts: set[str] = set()
         #: Tasks that may have been deleted without what belongs to them.
         self._half_purged: set[bytes] = set()
 

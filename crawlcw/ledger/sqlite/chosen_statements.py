@@ -12,6 +12,7 @@ from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.schema import Tables
+from crawlcw.ledger.sqlite.statements import TODO
 from crawlcw.task import Status
 
 _SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
@@ -33,10 +34,6 @@ class ChosenStatements:
         onward = "ORDER BY update_time DESC, id DESC LIMIT :limit"
         #: Each of these is about one task, which still must be as it was chosen.
         by_id = f"WHERE id = :id AND {among} AND {filters}"
-        todo = (
-            f"status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, update_time = :now, "
-            "reason = NULL"
-        )
 
         self.find = f"SELECT {', '.join(_SHOWN)} {walked} {onward}"
         self.find_by_id = f"SELECT {', '.join(_SHOWN)} FROM {tasks} {by_id}"
@@ -46,14 +43,14 @@ class ChosenStatements:
             f"reason = :why {by_id}"
         )
         self.reopen = (
-            f"UPDATE {tasks} SET {todo}, fence = fence + 1, host = coalesce(:stage, host), "
+            f"UPDATE {tasks} SET {TODO}, fence = fence + 1, host = coalesce(:stage, host), "
             "callback = coalesce(:stage, callback), "
             f"results = CASE WHEN :anew THEN NULL ELSE results END {by_id}"
         )
         self.purge = f"DELETE FROM {tasks} {by_id}"
 
         self.walk_failed = f"SELECT id, update_time {walked} AND {retried} {onward}"
-        self.retry = f"UPDATE {tasks} SET {todo} {by_id} AND {retried}"
+        self.retry = f"UPDATE {tasks} SET {TODO} {by_id} AND {retried}"
         self.count_failed = (
             f"SELECT count(*) FROM {tasks} WHERE {among} AND {filters} AND {retried}"
         )

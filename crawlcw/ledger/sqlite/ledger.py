@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Self
 
 from crawlcw.clock import LedgerClock
+from crawlcw.ledger.sqlite.admissions import Admissions
 from crawlcw.ledger.sqlite.claims import Claims
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import number_of, restrict_to_reading
+from crawlcw.ledger.sqlite.crawl_state import CrawlState
 from crawlcw.ledger.sqlite.examination import Examination
 from crawlcw.ledger.sqlite.failures import Failures
 from crawlcw.ledger.sqlite.host_leases import HostLeases
@@ -28,6 +30,7 @@ from crawlcw.ledger.sqlite.workers import Workers
 
 class SqliteLedger(
     Tasks,
+    Admissions,
     Claims,
     Outcomes,
     Items,
@@ -37,6 +40,7 @@ class SqliteLedger(
     HostLeases,
     Hosts,
     Workers,
+    CrawlState,
     Tracked,
     Examination,
 ):

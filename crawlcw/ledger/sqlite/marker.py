@@ -26,8 +26,8 @@ from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables, quoted
 
 MARKER = "crawlcw.schema"
 _TABLE = quoted(MARKER)
-#: What the marker of version 3 does not have.
-_NEWER = {"tracked": "tracked INTEGER", "policy": "policy TEXT"}
+#: What the marker of an older version does not have.
+_NEWER = {"tracked": "tracked INTEGER", "policy": "policy TEXT", "state": "state TEXT"}
 #: Older versions knew no tracked tasks.
 _FIRST_WITH_KINDS = 4
 
@@ -68,6 +68,9 @@ def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool
             f"UPDATE {_TABLE} SET tracked = :tracked WHERE spider = :name AND tracked IS NULL",
             written,
         )
+        if name not in names_in(db):
+            # Somebody has dropped the tasks: what was said of them is void.
+            db.execute(f"UPDATE {_TABLE} SET state = NULL WHERE spider = :name", written)
         for statement in tables.create:
             db.execute(statement)
         return bool(_marker(db, name)["tracked"])
@@ -149,7 +152,7 @@ def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
         return None
     # Of such an old version the row has no kind and is a spider's.
     older = {"tracked": 0} if row["version"] < _FIRST_WITH_KINDS else {}
-    return {"policy": None, **dict(row), **older}
+    return {"policy": None, "state": None, **dict(row), **older}
 
 
 def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
@@ -160,16 +163,33 @@ def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
 
 def policy_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
     """Return the policy that is written down."""
-    text = _marker(db, name)["policy"]
+    return _read(db, name, "policy")
+
+
+def state_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
+    """Return what crawls have written down of themselves."""
+    return _read(db, name, "state")
+
+
+def _read(db: sqlite3.Connection, name: str, column: str) -> dict[str, Any]:
+    text = _marker(db, name)[column]
     found: dict[str, Any] = documents.unescaped(from_json(text)) if text else {}
     return found
 
 
 def add_to_policy(db: Database, name: str, policy: Mapping[str, Any]) -> None:
     """Write settings down beside those that are not named."""
-    with durable_transaction(db):
-        whole = {**policy_of(db, name), **policy}
-        db.execute(
-            f"UPDATE {_TABLE} SET policy = :policy WHERE spider = :name",
-            {"name": name, "policy": to_json(documents.escaped(whole))},
-        )
+    _write(db, name, "policy", {**policy_of(db, name), **policy})
+
+
+def change_state(db: Database, name: str, state: Mapping[str, Any]) -> None:
+    """Write values down beside those that are not named; None takes one away."""
+    whole = {**state_of(db, name), **state}
+    _write(db, name, "state", {key: value for key, value in whole.items() if value is not None})
+
+
+def _write(db: sqlite3.Connection, name: str, column: str, values: Mapping[str, Any]) -> None:
+    db.execute(
+        f"UPDATE {_TABLE} SET {column} = :text WHERE spider = :name",
+        {"name": name, "text": to_json(documents.escaped(values))},
+    )

@@ -40,6 +40,7 @@ COLUMNS = {
         "data TEXT",
         "results TEXT",
         "trace TEXT",
+        "hops INTEGER",
     )
 }
 #: A host's fields as columns; robots, counts and origins are JSON.
@@ -80,12 +81,13 @@ class Tables:
 
         tracked = [self._adding(column) for column in ("data", "results", "trace")]
         origins = f"ALTER TABLE {self.hosts} ADD COLUMN {HOST_COLUMNS['origins']}"
+        newest = [self._adding("hops"), origins]
         unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
         #: What brings tables of an older version up to date, before `create`.
         self.upgrades: Mapping[int, list[str]] = {
-            2: [self._adding("begun"), *tracked, unordered, origins],
-            3: [*tracked, unordered, origins],
-            4: [origins],
+            2: [self._adding("begun"), *tracked, unordered, *newest],
+            3: [*tracked, unordered, *newest],
+            4: newest,
         }
         self.create = [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",

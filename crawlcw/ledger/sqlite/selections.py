@@ -11,6 +11,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Chosen, Place
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import Database, snapshot
+from crawlcw.ledger.sqlite.crawl_state import CrawlState
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.walks import (
@@ -25,7 +26,7 @@ from crawlcw.ledger.sqlite.walks import (
 from crawlcw.task import Record
 
 
-class Selections(Hosts, Walks):
+class Selections(Hosts, Walks, CrawlState):
     """Finds tasks; withdraws, reopens, prioritises and purges them."""
 
     async def find(self, chosen: Chosen, *, limit: int, after: Place | None = None) -> list[Record]:
@@ -103,6 +104,8 @@ class Selections(Hosts, Walks):
                 db.execute(statement, (row["id"],))
             return 1
 
+        # First, for a crash must not leave seeds that are gone and taken to be there.
+        await self.set_state({"seeds": None})
         return await self._change(chosen, walk=sql.walk, change=change)
 
 

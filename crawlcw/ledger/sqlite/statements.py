@@ -8,6 +8,11 @@ from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, Tables
 from crawlcw.task import Status
 
+#: What makes a task as if it was never tried.
+TODO = (
+    f"status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, update_time = :now, reason = NULL"
+)
+
 
 class Statements:
     """Every statement, on the tables of one spider or use case."""
@@ -105,6 +110,22 @@ class Statements:
         )
         self.count_items = f"SELECT count(*) FROM (SELECT 1 {of_items})"
         self.nth_item = f"SELECT task_id, n {of_items} OFFSET :skipped"
+
+        admitted = transitions.ADMISSION
+        among = f"status IN ({', '.join(f'{s:d}' for s in admitted.statuses)})"
+        kept = f"{among} AND reason = '{admitted.reason}'"
+        within = "(:max_depth IS NULL OR depth <= :max_depth)"
+        self.walk_admitted = (
+            f"SELECT id, host, update_time FROM {tasks} INDEXED BY {changed_last} WHERE {kept} "
+            f"AND (update_time, id) < (:before, :before_id) AND {within} "
+            "ORDER BY update_time DESC, id DESC LIMIT :limit"
+        )
+        assert admitted.becomes is Status.TODO
+        self.admit = f"UPDATE {tasks} SET {TODO} WHERE id = :id AND {kept} AND {within}"
+        self.admit_nearer = (
+            f"UPDATE {tasks} SET {TODO}, depth = :depth, parent = :parent "
+            f"WHERE id = :id AND {kept} AND depth > :depth"
+        )
 
         self.prioritise = (
             f"UPDATE {tasks} SET priority = :priority WHERE id = :id "

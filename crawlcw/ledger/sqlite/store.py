@@ -31,6 +31,8 @@ class SqliteStore:
         # Its own, so that `items` and `counts` do not keep claims waiting.
         self._reader = Connection(path)
         self._claims = 0
+        #: Hosts of tasks that were admitted, and that may not have been woken yet.
+        self._admitted_hosts: set[str] = set()
 
     def now(self) -> datetime:
         """Return this machine's time, which all processes on the file share."""

@@ -38,7 +38,11 @@ class Tracked(SqliteStore):
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
         """See `TrackedLedger.set_policy`."""
-        await self._writer.run(add_to_policy, self._name, policy)
+        await self._writer.run(self._set_policy, policy)
+
+    def _set_policy(self, db: Database, policy: Mapping[str, Any]) -> None:
+        with durable_transaction(db):
+            add_to_policy(db, self._name, policy)
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | Aside, duration: timedelta
