@@ -763,6 +763,64 @@ async def test_links_are_followed_no_deeper_than_allowed(ledger: SqliteLedger):
     assert report.links_dropped == {"refused-depth": 1}
 
 
+async def test_links_that_lay_too_deep_are_followed_under_a_higher_limit(ledger: SqliteLedger):
+    chain = {url: links(f"/{n + 1}") for n, url in enumerate(numbered(6))}
+    web = Web({HOME: links("/0")} | chain)
+    await crawled(Books(), web, ledger, max_depth=2)
+    kept = await record(ledger, f"{HOME}2")
+    assert (kept.task.status, kept.task.depth) == (Status.IGNORED, 3)
+    await crawled(Books(), web, ledger, max_depth=1)
+    assert len(web.pages) == 3
+
+    report = await crawled(Books(), web, ledger, max_depth=4)
+
+    assert web.pages == [HOME, *numbered(4)]
+    assert report.links_dropped == {"refused-depth": 1}
+    await crawled(Books(), web, ledger)
+    # Behind the last page of the chain there is none.
+    assert web.pages[:7] == [HOME, *numbered(6)]
+    assert await ledger.reasons() == {"http-status": 1}
+
+
+@pytest.mark.parametrize("way", ["link", "redirect", "seed"])
+async def test_a_link_that_lay_too_deep_is_followed_when_a_shorter_way_is_found(
+    ledger: SqliteLedger, way: str
+):
+    pages = {HOME: links("/0"), f"{HOME}0": links("/1"), f"{HOME}1": links("/deep")}
+    ways = {f"{HOME}alias": to(f"{HOME}deep"), B: links(f"{HOME}deep")}
+    web = Web(pages | ways | {f"{HOME}deep": ""})
+    await crawled(Books(), web, ledger, max_depth=2)
+    assert (await record(ledger, f"{HOME}deep")).task.status is Status.IGNORED
+    start, found = {
+        "link": (B, 1),
+        "redirect": (f"{HOME}alias", 0),
+        "seed": (f"{HOME}deep", 0),
+    }[way]
+    spider = Books(start_urls=[start])
+    spider.allowed_hosts = "*"
+
+    report = await crawled(spider, web, ledger, max_depth=2)
+
+    deep = (await record(ledger, f"{HOME}deep")).task
+    assert (deep.status, deep.depth) == (Status.FINISHED, found)
+    assert report.drained
+
+
+async def test_hosts_that_lead_to_one_another_for_ever_end_after_the_redirects_allowed(
+    ledger: SqliteLedger,
+):
+    web = Web({f"http://{n}.b.example/": to(f"http://{n + 1}.b.example/") for n in range(99)})
+    spider = Books(start_urls=["http://0.b.example/"])
+    spider.allowed_hosts = ("b.example",)
+
+    report = await crawled(spider, web, ledger, max_redirects=4)
+
+    assert web.pages == [f"http://{n}.b.example/" for n in range(5)]
+    assert await ledger.reasons() == {"redirect-limit": 1}
+    assert (await record(ledger, "http://4.b.example/")).task.hops == 4
+    assert report.drained
+
+
 async def test_exactly_as_many_pages_are_finished_as_asked_for(ledger: SqliteLedger):
     web = Web(site(60) | {url: down(404) for url in numbered(60)[::3]})
 
