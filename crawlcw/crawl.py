@@ -25,6 +25,7 @@ from crawlcw.dropped import merged
 from crawlcw.durations import spoken
 from crawlcw.errors import (
     FetchError,
+    LedgerGoneError,
     LedgerUnavailableError,
     SpiderError,
     StopCrawl,
@@ -453,7 +454,7 @@ class Crawl:
             yield
         except StopCrawl as told:
             self.end("stopped-by-spider", printable(text_of(told)))
-        except (SpiderError, LedgerUnavailableError):
+        except (SpiderError, LedgerGoneError, LedgerUnavailableError):
             raise
         except BaseException as error:
             if cancellation.passes(error):

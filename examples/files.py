@@ -50,7 +50,7 @@ async def main():
             corrupt = await tracker.find(status=Status.IGNORED)
             for task in corrupt.tasks[:3]:
                 print(f"{task.key}: {task.reason}, {task.errors[-1].message}")
-            measured = report.counts[Status.FINISHED]
+            measured = (await tracker.counts())[Status.FINISHED]
             print(f"{measured} measured, {len(corrupt.tasks)} corrupt")
             task = await tracker.get("0.data")
             print(f"0.data: {task.results['measure']}")

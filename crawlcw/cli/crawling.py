@@ -68,7 +68,7 @@ def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
     faults = faults_of(report, max_failures=settings.max_failures)
     code = NOT_WELL if faults else OK
     if output.style == "json":
-        fields = progress.summary_fields(report) | {"exit_code": code, "faults": list(faults)}
+        fields = progress.summary_fields(report) | {"exit_code": code, "faults": "; ".join(faults)}
         logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:
         console = Console(markup=False, highlight=False)

@@ -127,8 +127,12 @@ async def _work(
 
 
 def _summed_up(name: str, report: WorkReport) -> str:
-    counts = ", ".join(f"{report.counts[status]:,} {status.name.lower()}" for status in Status)
+    if report.counts is None:
+        has = f"not counted in time: `crawlcw stats {name}` counts"
+    else:
+        numbers = (f"{report.counts[status]:,} {status.name.lower()}" for status in Status)
+        has = f"{name} has {', '.join(numbers)}"
     return (
         f"{report.finish_reason}: {report.done:,} done, {report.failed:,} failed attempts, "
-        f"{report.released:,} released here; {name} has {counts}"
+        f"{report.released:,} released here; {has}"
     )

@@ -186,11 +186,13 @@ class Session:
         self._broken = self._broken or LedgerError("the tracker was closed")
         left = self.held.all()
         # What cannot be said now the next process on this machine finds out.
-        with suppress(LedgerUnavailableError):
-            await self.patience.insist(lambda: self.ledger.release(left))
-            await self.patience.insist(lambda: self.ledger.leave(self.worker))
-        # Last: whoever closes it may be one of those that are stopped by this.
-        self.held.lose([lease.task.id for lease in left])
+        try:
+            with suppress(LedgerUnavailableError):
+                await self.patience.insist(lambda: self.ledger.release(left))
+                await self.patience.insist(lambda: self.ledger.leave(self.worker))
+        finally:
+            # Last: whoever closes it may be one of those that are stopped by this.
+            self.held.lose([lease.task.id for lease in left])
 
     async def refresh(self) -> None:
         """Follow the settings that the ledger has now; raises `LedgerUnavailableError`."""

@@ -10,7 +10,7 @@ import logging
 import os
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,7 +56,7 @@ class WorkReport:
     done: int  #: stages that ended well
     failed: int  #: attempts that failed
     released: int  #: tasks given back at the end
-    counts: Counts = field(default_factory=Counts)  #: of the whole use case
+    counts: Counts | None = None  #: of the whole use case; None: not counted in time
 
 
 class Worker:
@@ -149,7 +149,7 @@ class Worker:
         """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""
         with single_errors():
             reason = await self._run()
-        counts = await self._session.patience.insist(self._ledger.counts)
+        counts = await self._session.patience.in_time(self._ledger.counts)
         return WorkReport(
             finish_reason=reason,
             done=self._done,

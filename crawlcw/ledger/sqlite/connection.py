@@ -16,7 +16,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
-from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerError,
+    LedgerGoneError,
+    LedgerUnavailableError,
+)
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -60,6 +65,9 @@ class Connection:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # A spider may go to another folder.
+        self._file = path.absolute()
+        self._identity: tuple[int, int] | None = None
         self._limiter = CapacityLimiter(1)
         # The limiter makes calls wait without a thread. The lock is for a call
         # that was cancelled: it leaves the limiter while its thread still works.
@@ -77,13 +85,15 @@ class Connection:
     ) -> _T:
         """Return *work(connection, ...)*, done on a worker thread; raises `LedgerError`.
 
-        What is to be durable is so when this returns.
+        What is to be durable is so when this returns. A file that was removed or
+        replaced is a `LedgerGoneError`.
         """
 
         def locked() -> tuple[_T, bool]:
             with self._lock:
                 try:
                     db = self._opened()
+                    self._check_there()
                     result = work(db, *args, **kwargs)
                     unsynced, db.unsynced = db.unsynced, False
                     return result, unsynced
@@ -128,7 +138,27 @@ class Connection:
                 factory=Database,
             )
             self._db.row_factory = sqlite3.Row
+            self._identity = _identity(self._file)
         return self._db
+
+    def _check_there(self) -> None:
+        """Find out whether the open file is still the one of its name.
+
+        SQLite itself does not: it goes on with a file that has no name any more,
+        and all that is written there ends with the process.
+        """
+        found = _identity(self._file)
+        if found == self._identity:
+            return
+        if found is None:
+            raise LedgerGoneError(
+                f"The ledger {self._path} was removed while it was in use, and what was recorded "
+                "is gone with it: bring back a copy, or run the command again to begin anew."
+            )
+        raise LedgerGoneError(
+            f"The ledger {self._path} was replaced by another file while it was in use, and what "
+            "was recorded since is gone: run the command again to go on from what that file holds."
+        )
 
     async def close(self) -> None:
         """Close it when what is under way is over."""
@@ -144,6 +174,15 @@ class Connection:
             if self._wal is not None:
                 os.close(self._wal)
                 self._wal = None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from every other, or None where none of this name is there."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _sync_folder(path: Path) -> None:
