@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from crawlcw.clock import LedgerClock
-from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerGoneError,
+    LedgerUnavailableError,
+    Reason,
+)
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Selection
 from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows
@@ -54,6 +59,42 @@ async def test_many_may_open_a_new_file_at_the_same_moment(tmp_path: Path):
         opened = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(8)))
         for ledger in opened:
             await ledger.close()
+
+
+async def test_a_file_that_is_gone_is_noticed_by_whatever_is_done_next(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    away = path.rename(path.with_name("away.db"))
+
+    for operation in (ledger.horizon, ledger.counts, lambda: ledger.add(make_tasks(1))):
+        with pytest.raises(LedgerGoneError, match="was removed while it was in use"):
+            await operation()
+    path.write_bytes(away.read_bytes())
+    for operation in (ledger.horizon, lambda: ledger.leave("a")):
+        with pytest.raises(LedgerGoneError, match="was replaced by another file"):
+            await operation()
+
+    away.replace(path)
+    assert await ledger.horizon() is None, "it is the file that it was"
+    await ledger.close()
+
+
+async def test_a_file_is_the_same_by_any_of_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "real.db").touch()
+    (tmp_path / "link.db").symlink_to(tmp_path / "real.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    linked = await SqliteLedger.open("link.db", "books")
+    real = await SqliteLedger.open("real.db", "books")
+
+    # As a spider may do.
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert (await linked.add(make_tasks(1))).new == 1
+    assert (await real.counts()).total == 1
+    await linked.close()
+    await real.close()
 
 
 async def test_what_was_written_is_there_in_the_next_process(path: Path):
