@@ -164,9 +164,7 @@ class Crawl:
             known=self._known,
             stats=self.stats,
             patience=self._patience,
-            quarantine=Quarantine(
-                ledger, self._held, patience=self._patience, max_lost=settings.max_lost
-            ),
+            quarantine=Quarantine(ledger, self._held, patience=self._patience),
             worker=self._worker.name,
             end=self.end,
             excuses=self._excuses,

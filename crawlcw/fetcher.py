@@ -39,7 +39,15 @@ from crawlcw.settings import Settings
 from crawlcw.stalls import Excuses, nothing_excused
 from crawlcw.stats import Stats
 from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
-from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded, put_off, settle
+from crawlcw.transitions import (
+    Failed,
+    Outcome,
+    Settlement,
+    Succeeded,
+    is_suspect,
+    put_off,
+    settle,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -295,6 +303,8 @@ class Fetcher:
             record = await self.patience.insist(lambda: self.ledger.get(task.id))
             if record is None or record.task.status not in (Status.TODO, Status.FAILED):
                 return None
+            if is_suspect(record.task):
+                return None  # to be worked on by itself
             # Sent again by itself: what the first one got looks taken to everybody else.
             claimed = await self.patience.insist(
                 lambda: self.ledger.claim(

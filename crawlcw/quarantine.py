@@ -1,11 +1,12 @@
-"""Beginning with tasks that a crashed worker held, so that the one that crashed it is found out.
+"""Beginning with suspects, so that the task that crashes its workers is found out.
 
 A worker that crashes loses every task it holds, and most of them have nothing
-to do with it. So from the first loss on a fetcher writes down that it begins
-with the task, and only a task that was begun counts another loss; and while a
-task that the next loss would end is under way, until its outcome is recorded,
-nothing else is in that process: any page beside it could crash the worker, one
-that never did so before as well. Tasks that no worker was lost on cost nothing.
+to do with it: that makes them suspects and nothing more. A fetcher begins with a
+suspect when nothing else is under way in its process, writes down that it does,
+and nothing else begins until the outcome is recorded: any page beside it could
+crash the worker, one that never did so before as well. Only a crash meanwhile
+counts, and several of them, at growing distances, convict: a process may be
+killed for reasons of its own. Tasks that are no suspects cost nothing.
 """
 
 import anyio
@@ -15,19 +16,16 @@ from crawlcw.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.patience import Patience
 from crawlcw.task import Lease
-from crawlcw.transitions import losses
+from crawlcw.transitions import is_suspect
 
 
 class Quarantine:
-    """The tasks of one process that were lost before."""
+    """The suspects of one process."""
 
-    def __init__(
-        self, ledger: Ledger, held: HeldLeases, *, patience: Patience, max_lost: int
-    ) -> None:
+    def __init__(self, ledger: Ledger, held: HeldLeases, *, patience: Patience) -> None:
         self._ledger = ledger
         self._held = held
         self._patience = patience
-        self._max_lost = max_lost
         #: Ids and fences: tasks that were claimed together have one token.
         self._under_way: set[tuple[bytes, int]] = set()
         self._left = anyio.Event()  #: set when nothing is under way any more
@@ -35,7 +33,7 @@ class Quarantine:
         self._free = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
-        """Say whether to begin with a task now; what has begun is to `leave`.
+        """Return whether to begin with a task now; what has begun is to `leave`.
 
         False: another one had to end first, which it has, and the turn that the
         task's host had is over. Where the lease turns out to be lost, whoever
@@ -44,14 +42,14 @@ class Quarantine:
         if self._alone is not None:
             await self._free.wait()
             return False
-        lost = losses(lease.task)
+        alone = is_suspect(lease.task)
         try:
-            if lost and lost + 1 >= self._max_lost:
+            if alone:
                 self._alone = lease
                 self._free = anyio.Event()
                 await self._all_left()
             self._under_way.add((lease.task.id, lease.fence))
-            if lost and not await self._patience.insist(lambda: self._ledger.begin(lease)):
+            if alone and not await self._patience.insist(lambda: self._ledger.begin(lease)):
                 self._held.lose([lease.task.id])
                 await checkpoint()
         except BaseException:

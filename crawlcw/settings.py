@@ -91,7 +91,7 @@ class Settings:
         3, "failed attempts before a task is given up", unit="attempts", minimum=1
     )
     max_lost: Count = Count(
-        3, "workers that may crash on a task before it is given up", unit="leases", minimum=1
+        5, "workers that may crash on a task alone before it is given up", unit="workers", minimum=1
     )
     backoff_base: Duration = Duration("5s", "the longest wait after the first failed attempt")
     backoff_max: Duration = Duration("1h", "the longest wait after any failed attempt")

@@ -71,8 +71,10 @@ class Task:
     fence: int = 0  #: the number of claims so far
     settled: int = 0  #: the fence of the last outcome recorded
     retry: int = 0  #: failed attempts
-    lost: int = 0  #: leases that ran out, see `transitions.losses`
-    begun: int | None = None  #: the fence of the last claim whose work is known to have begun
+    lost: int = 0  #: workers that were lost while they worked on it alone
+    begun: int | None = None
+    """None, but of a suspect, see `transitions.is_suspect`: the fence of the last claim whose
+    holder began with it alone, or 0."""
     reason: Reason | None = None
     carried: Carried | None = None  #: of a tracked task; `page` does not read it
 

@@ -16,12 +16,16 @@ from typing import Any, assert_never
 
 from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.printable import printable, printable_block
-from crawlcw.retry import KEPT_ERRORS, RetryPolicy
+from crawlcw.retry import KEPT_ERRORS, RetryPolicy, backoff
 from crawlcw.task import Aside, AttemptError, Lease, ResponseInfo, Status, Task, Trace
 
 #: Of a tracked task, so many claims are remembered.
 KEPT_TRACE = 20
 _MESSAGE_LIMIT = 500
+#: After a crash beside nothing else a task waits, doubling: whatever crashed the
+#: worker by chance is over by then, and all other tasks have had their turn.
+_FIRST_REST = timedelta(seconds=1)
+_LONGEST_REST = timedelta(minutes=5)
 
 
 class Event(StrEnum):
@@ -30,7 +34,8 @@ class Event(StrEnum):
     ADD = "add"
     CLAIM = "claim"
     TAKE_OVER = "take over"  #: claimed from a holder whose lease ran out
-    ABANDON = "abandon"  #: its lease ran out for the last time allowed
+    LOSE = "lose"  #: its holder crashed while it worked on it alone: it comes back later
+    ABANDON = "abandon"  #: that has happened for the last time allowed
     FINISH = "finish"
     FAIL = "fail"  #: will be tried again
     GIVE_UP = "give up"  #: failed for good, or unwanted
@@ -51,6 +56,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.FAILED, Event.CLAIM): (Status.PROCESSING,),
     (Status.FINISHED, Event.CLAIM): (Status.PROCESSING,),  # a revisit
     (Status.PROCESSING, Event.TAKE_OVER): (Status.PROCESSING,),
+    (Status.PROCESSING, Event.LOSE): (Status.TODO, Status.FAILED),
     (Status.PROCESSING, Event.ABANDON): (Status.IGNORED,),
     (Status.PROCESSING, Event.FINISH): (Status.FINISHED,),
     (Status.PROCESSING, Event.FAIL): (Status.FAILED,),
@@ -151,6 +157,7 @@ class Change:
     settled: int
     retry: int
     lost: int
+    begun: int | None  #: None: the task is no suspect
     reason: Reason | None
     error: AttemptError | None = None  #: added to the errors
     kept_errors: int = KEPT_ERRORS  #: so many of them are kept
@@ -195,19 +202,23 @@ def too_deep(task: Task) -> Task:
 
 
 def claim(
-    task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int
+    task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int | None
 ) -> Change | None:
-    """Decide a claim of *task*: it becomes processing, or ignored if it crashed too many workers.
+    """Decide a claim of *task*: it becomes processing.
 
+    Where its holder has crashed while it worked on it alone, it comes back later
+    instead, or is given up if that were *max_lost* times; with None it is
+    claimed: whoever does so finds out by other means what crashes its workers.
     None where it cannot be claimed at *now*: it is not due, or never will be.
     """
     if task.due is None or task.due > now:
         return None
     lost = losses(task)
-    taken_over = task.status is Status.PROCESSING
-    if taken_over and lost >= max_lost:
-        return _abandoned(task, lost=lost, now=now)
-    event = Event.TAKE_OVER if taken_over else Event.CLAIM
+    if max_lost is not None and lost > task.lost:
+        if lost >= max_lost:
+            return _abandoned(task, lost=lost, now=now)
+        return _put_off(task, lost=lost, now=now)
+    event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
     return Change(
         event=event,
         status=_after(task.status, event),
@@ -219,6 +230,7 @@ def claim(
         settled=task.settled,
         retry=task.retry,
         lost=lost,
+        begun=suspicion(task),
         reason=task.reason,
     )
 
@@ -226,13 +238,49 @@ def claim(
 def losses(task: Task) -> int:
     """Return how many leases count as lost on *task* as soon as it is claimed.
 
-    The first that ran out counts whatever its holder did: it may have waited in
-    the queue of a worker that something else has crashed. From then on one
-    counts only where its holder had begun with it, see `Ledger.begin`.
+    One counts only where its holder had begun with the task alone, see
+    `Ledger.begin`: else the task waited in the queue of a worker that something
+    else has crashed, or was under way beside what did.
     """
-    taken_over = task.status is Status.PROCESSING
-    counts = taken_over and (not task.lost or task.begun == task.fence)
-    return task.lost + counts
+    return task.lost + (task.status is Status.PROCESSING and task.begun == task.fence)
+
+
+def is_suspect(task: Task) -> bool:
+    """Return whether a worker that held *task* has crashed, or was lost.
+
+    It is the task as it is before it is claimed: one that is taken over is a
+    suspect, and so is one that was until it is finished.
+    """
+    return task.begun is not None or task.status is Status.PROCESSING
+
+
+def suspicion(task: Task) -> int | None:
+    """Return what `begun` of *task* becomes when it is claimed: 0 for a new suspect."""
+    return task.begun or 0 if is_suspect(task) else None
+
+
+def _put_off(task: Task, *, lost: int, now: datetime) -> Change:
+    status = _waiting(task)
+    assert status in TABLE[Status.PROCESSING, Event.LOSE]
+    return Change(
+        event=Event.LOSE,
+        status=status,
+        due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST),
+        update_time=now,
+        # As at a claim: whatever the last holder still sends must not match.
+        fence=task.fence + 1,
+        settled=task.settled,
+        retry=task.retry,
+        lost=lost,
+        begun=suspicion(task),
+        reason=task.reason,
+        error=AttemptError(
+            time=now,
+            kind=Reason.CRASHED_WORKER,
+            message=f"{task.lock} was lost while it worked on nothing else",
+            attempt=task.retry + lost,
+        ),
+    )
 
 
 def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
@@ -247,11 +295,13 @@ def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
         settled=task.settled,
         retry=task.retry,
         lost=lost,
+        begun=suspicion(task),
         reason=Reason.CRASHED_WORKER,
         error=AttemptError(
             time=now,
             kind=Reason.CRASHED_WORKER,
-            message=f"{lost} workers lost their lease on it, the last was {task.lock}",
+            message=f"{lost} workers were lost while they worked on nothing else, "
+            f"the last was {task.lock}",
             attempt=task.retry + lost,
         ),
     )
@@ -283,6 +333,8 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
+        # A worker has lived through it: what it is suspected of was another's doing.
+        begun=None,
         reason=None,
         response=outcome.response,
         items=outcome.items,
@@ -302,6 +354,7 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
         # A stage has attempts of its own.
         retry=0,
         lost=0,
+        begun=None,
         reason=None,
         progress=outcome.progress,
         trace=_trace(lease, outcome.progress, Event.ADVANCE, now=now),
@@ -342,6 +395,7 @@ def _failed(
         # Being unwanted is not a failed attempt.
         retry=min(attempt, policy.max_retry) if failure else lease.task.retry,
         lost=losses(lease.task),
+        begun=suspicion(lease.task),
         reason=outcome.reason,
         error=AttemptError(
             time=now,
@@ -379,6 +433,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         settled=before.settled,
         retry=before.retry,
         lost=losses(lease.task),
+        begun=suspicion(lease.task),
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)
@@ -439,6 +494,7 @@ def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlem
             settled=change.fence,
             retry=change.retry,
             lost=change.lost,
+            begun=change.begun,
             reason=reason,
             error=AttemptError(
                 time=change.update_time,

@@ -64,6 +64,8 @@ class Row:
     lock: str | None
     retry: int
     lost: int
+    begun: int | None  #: None: no crashed worker held it, or it is finished
+    fence: int
     reason: str | None
     items: int
 
@@ -149,6 +151,8 @@ def _row(found: Any, items: int) -> Row:
         lock=known["lock"],
         retry=known["retry"],
         lost=known["lost"],
+        begun=known.get("begun"),
+        fence=known["fence"],
         reason=known.get("reason"),
         items=items,
     )

@@ -199,9 +199,15 @@ async def test_a_task_that_loses_its_workers_is_given_up(
     tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):
     await tracker.add("poison")
-    for worker in ("ann", "bob", "eve"):
+    # The first loss makes it a suspect, and every one after it counts.
+    for worker in ("ann", "bob", "eve", "joe", "kim"):
         assert keys(await dispenser.assign(worker, 1)) == ["poison"]
         clock.advance(seconds=61)
+        if worker != "ann":
+            assert await dispenser.assign("too early", 1) == []
+            clock.advance(seconds=61)
+    assert keys(await dispenser.assign("lea", 1)) == ["poison"]
+    clock.advance(seconds=61)
 
     assert await dispenser.assign("ann", 1) == []
     assert (await tracker.get("poison")).reason is Reason.CRASHED_WORKER

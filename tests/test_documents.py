@@ -121,6 +121,7 @@ def test_a_change_sets_every_field_that_it_decides():
         settled=2,
         retry=3,
         lost=0,
+        begun=0,
         reason=Reason.TLS,
     )
 
@@ -134,6 +135,7 @@ def test_a_change_sets_every_field_that_it_decides():
         "settled": 2,
         "retry": 3,
         "lost": 0,
+        "begun": 0,
         "reason": "tls",
     }
 

@@ -212,9 +212,11 @@ def test_what_is_mended_is_well_afterwards(state: dict[str, Any]):
     assert [violation.kind for violation in after] == unmended
 
 
-#: Of `settle`; that a worker crashed is found by whoever comes next.
+#: Of `settle`; only of a suspect is it found out that it crashed its worker.
 REASONS = st.sampled_from([reason for reason in Reason if reason is not Reason.CRASHED_WORKER])
-STEPS = st.sampled_from(["claim", "finish", "revisit", "fail", "release", "retry", "give up host"])
+STEPS = st.sampled_from(
+    ["claim", "begin", "finish", "revisit", "fail", "convict", "release", "retry", "give up host"]
+)
 POLICY = RetryPolicy(max_retry=3, max_lost=3)
 
 
@@ -230,6 +232,10 @@ def test_no_transition_breaks_anything(steps: list[tuple[str, Reason, bool]]):
         elif lease is not None and step in ("finish", "revisit"):
             outcome = Succeeded(revisit=now + LEASE if step == "revisit" else None)
             change, items = _settled(lease, outcome, now), True
+        elif lease is not None and step == "begin":
+            task = replace(task, begun=lease.fence)
+        elif lease is not None and step == "convict" and transitions.is_suspect(lease.task):
+            change = _settled(lease, Failed(reason=Reason.CRASHED_WORKER, last=True), now)
         elif lease is not None and step == "fail":
             change = _settled(lease, Failed(reason=reason, status=500), now)
         elif lease is not None and step == "release":
@@ -258,8 +264,9 @@ def _settled(lease: Lease, outcome: transitions.Outcome, now: datetime) -> Chang
 
 
 def _after(task: Task, change: Change) -> Task:
-    names = ("status", "due", "lock", "lock_time", "fence", "settled", "retry", "lost", "reason")
-    return replace(task, **{name: getattr(change, name) for name in names})
+    names = ("status", "due", "lock", "lock_time", "fence", "settled", "retry", "lost", "begun")
+    changed = {name: getattr(change, name) for name in (*names, "reason")}
+    return replace(task, **changed)
 
 
 def _found(task: Task) -> dict[str, Any]:

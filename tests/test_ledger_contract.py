@@ -13,7 +13,7 @@ from crawlcw.ledger.mongo import admissions as mongo_admissions
 from crawlcw.ledger.protocol import Chosen, Ledger, Selection, Worker
 from crawlcw.ledger.sqlite import admissions as sqlite_admissions
 from crawlcw.retry import RetryPolicy
-from crawlcw.task import ResponseInfo, Status, Task
+from crawlcw.task import Lease, ResponseInfo, Status, Task
 from crawlcw.transitions import Failed, Succeeded
 from tests.ledgers import (
     LEASE,
@@ -302,16 +302,69 @@ async def test_a_lease_holds_to_its_end_and_not_longer(ledger: Ledger, clock: Fa
     assert second.fence == first.fence + 1
     record = await ledger.get(first.task.id)
     assert record is not None
-    assert (record.task.lost, record.task.retry) == (1, 0)
+    assert (record.task.lost, record.task.begun, record.task.retry) == (0, 0, 0)
 
 
-async def test_a_task_that_loses_too_many_leases_is_ignored(ledger: Ledger, clock: FakeClock):
-    task = make_task()
-    await ledger.add([task])
-    for _ in range(3):
+async def begun_and_lost(ledger: Ledger, clock: FakeClock, *, times: int) -> Lease:
+    """Let a worker crash on the one task that there is, so often; return the last lease."""
+    for number in range(times):
+        if number:
+            assert await claimed(ledger) == [], "it rests"
+            clock.advance(seconds=60)
         lease = await claimed_one(ledger)
         assert await ledger.begin(lease)
         clock.advance(seconds=60)
+    return lease
+
+
+async def test_a_task_that_workers_crash_on_alone_comes_back_later_and_later(
+    ledger: Ledger, clock: FakeClock
+):
+    task = make_task()
+    await ledger.add([task])
+    await begun_and_lost(ledger, clock, times=1)
+    waits = []
+
+    for lost in (1, 2):
+        page = await ledger.page(limit=1)
+        answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
+        record = await ledger.get(task.id)
+        assert record is not None
+        assert record.task.due is not None
+        assert (answer.leases, answer.missed, answer.put_off) == ((), 0, 1)
+        assert (record.task.status, record.task.lost) == (Status.TODO, lost)
+        assert (record.task.lock, record.task.lock_time) == (None, None)
+        assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * lost
+        waits.append(record.task.due - clock.time)
+        clock.time = record.task.due
+        assert await ledger.begin(await claimed_one(ledger))
+        clock.advance(seconds=60)
+
+    assert waits == [timedelta(seconds=1), timedelta(seconds=2)]
+
+
+async def test_whoever_finds_out_by_other_means_takes_over_what_crashed_workers(
+    ledger: Ledger, clock: FakeClock
+):
+    await ledger.add([make_task()])
+    await begun_and_lost(ledger, clock, times=3)
+
+    page = await ledger.page(limit=1)
+    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=None)
+
+    (lease,) = answer.leases
+    assert (await ledger.commit([success(ledger, lease)])).lost == ()
+    record = await ledger.get(lease.task.id)
+    assert record is not None
+    assert (record.task.status, record.task.lost, record.task.begun) == (Status.FINISHED, 3, None)
+
+
+async def test_a_task_that_too_many_workers_crash_on_alone_is_ignored(
+    ledger: Ledger, clock: FakeClock
+):
+    task = make_task()
+    await ledger.add([task])
+    lease = await begun_and_lost(ledger, clock, times=3)
 
     page = await ledger.page(limit=1)
     answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
@@ -322,11 +375,12 @@ async def test_a_task_that_loses_too_many_leases_is_ignored(ledger: Ledger, cloc
     assert record.task.status is Status.IGNORED
     assert (record.task.reason, record.task.lost) == (Reason.CRASHED_WORKER, 3)
     assert (record.task.due, record.task.lock, record.task.lock_time) == (None, None, None)
-    assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER]
+    assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * 3
+    assert record.task.begun == lease.fence, "it stays a suspect, whoever brings it back"
     assert (await ledger.commit([success(ledger, lease)])).lost == (lease,)
 
 
-async def test_a_task_that_nobody_has_begun_with_loses_only_one_lease(
+async def test_a_task_that_nobody_has_begun_with_alone_loses_no_lease(
     ledger: Ledger, clock: FakeClock
 ):
     await ledger.add([make_task()])
@@ -334,16 +388,18 @@ async def test_a_task_that_nobody_has_begun_with_loses_only_one_lease(
         lease = await claimed_one(ledger)
         clock.advance(seconds=60)
 
-    assert (lease.task.lost, lease.fence) == (1, 5)
+    assert (lease.task.lost, lease.task.begun, lease.fence) == (0, 0, 5)
     assert not await ledger.begin(replace(lease, fence=4))
     assert not await ledger.begin(replace(lease, token="another:1"))
     assert await ledger.begin(lease)
     assert await ledger.begin(lease), "it may be sent again"
-    again = await claimed_one(ledger, worker="b")
-    assert not await ledger.begin(lease), "it is in other hands"
-    record = await ledger.get(again.task.id)
+    assert await claimed(ledger, worker="b") == []
+    assert not await ledger.begin(lease), "it is in nobody's hands"
+    record = await ledger.get(lease.task.id)
     assert record is not None
-    assert (record.task.lost, record.task.begun) == (2, 5)
+    assert (record.task.lost, record.task.begun) == (1, 5)
+    clock.advance(seconds=60)
+    again = await claimed_one(ledger, worker="b")
     assert (await ledger.commit([success(ledger, again)])).lost == ()
     assert not await ledger.begin(again)
 
@@ -352,16 +408,15 @@ async def test_a_task_that_crashed_its_workers_may_crash_as_many_again(
     ledger: Ledger, clock: FakeClock
 ):
     await ledger.add([make_task()])
-    for _ in range(4):
-        for lease in await claimed(ledger):
-            await ledger.begin(lease)
-        clock.advance(seconds=60)
+    await begun_and_lost(ledger, clock, times=3)
+    assert await claimed(ledger) == []
     assert await ledger.reasons() == {"crashed-worker": 1}
 
     assert await ledger.retry_failed(Selection(reason=Reason.CRASHED_WORKER)) == 1
 
     lease = await claimed_one(ledger)
-    assert (lease.task.lost, lease.fence) == (0, 5)
+    assert lease.task.lost == 0
+    assert transitions.is_suspect(lease.task)
 
 
 # --- renew
@@ -1075,7 +1130,7 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
     assert all(lease.task.status is Status.PROCESSING for lease in again)
     record = await alive.get(lost[0].task.id)
     assert record is not None
-    assert (record.task.lost, record.task.retry) == (1, 0)
+    assert (record.task.lost, record.task.begun, record.task.retry) == (0, 0, 0)
     assert set((await dead.commit([success(dead, lease) for lease in lost])).lost) == set(lost)
 
 

@@ -280,8 +280,11 @@ class LedgerMachine(RuleBasedStateMachine):
                 after.task.lock not in (None, before.task.lock)
                 or after.task.lost > before.task.lost
             )
-            counted = not before.task.lost or before.task.begun == before.task.fence
+            counted = before.task.begun == before.task.fence
             assert counted or after.task.lost <= before.task.lost
+            held = before.task.status is Status.PROCESSING
+            taken_over = claimed and held and after.task.status is Status.PROCESSING
+            assert not taken_over or after.task.begun is not None
             assert before.task.settled <= after.task.settled
             assert before.task.create_time == after.task.create_time
 

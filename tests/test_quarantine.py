@@ -1,4 +1,4 @@
-"""Beginning with tasks that a crashed worker held: written down, and at the last chance alone."""
+"""Beginning with tasks that a crashed worker held: alone, and written down."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,8 +16,6 @@ from crawlcw.patience import Patience
 from crawlcw.quarantine import Quarantine
 from crawlcw.task import Lease
 from tests.ledgers import LEASE, FakeClock, claimed, make_task, make_tasks, success
-
-MAX_LOST = 3
 
 
 class CountingLedger(SqliteLedger):
@@ -54,17 +52,14 @@ def held() -> HeldLeases:
 @pytest.fixture
 def quarantine(ledger: CountingLedger, held: HeldLeases) -> Quarantine:
     patience = Patience(timedelta(minutes=1))
-    return Quarantine(ledger, held, patience=patience, max_lost=MAX_LOST)
+    return Quarantine(ledger, held, patience=patience)
 
 
-async def lost_before(ledger: CountingLedger, clock: FakeClock, *, times: int) -> list[Lease]:
-    """Lease two tasks that so many workers were lost on."""
+async def held_at_a_crash(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
+    """Lease two tasks that a crashed worker held."""
     await ledger.add(make_tasks(2))
-    for _ in range(times):
-        for lease in await claimed(ledger):
-            await ledger.begin(lease)
-        clock.advance(seconds=LEASE.total_seconds())
-    ledger.begins = 0
+    await claimed(ledger)
+    clock.advance(seconds=LEASE.total_seconds())
     return await claimed(ledger)
 
 
@@ -80,29 +75,27 @@ async def test_a_task_that_no_worker_was_lost_on_costs_nothing(
     assert ledger.begins == 0
 
 
-async def test_from_the_first_loss_on_it_is_written_down_that_the_work_begins(
+async def test_of_a_suspect_it_is_written_down_that_the_work_begins_and_a_crash_then_counts(
     ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
 ):
-    one, other = await lost_before(ledger, clock, times=1)
+    one, other = await held_at_a_crash(ledger, clock)
     ledger.away = 1
 
     assert await quarantine.enter(one)
-    assert await quarantine.enter(other), "both at once"
 
-    assert ledger.begins == 2
+    assert ledger.begins == 1
     clock.advance(seconds=LEASE.total_seconds())
-    lost = [task.lost for task in (await ledger.page(limit=2))]
-    assert lost == [1, 1]
-    for lease in await claimed(ledger):
+    assert [lease.task.id for lease in await claimed(ledger)] == [other.task.id]
+    for lease, lost in ((one, 1), (other, 0)):
         record = await ledger.get(lease.task.id)
         assert record is not None
-        assert record.task.lost == 2
+        assert record.task.lost == lost
 
 
-async def test_two_tasks_on_their_last_chance_are_never_under_way_at_once(
+async def test_two_suspects_are_never_under_way_at_once(
     ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
 ):
-    one, other = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    one, other = await held_at_a_crash(ledger, clock)
     answers: list[bool] = []
 
     async def enter_other() -> None:
@@ -126,7 +119,7 @@ async def test_two_tasks_on_their_last_chance_are_never_under_way_at_once(
 async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_next(
     ledger: CountingLedger, quarantine: Quarantine, held: HeldLeases, clock: FakeClock
 ):
-    one, other = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    one, other = await held_at_a_crash(ledger, clock)
     held.add([one, other])
     await ledger.commit([success(ledger, one)])
 
@@ -141,10 +134,10 @@ async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_nex
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_a_task_on_its_last_chance_begins_when_nothing_else_is_under_way(
+async def test_a_suspect_begins_when_nothing_else_is_under_way(
     ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock, together: bool
 ):
-    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    one, _ = await held_at_a_crash(ledger, clock)
     fresh = await fresh_ones(ledger)
     if together:
         # Tasks that are claimed in a batch have one token.
@@ -168,10 +161,10 @@ async def test_a_task_on_its_last_chance_begins_when_nothing_else_is_under_way(
     assert answers == [True]
 
 
-async def test_nothing_begins_beside_a_task_on_its_last_chance(
+async def test_nothing_begins_beside_a_suspect(
     ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
 ):
-    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    one, _ = await held_at_a_crash(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
     answers: list[bool] = []
 
@@ -192,7 +185,7 @@ async def test_nothing_begins_beside_a_task_on_its_last_chance(
 async def test_who_is_cancelled_before_it_could_begin_alone_keeps_nobody_waiting(
     ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
 ):
-    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    one, _ = await held_at_a_crash(ledger, clock)
     fresh = await fresh_ones(ledger)
     assert await quarantine.enter(fresh[0])
 
@@ -203,10 +196,10 @@ async def test_who_is_cancelled_before_it_could_begin_alone_keeps_nobody_waiting
     assert await quarantine.enter(fresh[1])
 
 
-async def test_a_task_on_its_last_chance_is_at_its_end_when_its_outcome_is_recorded(
+async def test_a_suspect_is_at_its_end_when_its_outcome_is_recorded(
     ledger: CountingLedger, quarantine: Quarantine, held: HeldLeases, clock: FakeClock
 ):
-    one, _ = await lost_before(ledger, clock, times=MAX_LOST - 1)
+    one, _ = await held_at_a_crash(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
     held.add([one, fresh])
     ends: list[str] = []

@@ -149,5 +149,5 @@ def test_what_a_frozen_worker_still_sends_is_refused(
     assert frozen.end()[0] == 0, frozen.log
     task = tasks_of(ledger_url, "orders")["order-0"]
     assert task.results == {"charge": other.pid}
-    assert (task.status, task.lost) == (Status.FINISHED, 1)
+    assert (task.status, task.lost) == (Status.FINISHED, 0)
     assert [(each.event, each.fence) for each in task.trace] == [("finish", 2)]

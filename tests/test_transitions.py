@@ -19,6 +19,7 @@ from crawlcw.transitions import (
     Failed,
     Progress,
     Succeeded,
+    is_suspect,
     losses,
 )
 from tests.ledgers import LEASE, START, make_task
@@ -32,7 +33,7 @@ def lease_of(**fields) -> Lease:
     return Lease(task=task, token="w:1", fence=task.fence + 1, expires=START + LEASE)
 
 
-def claim(task: Task, *, now=START, max_lost=3) -> Change | None:
+def claim(task: Task, *, now=START, max_lost: int | None = 3) -> Change | None:
     return transitions.claim(task, token="w:1", now=now, lease=LEASE, max_lost=max_lost)
 
 
@@ -46,9 +47,10 @@ def test_every_edge_can_be_reached():
     added = make_task(), transitions.too_deep(make_task())
     reached = {(None, Event.ADD, task.status) for task in added}
     for status in Status:
-        for retry, lost in ((0, 0), (1, 0), (0, 2)):
+        for retry, lost, begun in ((0, 0, None), (1, 0, None), (0, 0, 0), (1, 0, 0), (0, 2, 0)):
             due = None if status is Status.IGNORED else START
-            change = claim(make_task(status=status, retry=retry, lost=lost, due=due, begun=0))
+            task = make_task(status=status, retry=retry, lost=lost, due=due, begun=begun)
+            change = claim(task)
             if change is not None:
                 reached.add((status, change.event, change.status))
                 lease = lease_of(status=status, retry=retry, lost=lost)
@@ -95,6 +97,7 @@ def test_a_task_is_claimed_from_the_moment_it_is_due():
         settled=4,
         retry=1,
         lost=0,
+        begun=None,
         reason=Reason.CONNECT,
     )
 
@@ -105,35 +108,81 @@ def test_a_task_that_is_never_due_is_not_claimed():
 
 
 @pytest.mark.parametrize(
-    ("lost", "event", "status"),
+    ("lost", "event", "status", "rest"),
     [
-        (0, Event.TAKE_OVER, Status.PROCESSING),
-        (1, Event.TAKE_OVER, Status.PROCESSING),
-        (2, Event.ABANDON, Status.IGNORED),
-        (3, Event.ABANDON, Status.IGNORED),
+        (0, Event.LOSE, Status.TODO, 1),
+        (1, Event.LOSE, Status.TODO, 2),
+        (2, Event.ABANDON, Status.IGNORED, None),
+        (3, Event.ABANDON, Status.IGNORED, None),
     ],
 )
-def test_the_third_lost_lease_is_the_last(lost: int, event: Event, status: Status):
+def test_the_third_worker_that_crashes_on_a_task_alone_is_the_last(
+    lost: int, event: Event, status: Status, rest: int | None
+):
     task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=lost)
 
     change = claim(task)
 
     assert change is not None
     assert (change.event, change.status, change.lost) == (event, status, lost + 1)
-    assert change.fence == 8
+    assert change.due == (None if rest is None else START + timedelta(seconds=rest))
+    assert (change.fence, change.begun, change.lock) == (8, 7, None)
+    if rest is not None:
+        assert change.error is not None
+        assert change.error.message == "x:9 was lost while it worked on nothing else"
 
 
-@pytest.mark.parametrize("begun", [None, 6])
-def test_from_the_second_on_a_lost_lease_counts_only_where_its_work_had_begun(begun: int | None):
-    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=begun)
+def test_what_failed_before_waits_as_a_failure_after_a_crash():
+    task = make_task(
+        status=Status.PROCESSING, lock="x:9", fence=7, begun=7, retry=1, reason=Reason.CONNECT
+    )
 
-    assert losses(task) == 1
-    assert losses(replace(task, lost=1)) == 1
-    assert losses(replace(task, lost=1, begun=7)) == 2
-    assert losses(replace(task, lost=1, begun=7, status=Status.FAILED)) == 1
-    waited = claim(replace(task, lost=2))
-    assert waited is not None
-    assert (waited.event, waited.lost) == (Event.TAKE_OVER, 2)
+    change = claim(task)
+
+    assert change is not None
+    assert (change.status, change.retry, change.reason) == (Status.FAILED, 1, Reason.CONNECT)
+
+
+@pytest.mark.parametrize("begun", [None, 0, 6])
+def test_a_task_that_was_held_at_a_crash_is_a_suspect_and_nothing_more(begun: int | None):
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=begun, lost=2)
+
+    change = claim(task)
+
+    assert change is not None
+    assert (change.event, change.status, change.lost) == (Event.TAKE_OVER, Status.PROCESSING, 2)
+    assert change.begun == (begun or 0)
+    assert is_suspect(task)
+
+
+def test_a_lost_lease_counts_only_where_its_work_had_begun_alone():
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=1)
+
+    assert losses(task) == 2
+    assert losses(replace(task, begun=6)) == 1
+    assert losses(replace(task, status=Status.FAILED)) == 1
+
+
+def test_whoever_finds_out_by_other_means_claims_whatever_was_lost():
+    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=9)
+
+    change = claim(task, max_lost=None)
+
+    assert change is not None
+    assert (change.event, change.lost) == (Event.TAKE_OVER, 10)
+
+
+def test_a_suspect_stays_one_until_it_is_finished():
+    lease = lease_of(status=Status.PROCESSING, fence=3)
+    again = settle(lease, Failed(reason=Reason.CONNECT))
+
+    assert again.begun == 0
+    assert transitions.release(lease, now=START).change.begun == 0
+    assert settle(lease_of(begun=2), Failed(reason=Reason.TLS)).begun == 2
+    assert settle(lease, Succeeded()).begun is None
+    progress = Progress(worker="w", began=START)
+    assert settle(lease, Advanced(stage="next", progress=progress)).begun is None
+    assert not is_suspect(make_task())
 
 
 def test_an_abandoned_task_says_who_lost_it():
@@ -143,7 +192,10 @@ def test_an_abandoned_task_says_who_lost_it():
     assert change is not None
     assert (change.due, change.lock, change.reason) == (None, None, Reason.CRASHED_WORKER)
     assert change.error is not None
-    assert change.error.message == "3 workers lost their lease on it, the last was x:9"
+    assert (
+        change.error.message
+        == "3 workers were lost while they worked on nothing else, the last was x:9"
+    )
     assert change.error.attempt == 4
 
 
@@ -162,6 +214,7 @@ def test_a_success_keeps_what_the_attempts_were():
         settled=3,
         retry=2,
         lost=0,
+        begun=None,
         reason=None,
         response=response,
         items=({"n": 1},),
@@ -279,20 +332,25 @@ outcomes = st.one_of(
     retry=st.integers(0, 5),
     lost=st.integers(0, 5),
     max_retry=st.integers(1, 5),
+    begun=st.sampled_from([None, 0, 3]),
     max_lost=st.integers(1, 5),
     outcome=outcomes,
     chance=st.floats(0, 1, exclude_max=True),
 )
-def test_every_decision_is_in_the_table(status, retry, lost, max_retry, max_lost, outcome, chance):
-    task = make_task(status=status, retry=retry, lost=lost, fence=3, settled=2)
+def test_every_decision_is_in_the_table(
+    status, retry, lost, begun, max_retry, max_lost, outcome, chance
+):
+    task = make_task(status=status, retry=retry, lost=lost, begun=begun, fence=3, settled=2)
     change = claim(task, max_lost=max_lost)
     assert change is not None
     assert change.status in TABLE[status, change.event]
     assert change.fence == 4
     if change.status is not Status.PROCESSING:
-        assert change.due is None
+        assert begun == task.fence
+        assert status is Status.PROCESSING
+        assert (change.due is None) == (change.lost >= max_lost)
         return
-    assert change.lost < max_lost or status is not Status.PROCESSING
+    assert change.lost == lost
     lease = Lease(task=task, token="w:1", fence=change.fence, expires=START + LEASE)
     policy = RetryPolicy(max_retry=max_retry, max_lost=max_lost)
     settlements = [

@@ -186,7 +186,7 @@ def results_document(results: Mapping[str, Any]) -> Document:
 def changed(change: Change) -> Document:
     """Return the fields of a task that *change* sets, without what it appends or keeps.
 
-    `due` and `reason` are None where they are to be absent.
+    `due`, `begun` and `reason` are None where they are to be absent.
     """
     return {
         "status": int(change.status),
@@ -198,6 +198,7 @@ def changed(change: Change) -> Document:
         "settled": change.settled,
         "retry": change.retry,
         "lost": change.lost,
+        "begun": change.begun,
         "reason": str(change.reason) if change.reason is not None else None,
     }
 

@@ -39,6 +39,7 @@ class Claimed:
     leases: tuple[Lease, ...] = ()
     missed: int = 0  #: taken, finished or moved by somebody else meanwhile
     abandoned: int = 0  #: ignored instead: they have crashed too many workers
+    put_off: int = 0  #: due later instead: a worker crashed that worked on nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,14 +189,16 @@ class Ledger(Protocol):
         """
 
     async def claim(
-        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
     ) -> Claimed:
         """Lease those of *tasks* that still are as `page` returned them.
 
         No two claims of all processes ever get the same task at the same time.
         Each success raises the task's fence by one. A task whose lease ran out
-        may count one `lost` (see `transitions.losses`), and is ignored
-        (`crashed-worker`) when that makes *max_lost*. Sent again after it was not
+        becomes a suspect (see `transitions.is_suspect`); where its holder had
+        begun with it alone, it counts one `lost` and is due later instead, or is
+        ignored (`crashed-worker`) when that makes *max_lost*, unless that is None:
+        then it is leased whatever it counts. Sent again after it was not
         answered, it returns the leases of the first time as well; nothing else
         does.
         """
@@ -203,7 +206,8 @@ class Ledger(Protocol):
     async def begin(self, lease: Lease) -> bool:
         """Write down that the work on a task begins; return whether the lease still holds.
 
-        Of tasks that were lost before: should this lease run out too, it counts.
+        Of suspects, with which a worker begins alone: should this lease run out
+        too, it counts.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
@@ -391,7 +395,7 @@ class Ledger(Protocol):
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
         For a worker that is known to be dead: its tasks are claimable at once,
-        and may count a `lost` when they are claimed; its hosts are ready. What it
+        and suspects when they are claimed; its hosts are ready. What it
         has counted is kept, see `tally`.
         """
 

@@ -24,7 +24,7 @@ class Policy:
     """
 
     max_retry: Count = Count(3, "failed attempts at a stage until a task is given up", minimum=1)
-    max_lost: Count = Count(3, "workers lost on a task until it is given up", minimum=1)
+    max_lost: Count = Count(5, "workers lost on a task alone until it is given up", minimum=1)
     lease: Duration = Duration(
         "60s", "until the task of a dead worker goes to another one", minimum=_SHORTEST_LEASE
     )

@@ -10,7 +10,7 @@ from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
 from crawlcw.task import Carried, Lease, Task
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.dispensing import Dispensing, holder, request_holder
-from crawlcw.transitions import ended_since, losses
+from crawlcw.transitions import ended_since, is_suspect
 
 #: So many tasks are claimed by one write, and so many more are looked at while some are spared.
 _AT_ONCE = 500
@@ -138,10 +138,10 @@ class Shares(Dispensing):
         return [task for task in page if not ended_since(task, since)][:limit]
 
     async def _begun(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return those that are still held; of those that were lost before it is noted."""
+        """Return those that are still held; of suspects it is noted that the work begins."""
         kept = []
         for lease in leases:
-            noted = not losses(lease.task) or lease.task.begun == lease.fence
+            noted = not is_suspect(lease.task) or lease.task.begun == lease.fence
             if noted or await self._insist(functools.partial(self._ledger.begin, lease)):
                 kept.append(lease)
         return kept

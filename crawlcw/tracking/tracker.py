@@ -38,7 +38,7 @@ from crawlcw.tracking.questions import Questions
 from crawlcw.tracking.sync import SyncTracker
 from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.tracking.use_case import UseCase
-from crawlcw.transitions import ended_since, losses
+from crawlcw.transitions import ended_since, is_suspect
 
 T = TypeVar("T")
 
@@ -257,7 +257,7 @@ class Tracker(Questions, Changes):
             self._check_due(task)
             lease = await self.session.claim_one(task)
             if lease is not None:
-                if losses(task):
+                if is_suspect(task):
                     await self._begin(lease)
                 return lease
             # Somebody was faster, or it is given up: the next look says which.

@@ -103,10 +103,7 @@ class Worker:
         self._threads = CapacityLimiter(concurrency)
         self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
         self._quarantine = Quarantine(
-            self._ledger,
-            self._session.held,
-            patience=self._session.patience,
-            max_lost=self._session.policy.max_lost,
+            self._ledger, self._session.held, patience=self._session.patience
         )
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
         self._busy = 0

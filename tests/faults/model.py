@@ -30,7 +30,7 @@ from functools import cache
 from random import Random
 from typing import Any, TypeVar
 
-from crawlcw import committer, invariants, quarantine, transitions
+from crawlcw import committer, invariants, leases, quarantine, transitions
 from crawlcw.clock import LedgerClock
 from crawlcw.committer import Committer
 from crawlcw.errors import LedgerUnavailableError, Reason
@@ -139,7 +139,7 @@ def planned(chance: Random) -> Plan:
             for n in range(number)
         ),
         workers=chance.randint(1, 4),
-        max_lost=chance.choice((1, 2, 3, 3, 3)),
+        max_lost=chance.choice((1, 2, 3, 5, 5)),
         faults_end=faults_end,
         weather=_weather(chance, kind),
         kills=chance.randint(0, 5) if processes else 0,
@@ -198,6 +198,8 @@ class Checker:
     taken_over: Counter[bytes] = field(default_factory=Counter)
     forgotten: set[Claim] = field(default_factory=set)  #: in failovers
     crashed: Counter[bytes] = field(default_factory=Counter)  #: by the page itself
+    alone: set[Claim] = field(default_factory=set)  #: begun with, to be worked on alone
+    counted: Counter[bytes] = field(default_factory=Counter)  #: losses that counted
     failed: Counter[bytes] = field(default_factory=Counter)
     finished: Counter[bytes] = field(default_factory=Counter)
     brought_back: Counter[bytes] = field(default_factory=Counter)
@@ -270,6 +272,12 @@ class Checker:
             if after["lost"] != self.plan.max_lost:
                 raise ProtocolError(f"given up after {after['lost']} losses")
             return
+        if after["status"] != Status.PROCESSING:
+            if after["lost"] >= self.plan.max_lost or after["due"] <= after["update_time"]:
+                raise ProtocolError(f"put off after {after['lost']} losses")
+            return
+        if taken_over and after.get("begun") is None:
+            raise ProtocolError("what was held at a crash is no suspect")
         claim = task_id, fence, after["lock"]
         # One that was forgotten may come once more.
         known = claim in self.claims and claim not in self.forgotten
@@ -278,13 +286,13 @@ class Checker:
         self.claims.add(claim)
 
     def _counted(self, before: Document, after: Document) -> None:
-        """A lease that ran out counts where it is the first, or its work had begun."""
+        """A lease that ran out counts where its work had begun, and nothing else was under way."""
         more = after["lost"] - before["lost"]
-        begun = before.get("begun") == before["fence"]
-        counts = before["status"] == Status.PROCESSING and (not before["lost"] or begun)
+        counts = before["status"] == Status.PROCESSING and before.get("begun") == before["fence"]
         # Who began with it only after it was paged for the next is not known to that one.
-        if more not in ((0, 1) if counts and begun and before["lost"] else (counts,)):
+        if more not in ((0, 1) if counts else (0,)):
             raise ProtocolError(f"lost becomes {after['lost']}")
+        self.counted[before["_id"]] += more
 
     def _settled(
         self, sender: str, before: Document, after: Document, tasks: dict[bytes, Document]
@@ -317,6 +325,7 @@ class Checker:
         if after == before | {"begun": before["fence"]}:
             if _worker(before["lock"]) != sender:
                 raise ProtocolError(f"{sender} begins with what {before['lock']} holds")
+            self.alone.add((before["_id"], before["fence"], before["lock"]))
             return
         if after != before | {"due": after["due"]}:
             raise ProtocolError("more than the end of a lease is changed")
@@ -403,6 +412,15 @@ class Checker:
         self.fetches[lease.task.id] += 1
         return self.fetches[lease.task.id]
 
+    def crash(self, lease: Lease, under_way: Iterable[Claim]) -> None:
+        """Note that a page crashes the process in which the claims are under way."""
+        self.crashed[lease.task.id] += 1
+        beside = {claim for claim in under_way if claim != _claim(lease)}
+        if self.alone & beside:
+            raise ProtocolError("another page pays for the crash")
+        if _claim(lease) in self.alone and beside:
+            raise ProtocolError("it began alone, and is not")
+
     # --- the end
 
     def ended(self, tasks: dict[bytes, Document]) -> None:
@@ -431,6 +449,8 @@ class Checker:
                 raise ProtocolError(f"given up for {found['reason']}")
             if self.plan.faultless:
                 raise ProtocolError("given up, though nothing has happened")
+            if not content.deadly and self.plan.exact and self.plan.kills < self.plan.max_lost:
+                raise ProtocolError("an innocent page is given up for what others did")
         spent = self.finished[task_id] + self.failed[task_id] + self.taken_over[task_id]
         spent += self.given_back[task_id] + sum(claim[0] == task_id for claim in self.forgotten)
         if self.fetches[task_id] > spent:
@@ -440,8 +460,11 @@ class Checker:
             raise ProtocolError(f"{self.failed[task_id]} failures")
         if self.plan.only_replies and self.taken_over[task_id]:
             raise ProtocolError("a lease runs out, and its holder lives and is heard")
-        if self.plan.exact and self.crashed[task_id] > rounds * self.plan.max_lost:
+        # The first one makes it a suspect, for as long as it is not finished.
+        if self.plan.exact and self.crashed[task_id] > 1 + rounds * self.plan.max_lost:
             raise ProtocolError(f"{self.crashed[task_id]} crashes")
+        if self.plan.exact and not content.deadly and self.counted[task_id] > self.plan.kills:
+            raise ProtocolError(f"{self.counted[task_id]} losses of an innocent page")
         if self.plan.faultless and self.fetches[task_id] != (
             self.finished[task_id] + self.failed[task_id]
         ):
@@ -527,6 +550,7 @@ class Worker(Process):
         self._insist = Insistence(self).insist
         self._queue: list[Lease] = []
         self._fetching: dict[bytes, Thread] = {}
+        self._under_way: set[Claim] = set()
         self._done: list[Done] = []
         self._writing = 0
         self._changed = Signal()
@@ -551,7 +575,6 @@ class Worker(Process):
             self.ledger,
             self._held,
             patience=Insistence(self),  # type: ignore[arg-type]
-            max_lost=schedule.plan.max_lost,
         )
         self.spawn(self._coordinate())
         self.spawn(self._renew())
@@ -645,10 +668,14 @@ class Worker(Process):
             if not await self._quarantine.enter(lease):
                 self._queue.append(lease)
                 return
+            self._under_way.add(_claim(lease))
             try:
                 done = await self._fetch(lease)
                 self._done.append(done)
+                self._write_out()
+                await self._quarantine.recorded(lease)
             finally:
+                self._under_way.discard(_claim(lease))
                 self._quarantine.leave(lease)
         finally:
             self._held.idle(lease)
@@ -678,7 +705,7 @@ class Worker(Process):
         slow = self._chance.random() < 0.05
         await self.sleep(self._chance.random() * (150.0 if slow else 4.0))
         if content.deadly:
-            self.schedule.checker.crashed[lease.task.id] += 1
+            self.schedule.checker.crash(lease, self._under_way)
             self.timeline.after(0.0, self.schedule.kill, self)
             await Signal()
         signed = _signed(lease.token, lease.fence)
@@ -749,7 +776,7 @@ class Schedule:
 
     def run(self) -> None:
         """Let everything happen; raises `ProtocolError`."""
-        with virtual(self.timeline, claims, committer, quarantine):
+        with virtual(self.timeline, claims, committer, leases, quarantine):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()

@@ -162,10 +162,10 @@ MUTANTS = [
             Edit(
                 "crawlcw.transitions",
                 "losses",
-                ("taken_over and (not task.lost or task.begun == task.fence)", "taken_over"),
+                (" and task.begun == task.fence", ""),
             ),
         ),
-        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_loses_only_one_lease[motor]",),
+        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[motor]",),
     ),
     Mutant(
         name="who-lost-the-lease-begins",
@@ -176,7 +176,7 @@ MUTANTS = [
                 ("mine(lease), {", '{"_id": lease.task.id}, {'),
             ),
         ),
-        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_loses_only_one_lease[motor]",),
+        caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[motor]",),
     ),
     Mutant(
         name="renewal-sets-its-own-end",

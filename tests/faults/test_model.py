@@ -60,7 +60,7 @@ WITHOUT |= {
             "giving-up-is-not-durable",
             _LEDGER,
             "MongoLedger._claim_one",
-            ("self._tasks if change.due is not None else self._durable", "self._tasks"),
+            ("self._tasks if change.lock is not None else self._durable", "self._tasks"),
         ),
         (
             "adopting-sets-its-own-end",
@@ -112,6 +112,30 @@ WITHOUT |= {
             "crawlcw.quarantine",
             "Quarantine.enter",
             ("await self._patience.insist(lambda: self._ledger.begin(lease))", "True"),
+        ),
+        (
+            "a-suspect-begins-beside-others",
+            "crawlcw.quarantine",
+            "Quarantine.enter",
+            ("await self._all_left()", "pass"),
+        ),
+        (
+            "others-begin-beside-a-suspect",
+            "crawlcw.quarantine",
+            "Quarantine.enter",
+            ("if self._alone is not None:", "if False:"),
+        ),
+        (
+            "what-was-held-at-a-crash-is-no-suspect",
+            "crawlcw.transitions",
+            "suspicion",
+            ("task.begun or 0 if is_suspect(task) else None", "task.begun"),
+        ),
+        (
+            "what-crashed-comes-back-at-once",
+            "crawlcw.transitions",
+            "_put_off",
+            ("due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)", "due=now"),
         ),
     )
 }

@@ -174,7 +174,7 @@ async def test_a_process_that_stands_still_does_not_renew_and_loses_its_task(use
                 elsewhere()  # and this event loop stands still meanwhile
         task = await tracker.get("order-1")
 
-    assert (task.data, task.lost) == ({"by": "another"}, 1)
+    assert (task.data, task.trace[-1].fence, task.lost) == ({"by": "another"}, 2, 0)
 
 
 @pytest.mark.seed("1.19")

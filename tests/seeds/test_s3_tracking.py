@@ -216,7 +216,7 @@ async def test_a_task_is_locked_before_the_work_and_unlocked_after_it_or_when_th
 
     assert (during.status, during.lock is None) == (Status.PROCESSING, False)
     assert (after.status, after.lock) == (Status.FINISHED, None)
-    assert (await other.get("order-2")).lost == 1
+    assert (await other.get("order-2")).trace[-1].fence == 2
 
 
 @pytest.mark.seed("3.11")

@@ -30,7 +30,7 @@ class Claims(MongoStore):
     """Claims tasks, and renews their leases."""
 
     async def claim(
-        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
     ) -> Claimed:
         """Claim the tasks, one by one or in batches as the ledger was opened.
 
@@ -57,12 +57,13 @@ class Claims(MongoStore):
             leases=leases,
             missed=sum(answer is None for answer in answers),
             abandoned=sum(answer is Status.IGNORED for answer in answers),
+            put_off=sum(answer in (Status.TODO, Status.FAILED) for answer in answers),
         )
 
     async def _claim_one(
-        self, task: Task, token: str, lease: timedelta, max_lost: int
+        self, task: Task, token: str, lease: timedelta, max_lost: int | None
     ) -> Lease | Status | LedgerUnavailableError | None:
-        """Claim one task: its lease, or IGNORED where it is given up, or None for a miss.
+        """Claim one task: its lease, or what it becomes instead, or None for a miss.
 
         Returns the error where the answer is lost: other claims are under way beside it.
         """
@@ -77,9 +78,9 @@ class Claims(MongoStore):
             "fence": task.fence,
             "due": {"$lte": now},
         }
-        # To give a task up is an outcome: after it a crawl may be at its end, and
-        # nobody is left to repeat what a failover took back.
-        collection = self._tasks if change.due is not None else self._durable
+        # To give a task up is an outcome (and to put it off, which is as rare): after
+        # it a crawl may be at its end, and nobody left to repeat what a failover took back.
+        collection = self._tasks if change.lock is not None else self._durable
         try:
             with mapped():
                 found = await collection.find_one_and_update(
@@ -90,8 +91,9 @@ class Claims(MongoStore):
             return error
         if found is None:
             return None
-        if change.due is None:
+        if change.lock is None:
             return change.status
+        assert change.due is not None
         task = self._loaded(task, found)
         return Lease(task=task, token=token, fence=change.fence, expires=change.due)
 
@@ -223,7 +225,8 @@ class Claims(MongoStore):
 
 def _claim(change: Change) -> dict[str, Any]:
     """Return the update of a claim: only what it changes, since there are so many."""
-    if change.error is not None:
-        return update_of(change)  # not claimed, but given up
+    if change.lock is None:
+        return update_of(change)  # not claimed, but given up or put off
     fields = documents.changed(change)
-    return {"$set": {name: fields[name] for name in _CLAIMED}}
+    names = _CLAIMED if change.begun is None else (*_CLAIMED, "begun")
+    return {"$set": {name: fields[name] for name in names}}

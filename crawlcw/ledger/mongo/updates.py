@@ -7,7 +7,7 @@ from crawlcw.ledger import documents
 from crawlcw.task import Lease, Status
 from crawlcw.transitions import KEPT_TRACE, Change
 
-_MAY_BE_ABSENT = ("due", "reason", "context")
+_MAY_BE_ABSENT = ("due", "begun", "reason", "context")
 
 
 def mine(lease: Lease) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Claiming tasks, and keeping them: what a worker does between `page` and `commit`."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -19,7 +20,7 @@ class Claims(Changes):
     """Claims tasks, and renews their leases."""
 
     async def claim(
-        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
     ) -> Claimed:
         """See `Ledger.claim`."""
         now = self.now()
@@ -30,15 +31,19 @@ class Claims(Changes):
             change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
             if change is not None:
                 decided.append((task, change))
-        leases, abandoned = await self._writer.run(self._claim, decided, milliseconds(now))
-        missed = len(tasks) - len(leases) - abandoned
-        return Claimed(leases=tuple(leases), missed=missed, abandoned=abandoned)
+        leases, others = await self._writer.run(self._claim, decided, milliseconds(now))
+        return Claimed(
+            leases=tuple(leases),
+            missed=len(tasks) - len(leases) - others.total(),
+            abandoned=others[Event.ABANDON],
+            put_off=others[Event.LOSE],
+        )
 
     def _claim(
         self, db: Database, decided: Sequence[tuple[Task, Change]], now: int
-    ) -> tuple[list[Lease], int]:
+    ) -> tuple[list[Lease], Counter[Event]]:
         leases: list[Lease] = []
-        abandoned = 0
+        others: Counter[Event] = Counter()
         # To give a task up is an outcome: the crawl may be at its end with it.
         outcome = any(change.event is Event.ABANDON for _, change in decided)
         with durable_transaction(db) if outcome else transaction(db):
@@ -46,13 +51,13 @@ class Claims(Changes):
                 as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
                 if not self._apply(db, self._sql.claim, written(task, change), as_read):
                     continue
-                if change.event is Event.ABANDON:
-                    abandoned += 1
+                if change.lock is None:
+                    others[change.event] += 1
                 elif self.tracked:
                     leases.append(_leased(self._with_carried(db, task), change))
                 else:
                     leases.append(_leased(task, change))
-        return leases, abandoned
+        return leases, others
 
     def _with_carried(self, db: sqlite3.Connection, task: Task) -> Task:
         row = db.execute(self._sql.carried, (task.id,)).fetchone()

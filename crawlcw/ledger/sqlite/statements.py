@@ -62,7 +62,7 @@ class Statements:
         changed = (
             f"UPDATE {tasks} SET status = :status, due = :due, update_time = :update_time, "
             "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
-            "retry = :retry, lost = :lost, reason = :reason, "
+            "retry = :retry, lost = :lost, begun = :begun, reason = :reason, "
             "errors = coalesce(:errors, errors), response = coalesce(:response, response)"
         )
         mine = (
