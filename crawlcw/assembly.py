@@ -16,6 +16,7 @@ from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider, check
 from crawlcw.stats import Report
+from crawlcw.suspects import Children
 
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
@@ -115,21 +116,23 @@ async def open_crawl(
     ledger: str = DEFAULT_LEDGER,
     settings: Settings | None = None,
     downloader: Downloader | None = None,
+    children: Children | None = None,
 ) -> AsyncIterator[Crawl]:
     """Open what a crawl of *spider* needs, and close it afterwards.
 
     *settings* replace those of the spider's class; *downloader* replaces the
-    real one, for tests.
+    real one, for tests. *children* work on what crashed workers held: they are
+    for whoever can make the spider anew in another process.
     """
     check(spider)
     settings = settings or spider.settings
     opened = await open_ledger(ledger, spider.name, settings=settings)
     try:
-        web = downloader or _web(spider, settings)
+        way = downloader or web(spider, settings)
         try:
-            yield Crawl(spider, opened, web, settings)
+            yield Crawl(spider, opened, way, settings, children=children)
         finally:
-            await web.close()
+            await way.close()
     finally:
         await opened.close()
 
@@ -146,7 +149,8 @@ async def run_spider(
         return await crawl.run()
 
 
-def _web(spider: Spider, settings: Settings) -> Downloader:
+def web(spider: Spider, settings: Settings) -> Downloader:
+    """Return the downloader that a crawl of *spider* uses."""
     from crawlcw.downloader.aiohttp import AiohttpDownloader
 
     origins = {urls.locate(url).host for url in spider.start_urls}

@@ -34,6 +34,7 @@ from crawlcw.settings import Settings
 from crawlcw.stalls import Excuses, nothing_excused
 from crawlcw.standstill import Standstill
 from crawlcw.stats import Stats
+from crawlcw.suspects import Suspects
 from crawlcw.task import Lease, Task
 from crawlcw.tenures import Tenures
 from crawlcw.transitions import ended_since, put_off
@@ -79,6 +80,7 @@ class Coordinator:
         presence: Presence,
         probes: Probes,
         watch: NetworkWatch,
+        suspects: Suspects,
         worker: str,
         excuses: Excuses = nothing_excused,
     ) -> None:
@@ -92,6 +94,7 @@ class Coordinator:
         self._patience = patience
         self._presence = presence
         self._watch = watch
+        self._suspects = suspects
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
@@ -452,7 +455,7 @@ class Coordinator:
                 wanted,
                 worker=self._worker,
                 lease=self._settings.lease,
-                max_lost=self._settings.max_lost,
+                max_lost=self._suspects.max_lost,
             )
         )
         self._held.add(claimed.leases)

@@ -52,6 +52,7 @@ from crawlcw.spare import SpareConnection
 from crawlcw.spider import Spider, check, scope
 from crawlcw.standstill import Rests, Standstill
 from crawlcw.stats import Report, Stats
+from crawlcw.suspects import Children, Suspects
 from crawlcw.task import Lease, Status, Task
 from crawlcw.user_code import Cancellation
 from crawlcw.watchdog import Watchdog
@@ -72,10 +73,17 @@ class Crawl:
     """
 
     def __init__(
-        self, spider: Spider, ledger: Ledger, downloader: Downloader, settings: Settings
+        self,
+        spider: Spider,
+        ledger: Ledger,
+        downloader: Downloader,
+        settings: Settings,
+        *,
+        children: Children | None = None,
     ) -> None:
         """Take a ledger and a downloader that are open, and stay so.
 
+        *children* work on suspects, where they can be had; else these run alone here.
         Raises `SpiderError` for a spider that cannot be run as it is written.
         """
         check(spider)
@@ -116,6 +124,7 @@ class Crawl:
         )
         # A slow ledger must not let results pile up: fetchers wait for room.
         self._done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
+        suspects = Suspects(children, self._held, max_lost=settings.max_lost)
         self._presence = Presence(ledger, self._worker.name, self.stats, lease=settings.lease)
         self._spare = SpareConnection(
             ledger,
@@ -142,6 +151,7 @@ class Crawl:
             presence=self._presence,
             probes=probes,
             watch=self._watch,
+            suspects=suspects,
             worker=self._worker.name,
             excuses=self._excuses,
         )
@@ -165,6 +175,7 @@ class Crawl:
             stats=self.stats,
             patience=self._patience,
             quarantine=Quarantine(ledger, self._held, patience=self._patience),
+            suspects=suspects,
             worker=self._worker.name,
             end=self.end,
             excuses=self._excuses,

@@ -38,6 +38,7 @@ from crawlcw.runner import Runner
 from crawlcw.settings import Settings
 from crawlcw.stalls import Excuses, nothing_excused
 from crawlcw.stats import Stats
+from crawlcw.suspects import ChildDiedError, Children, NoChildError, Suspects
 from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
 from crawlcw.transitions import (
     Failed,
@@ -105,6 +106,7 @@ class Fetcher:
     stats: Stats
     patience: Patience
     quarantine: Quarantine
+    suspects: Suspects
     worker: str
     end: Callable[[str, str], None]  #: ends the crawl softly, for a reason and what it is due to
     excuses: Excuses = nothing_excused
@@ -127,12 +129,15 @@ class Fetcher:
                             self.held.idle(lease)
                             feeding.fetched(lease)
                         if isinstance(result, Lease):
-                            feeding.put_back(result)
+                            if not self.suspects.waits(result):
+                                feeding.put_back(result)
                         else:
                             await done.put(result)
                             await self.quarantine.recorded(lease)
                     finally:
                         self.quarantine.leave(lease)
+                        for waiting in self.suspects.take_waiting():
+                            feeding.put_back(waiting)
             self.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | Lease:
@@ -140,13 +145,42 @@ class Fetcher:
 
         Whatever is raised belongs to that task alone.
         """
-        if not await self.quarantine.enter(lease) or not self.blame.may_begin(lease.task):
+        if children := self.suspects.children_for(lease):
+            return await self._work_by(children, lease)
+        if not await self.quarantine.enter(lease):
+            return lease
+        return await self.tried(lease)
+
+    async def _work_by(self, children: Children, lease: Lease) -> Done | Lease:
+        """Do the same for a suspect, by a child."""
+        if not children.free:
+            self.suspects.wait(lease)
+            return lease
+        try:
+            async with children.one() as child:
+                runner = child.runner(scope=self.scope, known=self.known, now=self.ledger.now)
+                # Cookies are in one jar for the whole crawl, which the child has not.
+                downloader = self.downloader if self.settings.cookies else child.downloader
+                inside = replace(self, downloader=downloader, runner=runner)
+                done = await inside.tried(lease)
+        except NoChildError as error:
+            logger.debug("no child: %s", printable(error))
+            return lease
+        except ChildDiedError as death:
+            verdict = self.suspects.died(lease, death)
+            return lease if verdict is None else Done(settlements=(self._settle(lease, verdict),))
+        self.suspects.lived(lease)
+        return done
+
+    async def tried(self, lease: Lease) -> Done | Lease:
+        """Return what comes of an attempt, or the lease where nothing does."""
+        if not self.blame.may_begin(lease.task):
             return lease
         try:
             return await self._page(lease)
         except NotTriedError:
             return lease
-        except LedgerError:
+        except (LedgerError, ChildDiedError):
             raise
         except Exception as error:
             logger.exception("an error of crawlcw itself", extra={"event": "internal"})
@@ -207,7 +241,7 @@ class Fetcher:
         elapsed = 0.0 if hops else response.elapsed.total_seconds()
         self.frontier.sent(host, at=time.monotonic() - elapsed)
         self.stats.fetched += 1
-        self.stats.bytes += len(response.body)
+        self.stats.bytes += response.size
         self.stats.statuses[response.status] += 1
         return response
 
@@ -311,7 +345,7 @@ class Fetcher:
                     [record.task],
                     worker=self.worker,
                     lease=self.settings.lease,
-                    max_lost=self.settings.max_lost,
+                    max_lost=self.suspects.max_lost,
                 )
             )
             self.held.add(claimed.leases)
@@ -448,7 +482,7 @@ def _info(response: Response) -> ResponseInfo:
         status=response.status,
         final_url=response.url,
         content_type=_short(headers.get("content-type")),
-        bytes=len(response.body),
+        bytes=response.size,
         elapsed=round(response.elapsed.total_seconds(), 4),
         etag=_short(headers.get("etag")),
         last_modified=_short(headers.get("last-modified")),

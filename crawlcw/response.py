@@ -48,6 +48,11 @@ class Response:
         self.dropped = DroppedLinks()
 
     @property
+    def size(self) -> int:
+        """The number of bytes of the body."""
+        return len(self.body)
+
+    @property
     def context(self) -> Mapping[str, Any]:
         """What the spider passed along with the request; empty if nothing."""
         return self.request.context or {}

@@ -31,6 +31,7 @@ from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.standstill import Rests
 from crawlcw.stats import Stats
+from crawlcw.suspects import Suspects
 from crawlcw.task import Task
 from crawlcw.testing import Replay, ReplayDownloader
 from crawlcw.workers import this_worker
@@ -190,6 +191,7 @@ class Around:
             presence=Presence(ledger, "a", self.stats, lease=self.settings.lease),
             probes=probes,
             watch=watch,
+            suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
             worker="a",
         )
 
@@ -465,7 +467,7 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
         away: tuple[float, float],
         begins: float = 0.0,
         back: float | None = None,
-        lost: int,
+        taken_over: bool,
         **settings: Any,
     ) -> dict[str, float]:
         """The other one's leases end at 60 s; where it comes *back* it goes on with them."""
@@ -492,7 +494,7 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
 
             begun.update((url[19:], time - ledger.began) for time, url in around.starts)
             records = [await ledger.get(lease.task.id) for lease in leases]
-            assert {record.task.lost for record in records if record} == {lost}
+            assert {record.task.fence > 1 for record in records if record} == {taken_over}
             asked = Counter(name for name, time in ledger.asked if time - ledger.began > away[1])
             assert asked["page"] <= 60, "a few times a second is plenty"
             assert asked["claim"] <= 11
@@ -511,7 +513,7 @@ def _at(seconds: float) -> datetime:
 def test_leases_that_run_out_during_an_outage_are_left_to_their_holder(
     outage: Callable[..., dict[str, float]], shared: dict[str, Any]
 ):
-    begun = outage(away=(30, 100), back=109, lost=0, **shared)
+    begun = outage(away=(30, 100), back=109, taken_over=False, **shared)
 
     assert begun.keys() == {"other"}
     assert 100 <= begun["other"] < 107, "what is nobody's does not wait for that"
@@ -521,7 +523,7 @@ def test_leases_that_run_out_during_an_outage_are_left_to_their_holder(
 def test_who_does_not_come_back_after_an_outage_is_not_waited_for_for_long(
     outage: Callable[..., dict[str, float]], shared: dict[str, Any]
 ):
-    begun = outage(away=(30, 100), lost=1, **shared)
+    begun = outage(away=(30, 100), taken_over=True, **shared)
 
     assert len(begun) == 11
     # It notices the end up to 5 s later, spares for 10 s, and looks every second.
@@ -531,7 +533,7 @@ def test_who_does_not_come_back_after_an_outage_is_not_waited_for_for_long(
 def test_leases_that_ran_out_before_an_outage_are_taken_over_at_its_end(
     outage: Callable[..., dict[str, float]],
 ):
-    begun = outage(away=(70, 80), begins=70, lost=1)
+    begun = outage(away=(70, 80), begins=70, taken_over=True)
 
     assert all(80 <= time < 86 for time in begun.values()), begun
 

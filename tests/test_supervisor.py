@@ -341,7 +341,7 @@ def test_a_slot_whose_workers_crash_five_times_stays_down_and_the_others_finish(
     assert_complete(store)
     assert (code, report["finish_reason"]) == (70, "drained")
     (down,) = crawl.events("worker_down")
-    assert "has crashed 5 times in a row and stays down: exit code 1" in down["message"]
+    assert "has crashed 5 times without progress and stays down: exit code 1" in down["message"]
     waits = [record["message"].rpartition(" in ")[2] for record in crawl.events("worker_crashed")]
     assert waits == ["1.0 s", "2.0 s", "4.0 s", "8.0 s"]
     assert len(crawl.pids) == 6
@@ -371,6 +371,52 @@ def test_a_spider_that_exits_in_the_middle_has_crashed(serve, start, store):
     assert_complete(store)
     assert (code, report["finish_reason"]) == (0, "drained")
     assert crawl.events("worker_crashed")
+
+
+@pytest.mark.parametrize("code", [0, 2, 69, 70, 78, 130])
+def test_a_worker_that_does_not_say_that_it_ends_has_crashed_whatever_its_exit_code(
+    code, serve, start, store
+):
+    exits = f"""
+    async def opened(self):
+        if not os.path.exists("first"):
+            open("first", "w").close()
+            os._exit({code})
+"""
+    crawl = start(serve(), processes=1, spider=exits)
+    end, report = crawl.end()
+
+    assert_complete(store)
+    assert (end, report["finish_reason"]) == (0, "drained")
+    (crash,) = crawl.events("worker_crashed")
+    assert f"has crashed: exit code {code}; it is started again in 1.0 s" in crash["message"]
+
+
+def test_by_default_one_worker_does_it_and_without_processes_this_process(
+    serve, ended, store, tmp_path
+):
+    says = "\n    async def opened(self):\n        print(os.getpid(), sys.stdin.readline())\n"
+    (tmp_path / "docs.py").write_text(SPIDER + says)
+    site, pids = serve(), []
+    for options in ([], ["--processes", "0"]):
+        crawl = ended.enter_context(
+            Supervised(
+                tmp_path,
+                *("--ledger", store.url, "-a", f"start_url={site.start}", "--log-format", "json"),
+                *("--max-pages", "1", *options),
+                stdin=subprocess.PIPE,
+            )
+        )
+        crawl._process.stdin.write("from stdin\n")
+        crawl._process.stdin.flush()
+        assert crawl.end()[0] == 0
+        pid, said = (
+            crawl.output.split(maxsplit=1) if " " in crawl.output.strip() else (crawl.output, "")
+        )
+        pids.append((int(pid) == crawl.pid, said.strip()))
+        assert crawl.pids == [], "of the only one nobody needs to know"
+
+    assert pids == [(False, ""), (True, "from stdin")]
 
 
 def test_what_spiders_print_is_on_stdout_in_whole_lines(serve, start):
@@ -424,7 +470,7 @@ def test_quiet_says_nothing(serve, start, store):
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (["docs.py", "--processes", "0"], 2, "Invalid value for '--processes'"),
+        (["docs.py", "--processes", "-1"], 2, "Invalid value for '--processes'"),
         (["docs.py", "--processes", "two"], 2, "Invalid value for '--processes'"),
         (["nowhere.py"], 2, "there is no file nowhere.py"),
         (["docs.py", "-a", "colour=red"], 2, "unexpected keyword argument 'colour'"),

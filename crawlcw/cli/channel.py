@@ -18,6 +18,26 @@ from crawlcw.standstill import Standstill
 
 #: What is longer is given on in pieces: nobody waits for the end of a line for ever.
 _LONGEST_LINE = 1 << 20
+_LAST_WORD = b"exit "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWord:
+    """What a worker says that ends by itself; who has not said it has crashed.
+
+    No exit code tells that: a page may end the process with any.
+    """
+
+    code: int  #: what it exits with
+
+    def line(self) -> bytes:
+        """Return it as it is sent."""
+        return b"%s%d\n" % (_LAST_WORD, self.code)
+
+    @classmethod
+    def read(cls, line: bytes) -> "LastWord | None":
+        """Return it, or None for a line that is none; raises `ValueError` for a part of one."""
+        return cls(code=int(line[len(_LAST_WORD) :])) if line.startswith(_LAST_WORD) else None
 
 
 class Order(StrEnum):

@@ -9,7 +9,8 @@ import click
 
 from crawlcw.cli import exporting, ledger_option, loading, logs, loop
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.settings import layered, project_settings
+from crawlcw.settings import Settings, layered, project_settings
+from crawlcw.spider import Spider
 
 
 @click.command("run")
@@ -17,11 +18,11 @@ from crawlcw.settings import layered, project_settings
 @ledger_option.ledger_option
 @click.option(
     "--processes",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=0),
     default=1,
     show_default=True,
     metavar="N",
-    help="Worker processes on this crawl; with 1, this process does it.",
+    help="Worker processes on this crawl; with 0 this process does it, for a debugger or stdin.",
 )
 @click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in each process."
@@ -63,6 +64,7 @@ from crawlcw.settings import layered, project_settings
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
 @click.option("--worker-channel", "channel", type=int, hidden=True)
 @click.option("--worker-max-pages", "share", type=int, hidden=True)
+@click.option("--suspects-channel", "parent", type=int, hidden=True)
 def command(
     *,
     spider: str,
@@ -79,6 +81,7 @@ def command(
     quiet: bool,
     channel: int | None,
     share: int | None,
+    parent: int | None,
 ) -> int:
     """Crawl SPIDER, or go on with a crawl that was ended.
 
@@ -89,39 +92,57 @@ def command(
     CRAWLCW_* variables and -s, the last wins. SIGINT or SIGTERM ends softly:
     what is under way is finished, the rest released; the second ends at once.
 
-    With --processes a worker that crashes is started again, after 1 s, 2 s, 4 s
-    and 8 s, and stays down after five crashes in a row of less than a minute
-    each. The exit code is the worst of the workers': 0, 130, 3, 2, 69, 78, 70.
+    The crawl runs in a worker process. One that crashes is started again after
+    a second, and a page that crashed it is found out and ignored; after five
+    crashes in a row without a page finished, 1 s, 2 s, 4 s and 8 s apart, it
+    stays down. Of several workers the exit code is the worst: 0, 130, 3, 2, 69,
+    78, 70. With --processes 0 nothing is restarted.
 
     Exit code 3: the crawl has ended, but nothing was finished, hosts were given
     up, more pages failed than max_failures allows (it stops no crawl), or a
     callback is broken. The last line says which.
     """
-    # rich and the crawl, which `--help` need not load.
-    from crawlcw.cli import crawling, supervisor, worker
 
+    def made_as_told() -> tuple[Spider, Settings]:
+        logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
+        made = loading.make(loading.find(spider), arguments)
+        shorthands = _assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)
+        settings = layered(
+            made.settings,
+            project=project_settings(Path.cwd()),
+            environment=os.environ,
+            assignments=[*assignments, *shorthands],
+        )
+        return made, settings
+
+    # What `--help` need not load; and rich, which nobody needs but whoever shows the progress.
+    from crawlcw.cli import child, worker
+    from crawlcw.cli.main import exit_code
+
+    if parent is not None:
+        return child.run(child.Parent(parent), made_as_told)
     if channel is not None:
-        worker.prepare(channel)
-    wanted = crawling.Output(style=log_format, quiet=quiet)
-    logs.set_up(log_level or wanted.level, style=log_format)
-    made = loading.make(loading.find(spider), arguments)
-    shorthands = _assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)
-    settings = layered(
-        made.settings,
-        project=project_settings(Path.cwd()),
-        environment=os.environ,
-        assignments=[*assignments, *shorthands],
-    )
-    if channel is not None:
-        return loop.run(worker.crawl(made, ledger_url, settings=settings, channel=channel))
+        told = channel
+        worker.prepare(told)
+
+        def work() -> int:
+            made, settings = made_as_told()
+            return loop.run(worker.crawl(made, ledger_url, settings=settings, channel=told))
+
+        return worker.last_word(told, lambda: exit_code(work))
+    from crawlcw.cli import crawling, supervisor
+
+    made, settings = made_as_told()
     if output is not None:
         exporting.check_writable(output)
+
+    wanted = crawling.Output(style=log_format, quiet=quiet)
 
     async def write_items(ledger: Ledger) -> None:
         if output is not None:
             await exporting.to_file(ledger, output)
 
-    crawl = crawling.crawl if processes == 1 else partial(supervisor.crawl, processes=processes)
+    crawl = crawling.crawl if not processes else partial(supervisor.crawl, processes=processes)
     return loop.run(
         crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
     )

@@ -1,4 +1,4 @@
-"""Several workers on one crawl: started, watched, restarted when they crash, stopped, summed up.
+"""The workers on one crawl: started, watched, restarted when they crash, stopped, summed up.
 
 The supervisor itself claims nothing and fetches nothing. What the workers have
 to know of each other, they know from the ledger.
@@ -7,7 +7,6 @@ to know of each other, they know from the ledger.
 import asyncio
 import logging
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,21 +18,13 @@ from crawlcw.cli import signals, totals
 from crawlcw.cli.beside import beside
 from crawlcw.cli.channel import Account, Order
 from crawlcw.cli.crawling import Output, sum_up, watched
-from crawlcw.cli.exit_codes import (
-    CONFIGURATION,
-    INTERNAL,
-    INTERRUPTED,
-    OK,
-    UNAVAILABLE,
-    USAGE,
-    worst,
-)
+from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.totals import Totals
 from crawlcw.cli.worker_process import WorkerProcess
 from crawlcw.durations import spoken
-from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
+from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError, Reason
 from crawlcw.leases import bury_the_dead
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.patience import Patience
@@ -46,8 +37,6 @@ from crawlcw.task import Status
 
 logger = logging.getLogger(__name__)
 
-#: A worker that ends with one of these would do so again.
-_NO_CRASH = (OK, INTERRUPTED, USAGE, UNAVAILABLE, CONFIGURATION)
 _NOT_AT_ALL = timedelta(0)
 _CRASHED = {"event": "worker_crashed"}
 
@@ -209,11 +198,11 @@ class Supervisor:
         """Keep a worker in slot *number* until one ends by itself, or too many have crashed."""
         restarts = Restarts()
         while not self._stopping.is_set():
-            restarts.started(now=time.monotonic())
             worker = WorkerProcess(on_account=self._heed)
             code = await self._run_one(worker, number, share)
-            if not _has_crashed(code, worker.account):
-                return _End(code=code, finish_reason=worker.account.finish_reason)
+            if worker.last_word is not None:
+                reason = worker.account.finish_reason
+                return _End(code=worker.last_word.code, finish_reason=reason)
             await self._take_back()
             if self._stopping.is_set():
                 logger.warning("worker %d has crashed: %s", number, _how(code), extra=_CRASHED)
@@ -224,10 +213,10 @@ class Supervisor:
                 share -= worker.account.pages
                 if share <= 0:
                     return _End(code=OK, finish_reason="max-pages")
-            wait = restarts.crashed(now=time.monotonic())
+            wait = restarts.crashed(progressed=has_progressed(worker.account))
             if wait is None:
                 logger.error(
-                    "worker %d has crashed %d times in a row and stays down: %s",
+                    "worker %d has crashed %d times without progress and stays down: %s",
                     number,
                     MOST_CRASHES,
                     _how(code),
@@ -252,7 +241,9 @@ class Supervisor:
         except OSError as error:
             logger.warning("worker %d cannot be started: %s", number, printable(error))
             return INTERNAL
-        logger.info(
+        logger.log(
+            # Of the only one nobody needs to know.
+            logging.INFO if len(self._shares) > 1 else logging.DEBUG,
             "worker %d is process %d",
             number,
             worker.pid,
@@ -282,9 +273,9 @@ class Supervisor:
         return _End(code=OK, finish_reason="stopped")
 
 
-def _has_crashed(code: int, account: Account) -> bool:
-    # A spider that exits in the middle, whatever it says, has not crawled to the end.
-    return code not in _NO_CRASH or (code == OK and not account.finish_reason)
+def has_progressed(account: Account) -> bool:
+    """Return whether a worker has come any further: the next one will not begin as it did."""
+    return account.pages > 0 or account.failures.get(Reason.CRASHED_WORKER, 0) > 0
 
 
 def _how(code: int) -> str:

@@ -6,18 +6,22 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
 from crawlcw.cli.beside import beside
-from crawlcw.cli.channel import Account, Lines, Order
-from crawlcw.cli.exit_codes import INTERRUPTED, OK
+from crawlcw.cli.channel import Account, LastWord, Lines, Order
+from crawlcw.cli.children import ChildProcesses
+from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
 from crawlcw.crawl import Crawl
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
 
 _ACCOUNT_EVERY = 0.5
+#: Until there is something to tell: it decides whether a crash is one without progress.
+_FIRST_ACCOUNT_WITHIN = 0.05
 
 
 def prepare(channel: int) -> None:
@@ -25,6 +29,21 @@ def prepare(channel: int) -> None:
     # A process that the spider starts must not keep the channel open.
     os.set_inheritable(channel, False)
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+
+
+def last_word(channel: int, command: Callable[[], int]) -> int:
+    """Run *command*, and tell the supervisor what it ends with, if it does so by itself.
+
+    Not of an error of crawlcw itself: that is a crash as any other.
+    """
+    # The connection of the crawl is closed when it ends.
+    descriptor = os.dup(channel)
+    code = command()
+    if code != INTERNAL:
+        # It is gone, or has more to read than it could: then it starts another one.
+        with suppress(OSError):
+            os.write(descriptor, LastWord(code=code).line())
+    return code
 
 
 class _Pipe(io.FileIO):
@@ -51,7 +70,10 @@ def _lines_to(descriptor: int) -> io.TextIOWrapper:
 
 async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel: int) -> int:
     """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code."""
-    async with open_crawl(spider, ledger=ledger_url, settings=settings) as running:
+    async with (
+        ChildProcesses(fetchers=settings.concurrency) as children,
+        open_crawl(spider, ledger=ledger_url, settings=settings, children=children) as running,
+    ):
         # A signal may come from elsewhere: an orderly shutdown of the machine
         # sends one to each process.
         with signals.stopping(running, grace=settings.grace, stuck=running):
@@ -119,11 +141,10 @@ def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
 
 async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
     while True:
+        account = Account.of(crawl.stats, standstill=crawl.standstill, ending=crawl.ending)
         if supervisor.listens():
-            supervisor.tell(
-                Account.of(crawl.stats, standstill=crawl.standstill, ending=crawl.ending)
-            )
-        await asyncio.sleep(_ACCOUNT_EVERY)
+            supervisor.tell(account)
+        await asyncio.sleep(_ACCOUNT_EVERY if account.pages else _FIRST_ACCOUNT_WITHIN)
 
 
 async def _outlive(crawl: Crawl, supervisor: _Supervisor) -> None:

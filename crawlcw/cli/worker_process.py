@@ -12,7 +12,7 @@ from typing import BinaryIO, TextIO
 
 import anyio
 
-from crawlcw.cli.channel import Account, Lines, Order
+from crawlcw.cli.channel import Account, LastWord, Lines, Order
 
 #: What the last lines of a process that has ended may take to arrive.
 _LAST_LINES = 2.0
@@ -30,6 +30,7 @@ class WorkerProcess:
         self.account = Account()  #: the last one that arrived
         self.accounts = 0  #: how many have arrived
         self._on_account = on_account
+        self.last_word: LastWord | None = None  #: None while it has not said that it ends
         self._process: Process | None = None
         self._accounts = Lines(self._take)
         # Whatever the two streams are just then: a live display stands in for them.
@@ -51,7 +52,7 @@ class WorkerProcess:
                 printed = theirs.enter_context(await self._open_pipe(self._printed))
                 logged = theirs.enter_context(await self._open_pipe(self._logged))
                 self._process = await asyncio.create_subprocess_exec(
-                    *_command(channel=channel.fileno(), max_pages=max_pages),
+                    *own_command(*_options(channel=channel.fileno(), max_pages=max_pages)),
                     stdin=DEVNULL,
                     stdout=printed,
                     stderr=logged,
@@ -115,20 +116,28 @@ class WorkerProcess:
     def _take(self, line: bytes) -> None:
         # A worker that is killed may leave half an account.
         with suppress(ValueError):
-            self.account = Account.read(line)
-            self.accounts += 1
-            self._on_account(self.account)
+            if word := LastWord.read(line):
+                self.last_word = word
+            else:
+                self.account = Account.read(line)
+                self.accounts += 1
+                self._on_account(self.account)
 
 
-def _command(*, channel: int, max_pages: int | None) -> list[str]:
-    """Return the command line of this process, made a worker's."""
+def own_command(*options: str) -> list[str]:
+    """Return the command line of this process, with *options* besides."""
     run, *rest = sys.argv[1:]
     # With the interpreter's own options, and begun as this one was: `-m`, or a script.
     interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
+    return [sys.executable, *interpreter, run, *options, *rest]
+
+
+def _options(*, channel: int, max_pages: int | None) -> list[str]:
+    """Return what makes a process a worker."""
     options = [f"--worker-channel={channel}"]
     if max_pages is not None:
         options.append(f"--worker-max-pages={max_pages}")
-    return [sys.executable, *interpreter, run, *options, *rest]
+    return options
 
 
 def _print(line: bytes, stream: TextIO) -> None:

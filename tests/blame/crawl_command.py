@@ -1,0 +1,96 @@
+"""`crawlcw run` as a user starts it, and every process that comes of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.docs import REPOSITORY
+
+#: Far more than anything here takes; what is waited for is a condition.
+ENOUGH = 120.0
+
+
+def environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("CRAWLCW_")}
+    return ours | {"PYTHONPATH": str(REPOSITORY)}
+
+
+def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run another command to its end, which is to be well."""
+    return subprocess.run(
+        [sys.executable, "-m", "crawlcw", *arguments],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH,
+        check=True,
+    )
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started and that live, theirs included."""
+    try:
+        own = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [pid for each in own for pid in (each, *children_of(each))]
+
+
+class Command:
+    """`crawlcw run SPIDER --log-format json ...` in a folder of its own."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._log = folder / "crawl.log"
+        self._from = self._log.stat().st_size if self._log.exists() else 0
+        command = [sys.executable, "-m", "crawlcw", "run", *arguments, "--log-format", "json"]
+        with self._log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment(),
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> "Command":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill_all()
+        self._process.wait()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_bytes()[self._from :].decode(errors="replace")
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return what was logged of an event."""
+        *lines, _ = self.log.split("\n")
+        records = [json.loads(line) for line in lines if line.startswith("{")]
+        return [record for record in records if record.get("event") == name]
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill_all(self) -> None:
+        """End it and whatever it has started by SIGKILL, all at once."""
+        everybody = [self.pid, *children_of(self.pid)]
+        for pid in everybody:
+            # Nobody is to see another one's death.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        for pid in everybody:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def end(self) -> tuple[int, dict[str, Any]]:
+        """Wait for the end; return the exit code and the report, if there is one."""
+        code = self._process.wait(ENOUGH)
+        reports = self.events("report")
+        return code, reports[0] if reports else {}

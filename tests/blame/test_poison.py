@@ -1,0 +1,212 @@
+"""Pages that kill their process, and processes that are killed: who pays for it.
+
+Each crawl is the real command, on both ledgers.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from crawlcw.cli.exit_codes import INTERNAL
+from crawlcw.task import Status
+from tests import docs
+from tests.blame.crawl_command import Command, children_of, crawlcw
+from tests.crawl_process import Store, wait_until
+from tests.docs import Site
+from tests.faults.scenario import crawled_without_faults, examined, items_of, without
+
+#: Pages that others link to as well, and whose links are all on others too.
+POISON = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
+MANY = (
+    *POISON,
+    *("/sql-insert.html", "/sql-update.html", "/sql-delete.html", "/sql-copy.html"),
+    *("/sql-grant.html", "/sql-revoke.html", "/sql-analyze.html"),
+)
+CONVICTED_WITHIN = 30.0
+
+
+@pytest.fixture
+def store(ledger_url: str) -> Store:
+    return Store(ledger_url)
+
+
+@pytest.fixture
+def crawl(store: Store, tmp_path: Path, processes) -> Callable[..., Command]:
+    """Start `crawlcw run` of the documentation."""
+
+    def crawl(site: Site, *options: str, **arguments: str) -> Command:
+        given = [f"-a{name}={value}" for name, value in arguments.items()]
+        return processes.enter_context(
+            Command(
+                tmp_path,
+                f"{docs.REPOSITORY}/tests/blame/poison_spider.py",
+                *("--ledger", store.url, f"-astart_url={site.start}"),
+                *given,
+                *options,
+            )
+        )
+
+    return crawl
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with docs.served(docs.folder("postgresql")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def faultless(site: Site, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The items of a crawl to which nothing happened."""
+    return crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))
+
+
+def assert_nothing_innocent_is_lost(
+    store: Store, faultless: bytes, *, poison: tuple[str, ...] = ()
+) -> None:
+    rows = store.rows()
+    walked = docs.walked("postgresql")
+    assert {row.path for row in rows} == walked.found | walked.refused
+    assert {row.path for row in rows if row.status == Status.IGNORED} == walked.refused | {*poison}
+    assert [row for row in rows if row.lock is not None] == []
+    assert items_of(store.url) == without(faultless, poison)
+    report = examined(store.url, max_retry=3, max_lost=5)
+    assert report.clean, report.findings
+
+
+@pytest.mark.parametrize("how", ["exit-0", "exit-2", "exit-70", "segfault", "kill", "memory"])
+def test_a_page_that_kills_its_process_is_convicted_with_no_hand_at_the_keyboard(
+    how: str, store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+):
+    began = datetime.now(UTC)
+
+    crawling = crawl(site, how=how, pages=POISON[0])
+    code, report = crawling.end()
+
+    assert_nothing_innocent_is_lost(store, faultless, poison=POISON[:1])
+    assert report["finish_reason"] == "drained", crawling.log
+    assert report["failures"] == {"crashed-worker": 1}
+    assert code == 0, crawling.log
+    assert len(crawling.events("worker_crashed")) == 1
+    (conviction,) = crawling.events("convicted")
+    assert HOW[how] in conviction["message"]
+    took = (datetime.fromisoformat(conviction["time"]) - began).total_seconds()
+    assert took < CONVICTED_WITHIN
+    print(f"{how}: convicted after {took:.1f} s")
+
+
+HOW = {
+    "exit-0": "exit code 0",
+    "exit-2": "exit code 2",
+    "exit-70": "exit code 70",
+    "segfault": "signal 11, Segmentation fault",
+    "kill": "signal 9, Killed",
+    "memory": "signal 6, Aborted",
+}
+
+
+def test_many_pages_that_kill_their_process_need_nobodys_hand(
+    store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+):
+    crawling = crawl(site, how="exit-9", pages=",".join(MANY))
+    _, report = crawling.end()
+
+    assert_nothing_innocent_is_lost(store, faultless, poison=MANY)
+    assert report["failures"] == {"crashed-worker": len(MANY)}
+    assert crawling.events("worker_down") == []
+    print(f"{len(MANY)} pages, {len(crawling.events('worker_crashed'))} crashes")
+
+
+def test_a_convicted_page_that_is_brought_back_kills_no_worker(
+    store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+):
+    crawl(site, how="kill", pages=POISON[0]).end()
+
+    spider = f"{docs.REPOSITORY}/tests/blame/poison_spider.py"
+    crawlcw("retry-failed", spider, "--ledger", store.url)
+    again = crawl(site, how="kill", pages=POISON[0])
+    again.end()
+
+    assert_nothing_innocent_is_lost(store, faultless, poison=POISON[:1])
+    assert again.events("worker_crashed") == []
+    assert len(again.events("convicted")) == 1
+
+
+def test_a_page_that_killed_its_process_once_is_recorded(
+    store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+):
+    crawl(site, how="kill", pages=POISON[0], times="2").end()
+
+    assert_nothing_innocent_is_lost(store, faultless)
+
+
+def test_the_death_of_the_parent_convicts_nobody(
+    store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+):
+    crawling = crawl(site, how="parent", pages=POISON[0], times="4")
+    crawling.end()
+
+    assert_nothing_innocent_is_lost(store, faultless)
+    # The first as it had no child yet, the others while a child was at work.
+    assert len(crawling.events("worker_crashed")) == 4
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        soaking = metafunc.config.getoption("--soak", default=False)
+        kinds = [("workers", 1), ("group", 2)]
+        kinds += [("workers", 2), ("group", 1)] if soaking else []
+        metafunc.parametrize(("victims", "number"), kinds)
+        metafunc.parametrize("seed", range(20 if soaking else 1))
+
+
+@pytest.mark.timeout(600)
+def test_no_innocent_page_is_given_up_for_kills_at_random_moments(
+    victims: str,
+    number: int,
+    seed: int,
+    store: Store,
+    crawl: Callable[..., Command],
+    faultless: bytes,
+    request: pytest.FixtureRequest,
+):
+    kills = 30 if request.config.getoption("--soak", default=False) else 6
+    chance = random.Random(seed)
+    latency, shortest, longest = (20, 0.3, 0.8) if seed % 2 else (40, 0.6, 1.3)
+    killed = 0
+    with docs.served(docs.folder("postgresql"), latency=latency) as slow:
+        crawling = crawl(slow, "--processes", str(number))
+        while crawling.is_running() and killed < kills:
+            wait_until(_at_work(slow, crawling))
+            time.sleep(chance.uniform(0.0, longest - shortest))
+            if victims == "group":
+                crawling.kill_all()
+                killed += 1
+                crawling = crawl(slow, "--processes", str(number))
+            elif pids := children_of(crawling.pid):
+                # Any worker, or what works on a suspect for one.
+                with suppress(ProcessLookupError):
+                    os.kill(chance.choice(pids), signal.SIGKILL)
+                    killed += 1
+        slow.heal()
+        code, _ = crawling.end()
+        if code == INTERNAL:
+            # Its workers were killed five times before they had finished anything.
+            code, _ = crawl(slow, "--processes", str(number)).end()
+
+    assert code == 0, crawling.log
+    assert_nothing_innocent_is_lost(store, faultless)
+    suspects = sum(row.fence > 1 for row in store.rows())
+    print(f"seed {seed}: {killed} kills, {suspects} of {len(store.rows())} tasks claimed again")
+
+
+def _at_work(site: Site, crawl: Command) -> Callable[[], bool]:
+    hits = site.hits().total()
+    return lambda: site.hits().total() > hits or not crawl.is_running()
