@@ -310,7 +310,7 @@ class Coordinator:
         await self._give_back_tasks()
         await self.tenures.save()
         self.tenures.give_up_origins(background)
-        for host in self._frontier.unproven():
+        for host in self._frontier.unproven(now=time.monotonic()):
             self._openings.prove(host, background)
         await self.tenures.give_back(background)
         if await self.tenures.lease(hungry=self._has_idle_fetchers()):

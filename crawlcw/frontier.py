@@ -303,10 +303,6 @@ class Frontier:
             # What else is learned goes back with the host; this ends a row of failures.
             host.unsaved = True
             self._given_up.pop(f"{scheme}://{name}", None)
-            if name in self._unproven and self.doubted(host) is None:
-                self._unproven.discard(name)
-                if not host.leaving:
-                    self.lanes.open(name, now=now)
         # Before that nobody knows which hosts are the crawl's own.
         if self.seeded and self._is_full(host.state):
             self._full.add(name)
@@ -508,11 +504,23 @@ class Frontier:
             self.leave(host)
             self.lanes.extend(name, deadline=float("-inf"), now=now)
 
-    def unproven(self) -> list[HeldHost]:
-        """Return the hosts that are served again only when a page of theirs has been asked."""
-        found = [self._hosts[name] for name in self._unproven if name in self._hosts]
-        self._unproven = {host.name for host in found if host.lease is not None}
-        return [host for host in found if not (host.busy or host.leaving or host.lease is None)]
+    def unproven(self, *, now: float) -> list[HeldHost]:
+        """Return the hosts that are served again only when a page of theirs has been asked.
+
+        Those that are in doubt no more are served from here on: they have answered,
+        or the origin that was in doubt was given up.
+        """
+        found = [self._hosts[name] for name in self._unproven if not self._hosts[name].busy]
+        doubted = []
+        for host in found:
+            if host.leaving or host.lease is None:
+                self._unproven.discard(host.name)
+            elif self.doubted(host) is not None:
+                doubted.append(host)
+            else:
+                self._unproven.discard(host.name)
+                self.lanes.open(host.name, now=now)
+        return doubted
 
     def losing(self) -> list[HeldHost]:
         """Return the hosts of which waiting tasks are to be ignored, and nobody does so yet."""

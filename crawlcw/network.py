@@ -29,9 +29,11 @@ _SILENCE = 2.0
 _SEVERAL = 2
 #: So many hosts that answered last are remembered.
 _WITNESSES = 5
-#: Seconds for which failures are the hosts' own after a witness has answered: where
-#: nothing but dead hosts is left of a crawl, they must come to their end.
+#: Seconds for which the failures of a host are its own after a witness has answered:
+#: where nothing but dead hosts is left of a crawl, they must come to their end.
 _VOUCHED = 60.0
+#: And for which all failures are: the witnesses are not asked more often.
+_ALL_VOUCHED = 5.0
 #: What has not come back after so many seconds is taken for hosts that are gone.
 LONGEST_OUTAGE = 3600.0
 
@@ -45,7 +47,9 @@ class Network:
         self._answered_at = float("-inf")  #: when a host answered last
         self._witnesses: OrderedDict[str, str] = OrderedDict()  #: host -> URL
         self._doubted_since: float | None = None
-        self._vouched_until = float("-inf")
+        self._suspects: set[str] = set()  #: hosts whose failures are in doubt
+        self._vouched: dict[str, float] = {}  #: host -> until when its failures are its own
+        self._all_vouched_until = float("-inf")
 
     @property
     def in_doubt(self) -> bool:
@@ -65,6 +69,7 @@ class Network:
         """Note that *host* answered, whatever it said; *witness* is a page to ask in doubt."""
         self._answered_at = now
         self._doubted_since = None
+        self._suspects.clear()
         if witness is not None:
             self.remember(host, witness)
 
@@ -84,19 +89,24 @@ class Network:
         if reason not in _SUSPICIOUS:
             return False
         if self.in_doubt:
+            self._suspects.add(host)
             return True
-        if now < self._vouched_until:
+        if now < max(self._all_vouched_until, self._vouched.get(host, 0.0)):
             return False
         if sent < self._answered_at and now - self._answered_at < _SILENCE:
             return False
         if sum(other != host for other in self._witnesses) < _SEVERAL:
             return False
         self._doubted_since = now
+        self._suspects.add(host)
         self._on_doubt()
         return True
 
     def vouch(self, *, now: float) -> None:
         """Let failures count again: a witness has answered, or none will."""
+        self._vouched = {host: until for host, until in self._vouched.items() if until > now}
+        self._vouched |= dict.fromkeys(self._suspects, now + _VOUCHED)
+        self._all_vouched_until = now + _ALL_VOUCHED
         self._answered_at = now
         self._doubted_since = None
-        self._vouched_until = now + _VOUCHED
+        self._suspects.clear()

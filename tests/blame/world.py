@@ -113,7 +113,7 @@ def made(seed: int) -> World:
         site = sites[name] = Site(name, health)
         if chance.random() < 0.2:
             begin = chance.uniform(0, 60)
-            site.down.append((begin, begin + chance.uniform(1, 100)))
+            site.down.append((begin, begin + chance.uniform(1, 15)))
         if chance.random() < 0.15:
             site.least_gap = chance.choice([0.1, 0.3, 1.0])
         if health["http"] is Health.STOPS:
