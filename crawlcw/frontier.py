@@ -46,6 +46,15 @@ class Fault:
     """Else it was not tried: when it is to be, behind the others; None: with its next turn."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Throttling:
+    """The last time that a page was throttled."""
+
+    host: str
+    at: datetime
+    own: bool  #: whether the page itself was to blame
+
+
 OWN = Fault(own=True)
 NOBODYS = Fault()
 
@@ -132,7 +141,7 @@ class Frontier:
         self._given_up = given_up
         self._network = network
         #: When pages were throttled last, by the ledger's time, the last ones.
-        self._throttled: OrderedDict[bytes, tuple[str, datetime]] = OrderedDict()
+        self._throttled: OrderedDict[bytes, _Throttling] = OrderedDict()
         self._put_off: list[Lease] = []
         self._losing: set[str] = set()
         self._unproven: set[str] = set()
@@ -329,21 +338,22 @@ class Frontier:
         """Note that a page was answered by 429, or 503 with Retry-After; return whose fault it is.
 
         The host's, which rests, the first time; the page's own where its origin has
-        answered another page well since the last time.
+        answered another page well since the last time. It stays so while no page is
+        throttled of which that is not known: where it is the last one of its host,
+        nothing else would be asked that could be answered well.
         """
         host = self._hosts.get(task.host)
         scheme = urls.scheme_of(task.url)
-        _, last = self._throttled.pop(task.id, (None, None))
-        own = host is not None and hosts.is_the_pages_own(host.state, scheme=scheme, throttled=last)
-        if host is not None and last is not None and own:
+        last = self._throttled.pop(task.id, None)
+        if host is not None and last is not None and self._is_own(host, scheme, last):
+            self._note_throttled(task, own=True)
             host.answered += 1
-            if self._others_throttled(host, since=last):
+            if self._others_throttled(host.name, since=last.at):
                 # A limit that is often reached has pages come to it twice.
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
                 self._pace(host, now)
-            self._note_throttled(task)
             return OWN
-        self._note_throttled(task)
+        self._note_throttled(task, own=False)
         return self.host_failed(
             task.host,
             Reason.HTTP_STATUS,
@@ -354,17 +364,22 @@ class Frontier:
             now=now,
         )
 
-    def _note_throttled(self, task: Task) -> None:
-        self._throttled[task.id] = (task.host, self._ledger_now())
+    def _is_own(self, host: HeldHost, scheme: str, last: _Throttling) -> bool:
+        if hosts.is_the_pages_own(host.state, scheme=scheme, throttled=last.at):
+            return True
+        return last.own and not self._others_throttled(host.name, since=last.at)
+
+    def _note_throttled(self, task: Task, *, own: bool) -> None:
+        self._throttled[task.id] = _Throttling(host=task.host, at=self._ledger_now(), own=own)
         while len(self._throttled) > _THROTTLED:
             self._throttled.popitem(last=False)
 
-    def _others_throttled(self, host: HeldHost, *, since: datetime) -> bool:
-        """Return whether another page of a host was throttled after a time."""
-        for name, moment in reversed(self._throttled.values()):
-            if moment <= since:
+    def _others_throttled(self, host: str, *, since: datetime) -> bool:
+        """Return whether a page of a host was throttled after a time, and not by its own fault."""
+        for each in reversed(self._throttled.values()):
+            if each.at <= since:
                 return False
-            if name == host.name:
+            if each.host == host and not each.own:
                 return True
         return False
 

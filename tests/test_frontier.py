@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.frontier import NOBODYS
+from crawlcw.frontier import NOBODYS, Fault
 from crawlcw.hosts import Host, Origin, RobotsRecord
+from crawlcw.task import Lease
 from tests.frontiers import HOST, USABLE, Process, lease_of
-from tests.ledgers import START
+from tests.ledgers import START, make_task
 
 ROBOTS = RobotsRecord(origin="http://example.com", body="", expires=START + timedelta(days=1))
 
@@ -867,3 +868,103 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
 
     assert process.resting() == not_before
     assert host.leaving == leaves
+
+
+# --- whose fault a throttling is
+
+
+def throttled(process: Process, lease: Lease, *, retry_after: float | None = None) -> Fault:
+    return process.frontier.page_throttled(
+        lease.task,
+        sent=process.ledger_now(),
+        status=429,
+        retry_after=retry_after,
+        now=process.now,
+    )
+
+
+def answered_since(process: Process) -> None:
+    process.now += 1
+    process.frontier.answered(
+        HOST, latency=0.1, page=True, sent=process.ledger_now(), now=process.now
+    )
+    process.now += 1
+
+
+def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_others():
+    process = Process()
+    host = process.serve()
+    (lease,) = process.claim()
+
+    fault = throttled(process, lease, retry_after=2)
+
+    rest = host.state.not_before
+    assert rest is not None
+    assert not fault.own
+    assert fault.due is not None
+    assert fault.due >= rest + timedelta(seconds=1), "after the rest, and after two turns of others"
+    assert host.state.origin("http").failures == 1
+
+
+def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling():
+    process = Process()
+    process.serve()
+    (lease,) = process.claim()
+    throttled(process, lease)
+
+    assert not throttled(process, lease).own
+    answered_since(process)
+    assert throttled(process, lease).own
+    assert throttled(process, lease).own, "it stays so where it is the last one"
+
+
+def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
+    process = Process()
+    process.serve()
+    lease, other = process.claim(2)
+    throttled(process, lease)
+    answered_since(process)
+    assert throttled(process, lease).own
+
+    process.now += 1
+    throttled(process, other)
+    process.now += 1
+
+    assert not throttled(process, lease).own
+
+
+def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
+    process = Process()
+    witness = f"http://{HOST}/good"
+    host = process.serve(origins={"http": Origin(good_at=START, witness=witness, failures=1)})
+    (lease,) = process.claim()
+
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
+
+    assert process.frontier.doubted(host) == witness
+    assert process.frontier.unproven(now=process.now) == [host]
+    process.now += 100
+    assert process.take() is None
+    answered_since(process)
+    assert process.frontier.unproven(now=process.now) == []
+    assert process.take() is lease
+
+
+def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
+    process = Process()
+    host = process.serve(origins={"http": Origin(good_at=START)})
+    secure, plain = make_task(f"https://{HOST}/s"), make_task(f"http://{HOST}/p")
+    leases = [Lease(task=t, token="a:1", fence=1, expires=START) for t in (secure, plain)]
+    process.held.add(leases)
+    for lease in leases:
+        process.frontier.lanes.add(lease, now=process.now)
+
+    fault = process.failed(reason=Reason.TLS, scheme="https")
+
+    assert fault.due == process.at(11)
+    (put_off,) = process.frontier.put_off()
+    assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
+    assert process.frontier.resting_until(secure) == process.at(10)
+    assert process.frontier.resting_until(plain) is None
+    assert not host.leaving
+    assert process.take_all() == [leases[1]]

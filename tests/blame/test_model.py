@@ -213,13 +213,13 @@ def _what_waits_for_a_lost_origin_waits_on(patch: pytest.MonkeyPatch) -> None:
 #: What is taken out, and a seed whose crawl shows that it is missing.
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _one_origin: 0,
-    _no_page_goes_to_the_tail: 0,
+    _no_page_goes_to_the_tail: 8,
     _no_page_is_to_blame: 0,
     _no_witness_is_asked: 0,
     _the_network_is_always_there: 0,
     _any_hop_is_evidence: 0,
-    _names_come_and_go: 0,
-    _no_bound_of_a_rest: 0,
+    _names_come_and_go: 26,
+    _no_bound_of_a_rest: 23,
     _what_waits_for_a_lost_origin_waits_on: 0,
 }
 
