@@ -943,7 +943,7 @@ def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
 
     assert process.frontier.doubted(host) == witness
     assert process.frontier.unproven(now=process.now) == [host]
-    process.now += 100
+    process.now += 50
     assert process.take() is None
     answered_since(process)
     assert process.frontier.unproven(now=process.now) == []
