@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from crawlcw.watchdog import Watchdog
+
 T = TypeVar("T")
 _BEGINNING = 1_000.0
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,6 +89,14 @@ class _InTheLoop:
         return work()
 
 
+async def _unwatched(watchdog: Watchdog, *_: object) -> Watchdog:
+    return watchdog
+
+
+async def _left(*_: object) -> None:
+    pass
+
+
 @contextmanager
 def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
     """Let everything within the block that asks for the time be told the virtual one."""
@@ -95,6 +105,9 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[VirtualClock]:
         patch.setattr(time, "monotonic", clock.monotonic)
         patch.setattr("crawlcw.ledger.sqlite.connection.to_thread", _InTheLoop)
         patch.setattr("crawlcw.ledger.sqlite.connection._sync_file", lambda _: None)
+        # Its thread has real time, in which a virtual loop never stands still.
+        patch.setattr(Watchdog, "__aenter__", _unwatched)
+        patch.setattr(Watchdog, "__aexit__", _left)
         patch.setattr("crawlcw.ledger.sqlite.connection._sync_folder", lambda _: None)
         yield clock
 
