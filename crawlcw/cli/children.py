@@ -13,7 +13,7 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -52,6 +52,8 @@ _IDLE = 10.0
 #: What a child gets for its start, and for its end.
 _STARTS_WITHIN = 60.0
 _ENDS_WITHIN = 5.0
+#: So much longer than a callback may take it has to be silent.
+_LONGER = 10.0
 #: After so many failures in a row nobody tries to start one any more.
 _FAILURES = 3
 
@@ -59,7 +61,9 @@ _FAILURES = 3
 class ChildProcess:
     """One child, as its parent sees it; it is a `Downloader` as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, patience: float | None) -> None:
+        """*patience* is how long it may run a method, in seconds."""
+        self.patience = patience
         self._process: Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -148,12 +152,19 @@ class ChildProcess:
         assert self._writer is not None
         self._writer.write(messages.packed(order))
 
-    async def asked(self, order: Order) -> Answer:
-        """Return the answer to an order; raises `ChildDiedError`."""
+    async def asked(self, order: Order, *, within: float | None = None) -> Answer:
+        """Return the answer to an order; raises `ChildDiedError`.
+
+        Of one that is silent for longer than *within*, in seconds, as well.
+        """
         # Whoever is cancelled in between leaves a child that is at work.
         self._at_work = True
         self._send(order)
-        answer = await self._answer()
+        try:
+            with anyio.fail_after(within):
+                answer = await self._answer()
+        except TimeoutError:
+            raise ChildDiedError(f"it was silent for {within:g} s, and killed") from None
         self._at_work = False
         return answer
 
@@ -187,7 +198,7 @@ class _Runner:
             scope=self.scope,
             now=self.now(),
         )
-        answer = await self.child.asked(order)
+        answer = await self.child.asked(order, within=self.child.patience)
         match answer:
             case Produced():
                 answer.tasks = [found for found in answer.tasks if found.id not in self.known]
@@ -202,8 +213,13 @@ class _Runner:
 class ChildProcesses:
     """See `suspects.Children`; they end with the block."""
 
-    def __init__(self, *, fetchers: int) -> None:
-        """Of so many *fetchers* half at most work on suspects, one by each child."""
+    def __init__(self, *, fetchers: int, callback_timeout: timedelta) -> None:
+        """Of so many *fetchers* half at most work on suspects, one by each child.
+
+        Within the *callback_timeout* a child ends itself; one that is stopped cannot.
+        """
+        seconds = callback_timeout.total_seconds()
+        self._patience = seconds + _LONGER if seconds else None
         self._most = min(_MOST, (os.cpu_count() or 1) + 1, max(1, fetchers // 2))
         self._in_use = 0
         self._starts = False  #: whether one is being started just now
@@ -265,7 +281,7 @@ class ChildProcesses:
         return None
 
     async def _new(self) -> ChildProcess:
-        child = ChildProcess()
+        child = ChildProcess(patience=self._patience)
         self._starts = True
         try:
             await child.start()

@@ -71,7 +71,9 @@ def _lines_to(descriptor: int) -> io.TextIOWrapper:
 async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel: int) -> int:
     """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code."""
     async with (
-        ChildProcesses(fetchers=settings.concurrency) as children,
+        ChildProcesses(
+            fetchers=settings.concurrency, callback_timeout=settings.callback_timeout
+        ) as children,
         open_crawl(spider, ledger=ledger_url, settings=settings, children=children) as running,
     ):
         # A signal may come from elsewhere: an orderly shutdown of the machine

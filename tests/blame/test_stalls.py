@@ -41,6 +41,7 @@ async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
 ):
     """It runs again and again, as a supervisor would have it, until the page is given up."""
     settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s", "-s", "max_lost=2")
+    settings += ("--processes", "0")
     with Site(5) as site:
         code_ = spider(site, STUCK.format(keep=keep))
         code, _, command = await asyncio.to_thread(crawled, tmp_path, code_, ledger_url, *settings)
@@ -67,6 +68,23 @@ async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
     )
 
 
+@pytest.mark.parametrize("keep", [IN_PYTHON, IN_C])
+async def test_a_callback_that_never_returns_is_found_out_by_the_command_itself(
+    ledger_url: str, tmp_path: Path, keep: str
+):
+    settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s")
+    with Site(5) as site:
+        code_ = spider(site, STUCK.format(keep=keep))
+        code, report, command = await asyncio.to_thread(
+            crawled, tmp_path, code_, ledger_url, *settings
+        )
+
+    tasks = await records(ledger_url, site)
+    assert (code, report["finish_reason"]) == (0, "drained"), command.log
+    assert tasks["0"].task.reason is Reason.CRASHED_WORKER
+    assert len(command.records("worker_crashed")) == 1
+
+
 async def task_at(ledger_url: str, site: Site, path: str) -> Record:
     return (await records(ledger_url, site))[path]
 
@@ -75,7 +93,7 @@ async def task_at(ledger_url: str, site: Site, path: str) -> Record:
 async def test_nobody_takes_what_a_process_holds_whose_loop_stands_still(
     ledger_url: str, tmp_path: Path, keep: str
 ):
-    settings = ("-s", "lease=2s", "-s", "callback_timeout=0s", "--quiet")
+    settings = ("-s", "lease=2s", "-s", "callback_timeout=0s", "--quiet", "--processes", "0")
     with Site(3) as site:
         code_ = spider(site, STUCK.format(keep=keep))
         with running(tmp_path, code_, ledger_url, *settings) as command:
