@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from crawlcw.errors import Reason
 from crawlcw.hosts import CONNECTION_FAILURES
+from crawlcw.urls import scheme_of
 
 #: What becomes of requests where the network goes away, before they were sent or after.
 _SUSPICIOUS = CONNECTION_FAILURES | {
@@ -36,6 +37,7 @@ _VOUCHED = 60.0
 _ALL_VOUCHED = 5.0
 #: What has not come back after so many seconds is taken for hosts that are gone.
 LONGEST_OUTAGE = 3600.0
+_FOR_GOOD = float("inf")
 
 
 class Network:
@@ -45,7 +47,7 @@ class Network:
         """*on_doubt* is called when the witnesses are to be asked."""
         self._on_doubt = on_doubt
         self._answered_at = float("-inf")  #: when a host answered last
-        self._witnesses: OrderedDict[str, str] = OrderedDict()  #: host -> URL
+        self._witnesses: OrderedDict[tuple[str, str], str] = OrderedDict()  #: by host and scheme
         self._doubted_since: float | None = None
         self._suspects: set[str] = set()  #: hosts whose failures are in doubt
         self._vouched: dict[str, float] = {}  #: host -> until when its failures are its own
@@ -58,7 +60,7 @@ class Network:
 
     @property
     def witnesses(self) -> list[str]:
-        """URLs that were answered before, each of another host, the last one first."""
+        """URLs that were answered before, each of another origin, the last one first."""
         return list(reversed(self._witnesses.values()))
 
     def doubted_for(self, *, now: float) -> float:
@@ -70,13 +72,17 @@ class Network:
         self._answered_at = now
         self._doubted_since = None
         self._suspects.clear()
+        if self._all_vouched_until == _FOR_GOOD:
+            self._all_vouched_until = now
         if witness is not None:
             self.remember(host, witness)
 
     def remember(self, host: str, witness: str) -> None:
         """Note a page that was answered well in this crawl, if by another process."""
-        self._witnesses[host] = witness
-        self._witnesses.move_to_end(host)
+        # Of a host's two origins one may answer still.
+        key = host, scheme_of(witness)
+        self._witnesses[key] = witness
+        self._witnesses.move_to_end(key)
         while len(self._witnesses) > _WITNESSES:
             self._witnesses.popitem(last=False)
 
@@ -95,15 +101,20 @@ class Network:
             return False
         if sent < self._answered_at and now - self._answered_at < _SILENCE:
             return False
-        if sum(other != host for other in self._witnesses) < _SEVERAL:
+        if len({other for other, _ in self._witnesses} - {host}) < _SEVERAL:
             return False
         self._doubted_since = now
         self._suspects.add(host)
         self._on_doubt()
         return True
 
+    def give_up(self, *, now: float) -> None:
+        """Let all failures count until a host answers: those that did before are gone for good."""
+        self.vouch(now=now)
+        self._all_vouched_until = _FOR_GOOD
+
     def vouch(self, *, now: float) -> None:
-        """Let failures count again: a witness has answered, or none will."""
+        """Let failures count again, for a witness has answered."""
         self._vouched = {host: until for host, until in self._vouched.items() if until > now}
         self._vouched |= dict.fromkeys(self._suspects, now + _VOUCHED)
         self._all_vouched_until = now + _ALL_VOUCHED

@@ -79,7 +79,7 @@ class NetworkWatch:
             spoken(timedelta(seconds=LONGEST_OUTAGE)),
             extra={"event": "network_given_up"},
         )
-        self.network.vouch(now=time.monotonic())
+        self.network.give_up(now=time.monotonic())
 
     def _wake(self) -> None:
         self._doubted.set()

@@ -93,6 +93,16 @@ def test_once_a_witness_has_answered_a_dead_host_pays_for_itself():
     assert fails(network, sent=70, now=80), "and so it may a minute later"
 
 
+def test_after_an_hour_of_silence_failures_count_until_somebody_answers():
+    network = answered_by("a", "b")
+    fails(network, sent=1, now=2)
+    network.give_up(now=4000)
+
+    assert not fails(network, sent=9000, now=9001)
+    network.answered("a", now=9002)
+    assert fails(network, sent=9100, now=9101)
+
+
 @given(st.lists(st.tuples(st.sampled_from("abcxyz"), st.floats(0, 30)), max_size=60))
 def test_dead_hosts_come_to_their_end_where_a_witness_answers(
     failures: list[tuple[str, float]],
