@@ -75,6 +75,7 @@ class Site:
     pages: list[Page] = field(default_factory=list)
     stops_at: float = float("inf")
     down: list[tuple[float, float]] = field(default_factory=list)  #: it takes no connection then
+    unnamed: list[tuple[float, float]] = field(default_factory=list)  #: its name has no address
     least_gap: float = 0.0  #: 429 for requests closer together than this
     last: float = float("-inf")
 
@@ -114,6 +115,9 @@ def made(seed: int) -> World:
         if chance.random() < 0.2:
             begin = chance.uniform(0, 60)
             site.down.append((begin, begin + chance.uniform(1, 15)))
+        if chance.random() < 0.2:
+            begin = chance.uniform(1, 30)
+            site.unnamed.append((begin, begin + chance.uniform(5, 600)))
         if chance.random() < 0.15:
             site.least_gap = chance.choice([0.1, 0.3, 1.0])
         if health["http"] is Health.STOPS:
@@ -144,7 +148,7 @@ def _furnish(site: Site, chance: Random) -> None:
     kinds = [Kind.GOOD] * 6 + list(Kind)
     many = chance.random() < 0.2
     if many:
-        site.down, site.least_gap = [], 0.0
+        site.down, site.unnamed, site.least_gap = [], [], 0.0
     for scheme in site.health:
         favourite = chance.choice([Kind.THROTTLED, Kind.THROTTLED_FOR, Kind.UNAVAILABLE])
         for number in range(chance.randint(1, 12)):
@@ -197,7 +201,8 @@ class Web:
                 await asyncio.sleep(CONNECT_TIMEOUT if way is Reason.TIMEOUT_CONNECT else 0.01)
                 raise FetchError(way, "the network is away")
         health = site.health.get(scheme, Health.REFUSED)
-        if health is Health.NAMELESS:
+        unnamed = any(begin <= now < end for begin, end in site.unnamed)
+        if health is Health.NAMELESS or unnamed:
             raise FetchError(Reason.DNS_NXDOMAIN, "no such name")
         stopped = health is Health.STOPS and now >= site.stops_at
         if health is Health.REFUSED or stopped or any(b <= now < e for b, e in site.down):
