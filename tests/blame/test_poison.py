@@ -29,6 +29,8 @@ MANY = (
     *("/sql-insert.html", "/sql-update.html", "/sql-delete.html", "/sql-copy.html"),
     *("/sql-grant.html", "/sql-revoke.html", "/sql-analyze.html"),
 )
+#: One that the start page links to: it does not depend on the machine when a crawl comes to it.
+EARLY = ("/acronyms.html",)
 CONVICTED_WITHIN = 30.0
 
 
@@ -87,10 +89,11 @@ def test_a_page_that_kills_its_process_is_convicted_with_no_hand_at_the_keyboard
 ):
     began = datetime.now(UTC)
 
-    crawling = crawl(site, how=how, pages=POISON[0])
+    # The more fetchers, the more suspects there are, each of which has its turn.
+    crawling = crawl(site, "--concurrency=8", how=how, pages=EARLY[0])
     code, report = crawling.end()
 
-    assert_nothing_innocent_is_lost(store, faultless, poison=POISON[:1])
+    assert_nothing_innocent_is_lost(store, faultless, poison=EARLY)
     assert report["finish_reason"] == "drained", crawling.log
     assert report["failures"] == {"crashed-worker": 1}
     assert code == 0, crawling.log
