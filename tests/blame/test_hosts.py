@@ -180,14 +180,14 @@ def _slowly(path: str) -> Answer:
 
 def test_while_the_network_is_away_nothing_is_given_up(ledger_url: str, tmp_path: Path):
     with served(*[_slowly] * HOSTS) as hosts:
-        settings = "per_host_concurrency=1, host_max_failures=2, connect_timeout='1s'"
+        settings = "per_host_concurrency=1, host_max_failures=3"
         with running(tmp_path, spider(*hosts, settings=settings), ledger_url) as command:
             wait_until(lambda: all(len(host.asked) > 4 for host in hosts))
             for host in hosts:
                 host.go_away()
             wait_until(lambda: command.records("network_away"))
             began = time.monotonic()
-            # Longer than it takes to give a host up by two failures.
+            # Longer than it takes to give a host up by three failures.
             wait_until(lambda: time.monotonic() - began > 5)
             for host in hosts:
                 host.come_back()

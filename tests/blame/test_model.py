@@ -25,7 +25,6 @@ from crawlcw import (
     Spider,
     blame,
     fetcher,
-    frontier,
     hosts,
     network,
     urls,
@@ -38,7 +37,7 @@ from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
 from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
 
 #: The crawls of one test, of ten: some for CI, and thousands in all with `--soak`.
-SEEDS = 4
+SEEDS = 3
 SOAK_SEEDS = 300
 #: Many pages that each ask three times for the longest rest, and an outage.
 LONGEST = timedelta(hours=2)
@@ -200,29 +199,14 @@ def _any_hop_is_evidence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FetchError, "hop", property(lambda _: 1, lambda *_: None))
 
 
-def _names_come_and_go(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hosts, "_DNS_FAILURES", frozenset())
-
-
-def _no_bound_of_a_rest(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hosts, "min", lambda one, *_: one, raising=False)
-
-
-def _what_waits_for_a_lost_origin_waits_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(frontier.Frontier, "losing", lambda _: [])
-
-
 #: What is taken out, and a seed whose crawl shows that it is missing.
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _one_origin: 0,
-    _no_page_goes_to_the_tail: 8,
+    _no_page_goes_to_the_tail: 0,
     _no_page_is_to_blame: 0,
     _no_witness_is_asked: 0,
-    _the_network_is_always_there: 0,
-    _any_hop_is_evidence: 0,
-    _names_come_and_go: 26,
-    _no_bound_of_a_rest: 23,
-    _what_waits_for_a_lost_origin_waits_on: 0,
+    _the_network_is_always_there: 69,
+    _any_hop_is_evidence: 45,
 }
 
 
@@ -232,4 +216,4 @@ def test_without_a_protection_something_goes_wrong(
 ):
     mutant(monkeypatch)
 
-    assert failure(MUTANTS[mutant], monkeypatch, within=timedelta(minutes=50)) is not None
+    assert failure(MUTANTS[mutant], monkeypatch, within=timedelta(minutes=30)) is not None
