@@ -33,8 +33,9 @@ _WITNESSES = 5
 #: Seconds for which the failures of a host are its own after a witness has answered:
 #: where nothing but dead hosts is left of a crawl, they must come to their end.
 _VOUCHED = 60.0
-#: And for which all failures are: the witnesses are not asked more often.
-_ALL_VOUCHED = 5.0
+#: And for which all failures are: the witnesses are not asked more often. It is less
+#: than any rest, or a network that goes away right then would count as several failures.
+_ALL_VOUCHED = 1.0
 #: What has not come back after so many seconds is taken for hosts that are gone.
 LONGEST_OUTAGE = 3600.0
 _FOR_GOOD = float("inf")

@@ -15,6 +15,8 @@ from crawlcw.standstill import Rests
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that the first witness has to itself.
+_FIRST_ALONE = 0.5
 #: Seconds between two rounds of questions: twice the last pause, up to the longest.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
@@ -91,7 +93,7 @@ class NetworkWatch:
         self._on_change()
 
     async def _anybody_answers(self) -> bool:
-        """Ask all witnesses at once; return whether one answers, whatever it says."""
+        """Ask the last witness, and then all; return whether one answers, whatever it says."""
         async with anyio.create_task_group() as asking:
 
             async def ask(url: str) -> None:
@@ -103,6 +105,9 @@ class NetworkWatch:
                 self.network.vouch(now=time.monotonic())
                 asking.cancel_scope.cancel()
 
-            for url in self.network.witnesses:
+            for number, url in enumerate(self.network.witnesses):
                 asking.start_soon(ask, url)
+                if number == 0:
+                    # Where only hosts are dead, one request tells.
+                    await anyio.sleep(_FIRST_ALONE)
         return not self.network.in_doubt
