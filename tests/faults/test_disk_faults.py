@@ -206,6 +206,11 @@ def crawlcw(spider: Path, store: Store, *more: str) -> list[str]:
     ]
 
 
+def crawlcw_itself(spider: Path, store: Store, *more: str) -> list[str]:
+    """A crawl in the process that is started, for what is done to that one process."""
+    return crawlcw(spider, store, "--processes", "0", *more)
+
+
 def run(command: list[str]) -> tuple[int, str]:
     """Run a command to its end; return its exit code and what it said on stderr."""
     ended = subprocess.run(
@@ -259,7 +264,7 @@ def test_on_a_full_disk_the_command_ends_with_one_sentence(
     spider: Path, bound: list[str], faultless: bytes, tmp_path: Path
 ):
     store = Store(f"sqlite:///{tmp_path}/ledger/ledger.db")
-    crawl = crawlcw(spider, store, "-s", "ledger_give_up=1s")
+    crawl = crawlcw_itself(spider, store, "-s", "ledger_give_up=1s")
 
     code, said = run(["prlimit", f"--fsize={_FULL}:", *crawl])
     again = run(crawl)
@@ -276,7 +281,8 @@ def test_a_file_that_is_read_only_in_the_middle_is_waited_for(
     for_good: bool, spider: Path, site: Site, faultless: bytes, tmp_path: Path
 ):
     store = Store(f"sqlite:///{tmp_path}/ledger.db")
-    crawl = crawlcw(spider, store, "-s", f"ledger_give_up={'1s' if for_good else '60s'}")
+    give_up = "1s" if for_good else "60s"
+    crawl = crawlcw_itself(spider, store, "-s", f"ledger_give_up={give_up}")
     with subprocess.Popen(crawl, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as crawling:
         assert crawling.stderr is not None
         wait_until(lambda: site.hits().total() >= 200)
