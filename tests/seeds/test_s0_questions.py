@@ -71,9 +71,6 @@ async def test_a_page_reads_what_it_returns_oldest_first_and_sorts_nothing_on_mo
         )
         await ledger.prepare()
         found = [documents.document(task) for task in crowd()]
-        for document in found:
-            if document["due"] is None:
-                del document["due"]
         await client.get_default_database()[name].insert_many(found)
         overheard.commands.clear()
         page = await ledger.page(limit=100, hosts=hosts)
