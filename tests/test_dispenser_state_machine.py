@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Chosen
+from crawlcw.retry import backoff
 from crawlcw.task import Record, Status
 from crawlcw.tracking import Dispenser
 from tests import ledgers
@@ -49,6 +50,9 @@ class Known:
     last: tuple[str, str] | None = None  #: the worker and the ending that its last claim had
     before: tuple[str, str] | None = None  #: the same, of one that was reopened since
     finishes: int = 0
+    suspect: bool = False  #: a holder of it was lost
+    begun: bool = False  #: it was a suspect already when its holder got it
+    lost: int = 0
 
 
 class DispenserMachine(RuleBasedStateMachine):
@@ -114,7 +118,9 @@ class DispenserMachine(RuleBasedStateMachine):
             and task.due <= self.now
         }
         added = set(got) - kept
+        claimable -= self.put_off(claimable - added)
         assert added <= claimable
+        assert not any(self.is_lost_again(key) for key in added)
         assert len(got) == limit or added == claimable
         least = min((self.known[key].priority for key in added), default=None)
         left = [self.known[key].priority for key in claimable - added]
@@ -123,14 +129,34 @@ class DispenserMachine(RuleBasedStateMachine):
             task = self.known[each.key]
             if each.key in added:
                 assert each.fence > task.fence
+                task.begun = task.suspect = task.suspect or task.status is Status.PROCESSING
                 task.fence, task.last, task.before = each.fence, None, None
             task.status, task.holder, task.due = Status.PROCESSING, worker, self.now + TTL
             assert (each.fence, each.until, each.attempt) == (task.fence, task.due, task.retry + 1)
 
+    def is_lost_again(self, key: str) -> bool:
+        task = self.known[key]
+        return task.begun and task.status is Status.PROCESSING and task.due <= self.now
+
+    def put_off(self, keys: set[str]) -> set[str]:
+        """Return those that rest, for they were lost again: any that the ledger came to."""
+        records = self.records()
+        resting = {
+            key
+            for key in keys
+            if self.is_lost_again(key) and records[key].task.status is not Status.PROCESSING
+        }
+        for key in resting:
+            task = self.known[key]
+            self.released(key)
+            task.lost += 1
+            task.due += backoff(task.lost, base=timedelta(seconds=1), ceiling=timedelta(minutes=5))
+        return resting
+
     def released(self, key: str) -> None:
         task = self.known[key]
         task.status = Status.FAILED if task.retry else Status.TODO
-        task.holder, task.due = None, self.now
+        task.holder, task.due, task.begun = None, self.now, False
 
     @rule(desk=desks, worker=workers)
     def check(self, desk, worker):
@@ -152,6 +178,7 @@ class DispenserMachine(RuleBasedStateMachine):
         for key in mine:
             task = self.known[key]
             task.status, task.holder, task.last = Status.FINISHED, None, (worker, "done")
+            task.suspect = task.begun = False
             task.finishes += 1
 
     @rule(desk=desks, worker=workers, keys=some_keys)
@@ -165,7 +192,7 @@ class DispenserMachine(RuleBasedStateMachine):
         for key in mine:
             task = self.known[key]
             task.retry += 1
-            task.holder, task.last = None, (worker, "fail")
+            task.holder, task.last, task.begun = None, (worker, "fail"), False
             task.status = Status.IGNORED if task.retry == MAX_RETRY else Status.FAILED
             # How long it waits is a matter of chance.
             task.due = records[key].task.due or self.now
@@ -207,6 +234,7 @@ class DispenserMachine(RuleBasedStateMachine):
             holder = task.lock and task.lock.partition(":")[0]
             assert holder == (known.holder and f"@{known.holder}")
             assert (task.priority, task.retry) == (known.priority, known.retry)
+            assert task.lost == known.lost
             assert (task.reason is Reason.WITHDRAWN) == known.withdrawn
             assert sum(each.event == "finish" for each in record.trace) == known.finishes <= 1
 
@@ -215,7 +243,10 @@ class DispenserMachine(RuleBasedStateMachine):
         self.store.clock.advance(seconds=3_600)
         left = {k for k, task in self.known.items() if task.status not in _ENDED}
         share = self.run(self.desks[1].assign("last", 100))
-        assert {each.key for each in share} == left
+        resting = self.put_off(left - {each.key for each in share})
+        self.store.clock.advance(seconds=3_600)
+        share = self.run(self.desks[1].assign("last", 100))
+        assert {each.key for each in share} == left, resting
         assert self.run(self.desks[0].done("last", left)).accepted == left
 
 

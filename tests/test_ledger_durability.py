@@ -70,6 +70,8 @@ async def test_claims_are_quick_and_outcomes_durable(
     note("retry_failed")
     await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
     note("give_up_host")
+    await ledger.begin(third)
+    overheard.commands.clear()
     clock.advance(seconds=LEASE.total_seconds() + 1)
     page = await ledger.page(limit=3)
     given_up = await ledger.claim(page, worker="b", lease=timedelta(seconds=60), max_lost=1)

@@ -402,9 +402,12 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
     note("release")
     await ledger.retry_failed(Selection())
     note("retry_failed")
-    await claimed(ledger)
+    held = await claimed(ledger)
+    for lease in held:
+        await ledger.begin(lease)
     clock.advance(seconds=61)
-    await ledger.claim(await ledger.page(limit=1), worker="b", lease=LEASE, max_lost=1)
+    given_up = await ledger.claim(await ledger.page(limit=1), worker="b", lease=LEASE, max_lost=1)
+    assert given_up.abandoned == 1
     note("abandon")
     # A power cut ends all processes, and with them what a lease is for.
     await ledger.wake_hosts({"new.example": START})
