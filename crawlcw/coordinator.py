@@ -31,7 +31,7 @@ from crawlcw.presence import Presence
 from crawlcw.probes import Probes
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
-from crawlcw.stalls import Excuses, nothing_excused
+from crawlcw.stalls import Excuses
 from crawlcw.standstill import Standstill
 from crawlcw.stats import Stats
 from crawlcw.suspects import Suspects
@@ -82,7 +82,7 @@ class Coordinator:
         watch: NetworkWatch,
         suspects: Suspects,
         worker: str,
-        excuses: Excuses = nothing_excused,
+        excuses: Excuses,
     ) -> None:
         self.queue: asyncio.Queue[Lease] = asyncio.Queue()
         self._ledger = ledger

@@ -8,7 +8,6 @@ Whoever starts something here ends it: nothing outlives `Crawl.run`.
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -31,6 +30,7 @@ from crawlcw.errors import (
     StopCrawl,
     single_errors,
 )
+from crawlcw.excuses import LoopExcuses
 from crawlcw.fetcher import Done, Fetcher
 from crawlcw.frontier import Frontier
 from crawlcw.known import KnownTasks
@@ -140,6 +140,7 @@ class Crawl:
             renew_every=settings.lease / 3,
             upkeep=self._spare,
         )
+        excuses = LoopExcuses(self._watchdog, self.stats, deadlines=settings.deadlines)
         self._coordinator = Coordinator(
             ledger,
             settings=settings,
@@ -153,7 +154,7 @@ class Crawl:
             watch=self._watch,
             suspects=suspects,
             worker=self._worker.name,
-            excuses=self._excuses,
+            excuses=excuses,
         )
         self._fetcher = Fetcher(
             settings=settings,
@@ -178,7 +179,7 @@ class Crawl:
             suspects=suspects,
             worker=self._worker.name,
             end=self.end,
-            excuses=self._excuses,
+            excuses=excuses,
         )
         self._grace = anyio.CancelScope()
         self._at_once = False
@@ -225,13 +226,6 @@ class Crawl:
         """Return what keeps the event loop just now, as far as it is the spider's; else nothing."""
         called = self._watchdog.standing()
         return "" if called is None else f"{called.name} of {called.subject}"
-
-    def _excuses(self, error: FetchError, began: float) -> bool:
-        excused = self._watchdog.stalls.excuses(
-            error.underlying, began, now=time.monotonic(), limits=self.settings.deadlines
-        )
-        self.stats.forgiven += excused
-        return excused
 
     async def run(self) -> Report:
         """Crawl until nothing is left to do, or until told to stop.

@@ -36,7 +36,7 @@ from crawlcw.response import Response
 from crawlcw.robots import Robots
 from crawlcw.runner import Runner
 from crawlcw.settings import Settings
-from crawlcw.stalls import Excuses, nothing_excused
+from crawlcw.stalls import Excuses
 from crawlcw.stats import Stats
 from crawlcw.suspects import ChildDiedError, Children, NoChildError, Suspects
 from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
@@ -89,6 +89,18 @@ class Feeding(Protocol):
         """A task was not tried, by no fault of its own; it is to be when its `due` says."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """When an attempt began, and for how many seconds the loop stood still until its end."""
+
+    at: datetime
+    stood: float
+
+    def latency(self, elapsed: float) -> float:
+        """Return how much of the seconds *elapsed* the host took."""
+        return max(0.0, elapsed - self.stood)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetcher:
     """What every fetcher of a process shares."""
@@ -109,7 +121,7 @@ class Fetcher:
     suspects: Suspects
     worker: str
     end: Callable[[str, str], None]  #: ends the crawl softly, for a reason and what it is due to
-    excuses: Excuses = nothing_excused
+    excuses: Excuses
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 
     async def run(
@@ -193,16 +205,19 @@ class Fetcher:
 
     async def _page(self, lease: Lease) -> Done | Lease:
         request = Request.of(lease.task)
-        sent, began = self.ledger.now(), time.monotonic()
+        at, began = self.ledger.now(), time.monotonic()
         try:
             response = await self._fetch(request, lease)
         except FetchError as refusal:
-            if self.excuses(refusal, began):
+            if self.excuses.failure(refusal, began):
                 raise NotTriedError from refusal
-            fault = self.blame.failed(lease.task, refusal, sent=sent, began=began)
+            fault = self.blame.failed(lease.task, refusal, sent=at, began=began)
             if not fault.own:
                 return _not_tried(lease, fault)
+            sent = _Sent(at, self.excuses.seconds(began))
             return await self._failed(lease, request, self._failure(refusal), refusal, sent=sent)
+        # Before the page is parsed: that takes time as well, and is not its host's.
+        sent = _Sent(at, self.excuses.seconds(began))
         self.blame.answered(lease.task)
         if response.status in REDIRECTS:
             return await self._moved(lease, request, response, sent=sent)
@@ -210,7 +225,7 @@ class Fetcher:
             error = status_error(response, now=self.ledger.now())
             # Behind a redirect it is another page that is refused.
             if throttles(response) and response.url == request.url:
-                fault = self.blame.throttled(lease.task, error, sent=sent)
+                fault = self.blame.throttled(lease.task, error, sent=at)
                 if not fault.own:
                     return _not_tried(lease, fault)
             failed = replace(self._failure(error), response=_info(response))
@@ -271,7 +286,7 @@ class Fetcher:
         return stays
 
     async def _moved(
-        self, lease: Lease, request: Request, response: Response, *, sent: datetime
+        self, lease: Lease, request: Request, response: Response, *, sent: _Sent
     ) -> Done:
         """Hand on a page that is to be fetched by the owner of its host, or later."""
         home = onward(request, response)
@@ -294,7 +309,7 @@ class Fetcher:
         return Done(tasks=(task,), aliases=(alias,))
 
     async def _redirected(
-        self, lease: Lease, request: Request, response: Response, *, sent: datetime
+        self, lease: Lease, request: Request, response: Response, *, sent: _Sent
     ) -> Done:
         """Record the page once, under the URL where it really is.
 
@@ -352,7 +367,7 @@ class Fetcher:
         return next(iter(claimed.leases), None)
 
     async def _parsed(
-        self, lease: Lease, request: Request, response: Response, *, sent: datetime
+        self, lease: Lease, request: Request, response: Response, *, sent: _Sent
     ) -> Done:
         response.request = request
         callback = request.callback
@@ -379,7 +394,7 @@ class Fetcher:
         failed: Failed,
         error: FetchError,
         *,
-        sent: datetime | None = None,
+        sent: _Sent,
     ) -> Done:
         """Settle a failure; where it is final, the spider is told and may still yield."""
         self._note(lease, failed, error, sent=sent)
@@ -412,23 +427,19 @@ class Fetcher:
         if produced.stop is not None:
             self.end("stopped-by-spider", produced.stop)
 
-    def _answered(
-        self, lease: Lease, response: Response, *, page: bool, sent: datetime | None
-    ) -> None:
+    def _answered(self, lease: Lease, response: Response, *, page: bool, sent: _Sent) -> None:
         task = lease.task
         # A page that anybody may ask for again, and that nothing comes of.
         plain = task.method == "GET" and not task.headers and response.url == task.url
         self.blame.answered_well(
             task,
-            latency=response.elapsed.total_seconds(),
+            latency=sent.latency(response.elapsed.total_seconds()),
             page=page,
-            sent=sent,
+            sent=sent.at,
             witness=task.url if page and plain else None,
         )
 
-    def _note(
-        self, lease: Lease, failed: Failed, error: FetchError, *, sent: datetime | None
-    ) -> None:
+    def _note(self, lease: Lease, failed: Failed, error: FetchError, *, sent: _Sent) -> None:
         """Tell of a page that failed: of the host it says little, but not nothing."""
         if failed.status is not None and failed.status == 429:
             return  # it was refused by itself, neither a sign of load nor of health
@@ -436,7 +447,9 @@ class Fetcher:
         status = failed.response.status if failed.response else failed.status
         if answered or (status is not None and status < 500):
             elapsed = failed.response.elapsed if failed.response else 0.0
-            self.blame.answered_well(lease.task, latency=elapsed, page=False, sent=sent)
+            self.blame.answered_well(
+                lease.task, latency=sent.latency(elapsed), page=False, sent=sent.at
+            )
         elif failed.reason in FAILURE_REASONS:
             self.frontier.page_failed(lease.task.host, now=time.monotonic())
 

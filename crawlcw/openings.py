@@ -21,7 +21,7 @@ from crawlcw.network_watch import NetworkWatch
 from crawlcw.printable import printable
 from crawlcw.probes import Probes
 from crawlcw.robots import VALID, Robots, Rules, origin_of
-from crawlcw.stalls import Excuses, nothing_excused
+from crawlcw.stalls import Excuses
 from crawlcw.urls import scheme_of
 
 logger = logging.getLogger(__name__)
@@ -43,12 +43,12 @@ class Openings:
         at_once: int,
         ledger_now: Callable[[], datetime],
         on_change: Callable[[], None],
-        excuses: Excuses = nothing_excused,
+        excuses: Excuses,
     ) -> None:
         """Ask at most *at_once* hosts at a time, for some will hang.
 
         *on_change* is called when one is open, or has failed. A failure that
-        *excuses* says yes to is none: the host is opened again.
+        *excuses* excuses is none: the host is opened again.
         """
         self._frontier = frontier
         self._robots = robots
@@ -128,9 +128,10 @@ class Openings:
         finally:
             self._frontier.sent(name, at=began)
         self._watch.answered(name)
+        stood = self._excuses.seconds(began)
         self._frontier.answered(
             name,
-            latency=response.elapsed.total_seconds(),
+            latency=max(0.0, response.elapsed.total_seconds() - stood),
             page=False,
             scheme=scheme_of(url),
             sent=sent,
@@ -142,7 +143,7 @@ class Openings:
         try:
             rules = await self._robots.rules(url)
         except FetchError as error:
-            if self._excuses(error, began):
+            if self._excuses.failure(error, began):
                 return
             self._failed(name, url, error, sent=sent, began=began)
             return

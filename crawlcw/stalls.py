@@ -4,12 +4,10 @@ Times are in seconds, of any clock that runs forward.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 from crawlcw.errors import FetchError, Reason
-
-#: Says whether a failure of what began then, by the monotonic clock, is the loop's alone.
-Excuses = Callable[[FetchError, float], bool]
 
 #: How often a loop that runs shows that it does.
 TICK = 0.1
@@ -22,9 +20,26 @@ _PART = 0.2
 _KEPT = 4_096
 
 
-def nothing_excused(_error: FetchError, _began: float) -> bool:
-    """Excuse no failure."""
-    return False
+class Excuses(Protocol):
+    """What a loop that stood still is to blame for; times are of the monotonic clock."""
+
+    def failure(self, error: FetchError, began: float) -> bool:
+        """Return whether what *began* then has failed for the loop alone."""
+
+    def seconds(self, began: float) -> float:
+        """Return for how long the loop has stood still since *began*."""
+
+
+class NothingExcused:
+    """The excuses of a loop that nobody watches."""
+
+    def failure(self, _error: FetchError, _began: float) -> bool:
+        """Excuse no failure."""
+        return False
+
+    def seconds(self, _began: float) -> float:
+        """Excuse no time."""
+        return 0.0
 
 
 class Stalls:

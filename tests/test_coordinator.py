@@ -29,6 +29,7 @@ from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.robots import Robots
 from crawlcw.settings import Settings
+from crawlcw.stalls import NothingExcused
 from crawlcw.standstill import Rests
 from crawlcw.stats import Stats
 from crawlcw.suspects import Suspects
@@ -193,6 +194,7 @@ class Around:
             watch=watch,
             suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
             worker="a",
+            excuses=NothingExcused(),
         )
 
     async def work(self, *, seconds: float = 0.0, number: int = 1) -> None:

@@ -1,6 +1,7 @@
 """Whole crawls in one process: answers from memory, a ledger in a file, no network."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from crawlcw import hosts
 from crawlcw.assembly import run_spider
 from crawlcw.crawl import Crawl
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError
@@ -1380,3 +1382,36 @@ async def test_the_links_of_a_page_are_in_the_ledger_before_the_page_is_committe
         link, page = make_task(url).id, make_task(url.rpartition("/")[0]).id
         assert when["added", link] < when["commit", page]
     await ledger.close()
+
+
+class Timed(ReplayDownloader):
+    """Says how long an answer took by the clock, as a downloader from the web does."""
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        began = time.monotonic()
+        # The others are under way while the first page is parsed.
+        await asyncio.sleep(0.1 if url.endswith("/0") else 0.3)
+        response = await super().fetch(request, url=url)
+        response.elapsed = timedelta(seconds=time.monotonic() - began)
+        return response
+
+
+async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hosts, "_SLOW_ANSWER", 0.5)
+
+    class Blocking(Books):
+        start_urls = numbered(5)
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            if response.url.endswith("/0"):
+                time.sleep(1.0)  # all of the event loop
+            yield {"url": response.url}
+
+    report = await crawled(
+        Blocking(), Timed(dict.fromkeys(numbered(5), "")), ledger, per_host_concurrency=0
+    )
+
+    host = (await ledger.get_hosts(["a.example"]))["a.example"]
+    assert (report.pages, host.delay) == (5, 0)
