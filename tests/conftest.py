@@ -23,6 +23,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="let the tests with faults (tests/faults) last longer: more kills, longer pauses",
     )
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="run the thorough tests as well; those of files that are named always run",
+    )
+    parser.addoption(
+        "--rest",
+        action="store_true",
+        help="run only what is left out without --all",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Where no file is named, choose the tests, and use two processes: most tests wait."""
+    if hasattr(config, "workerinput"):
+        return  # one of those two, which is given what was chosen
+    everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    config.option.representatives = everywhere and not (config.option.all or config.option.rest)
+    if everywhere and config.option.numprocesses is None and not config.option.usepdb:
+        config.option.numprocesses = 2
+        config.option.dist = "loadfile"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the thorough tests out, but for their representatives; or all others."""
+    chosen = items
+    if not config.option.soak:
+        chosen = [item for item in chosen if item.get_closest_marker("soak") is None]
+    if config.option.representatives or config.option.rest:
+        chosen = [item for item in chosen if is_left_out(item) == config.option.rest]
+    config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+    items[:] = chosen
+
+
+def is_left_out(item: pytest.Item) -> bool:
+    """Return whether a test is for `--all` only.
+
+    `representative("sqlite", "kill")` brings back those of a test's cases whose ids
+    have all of these words.
+    """
+    if item.get_closest_marker("thorough") is None:
+        return False
+    chosen = item.get_closest_marker("representative")
+    return chosen is None or not all(word in item.name for word in chosen.args)
 
 
 def pytest_report_header() -> str:

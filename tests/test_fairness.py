@@ -30,6 +30,8 @@ from tests import many_hosts
 from tests.crawl_process import Process, Store, wait_until
 from tests.many_hosts import Hit, Host, HostsSpider, Served, addresses
 
+pytestmark = pytest.mark.thorough
+
 ROBOTS = "/robots.txt"
 #: A label of more than 63 characters: no DNS has to be asked to know.
 NO_SUCH_NAME = f"{'no-such-name' * 6}.invalid"
@@ -267,6 +269,7 @@ def test_hosts_that_are_handed_on_are_asked_as_politely_as_by_one(
     assert gap >= 0.09
 
 
+@pytest.mark.representative
 def test_redirects_within_a_host_keep_their_distance_too(file: Store, serve: Serve, start: Start):
     moved = {f"/from/{n}": f"/{n}" for n in range(1, 20)}
     site = serve(Host(address="127.11.0.1", pages=20, links=list(moved), moved=moved))
@@ -454,6 +457,7 @@ def test_robots_txt_is_fetched_once_by_all_processes_and_obeyed_through_redirect
     assert refused == Counter({f"/private/{n}": 30 for n in (1, 3, 4)} | {"/here": 30})
 
 
+@pytest.mark.representative
 def test_within_a_host_higher_priorities_go_first(file: Store, serve: Serve, start: Start):
     site = serve(Host(address="127.16.0.1", pages=100))
     (name,) = site.names

@@ -28,6 +28,8 @@ from crawlcw.transitions import Failed, Succeeded
 from tests import ledgers
 from tests.ledgers import LEASE, Ledgers, make_task, settled
 
+pytestmark = pytest.mark.thorough
+
 CLIENTS = 3
 HOSTS = ["a.com", "b.com", "c.com"]
 
@@ -330,6 +332,7 @@ def test_hosts_on_sqlite():
     explore(OnSqlite, examples=50, steps=50)
 
 
+@pytest.mark.representative
 def test_hosts_on_mongomock():
     explore(OnMongomock, examples=50, steps=50)
 

@@ -28,6 +28,8 @@ from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded
 from tests import ledgers
 from tests.ledgers import LEASE, Ledgers, make_tasks
 
+pytestmark = pytest.mark.thorough
+
 POLICY = RetryPolicy(max_retry=3, max_lost=3, base=timedelta(seconds=8))
 TASKS = [replace(task, priority=n) for n, task in enumerate(make_tasks(3))]
 CLIENTS = 3
@@ -334,6 +336,7 @@ def test_interleavings_on_sqlite():
     explore(OnSqlite, examples=40, steps=40)
 
 
+@pytest.mark.representative
 def test_interleavings_on_mongomock():
     explore(OnMongomock, examples=50, steps=40)
 

@@ -13,6 +13,8 @@ from tests.crawl_process import LEDGER_UNAVAILABLE, Process, Store, wait_until
 from tests.docs import Site
 from tests.mongod_server import Server, serving
 
+pytestmark = pytest.mark.thorough
+
 #: Long enough for operations to time out and be sent again, see `Server.uri`.
 OUTAGE = 4.0
 CONCURRENCY = 40
@@ -62,6 +64,7 @@ def wait_out(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@pytest.mark.representative("[50]")
 @pytest.mark.parametrize("pages", [50, 500])
 def test_a_crawl_waits_for_a_frozen_server_and_loses_nothing(
     pages: int, server: Server, site: Site, log: Path

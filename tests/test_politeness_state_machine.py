@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -16,10 +17,13 @@ from crawlcw.politeness import Lanes
 from crawlcw.task import Lease
 from tests.ledgers import START, make_task
 
+pytestmark = pytest.mark.thorough
+
 FOREVER = float("inf")
 HOSTS = ["a.example", "b.example"]
 
 
+@pytest.mark.representative
 @dataclass
 class Expected:
     """What is to be true of one host."""

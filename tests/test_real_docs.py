@@ -13,6 +13,8 @@ from tests import docs
 from tests.crawl_process import Store
 from tests.docs import DocsSpider, Site
 
+pytestmark = pytest.mark.thorough
+
 SETTINGS = Settings(
     concurrency=100,
     per_host_concurrency=0,
@@ -87,6 +89,7 @@ async def test_every_page_that_a_walk_finds_is_fetched_and_recorded_once_and_nev
     assert await items(store) == once(expected.pages)
 
 
+@pytest.mark.representative("sqlite")
 async def test_pages_that_are_linked_but_not_there_are_ignored_for_their_status(
     store: Store,
 ):

@@ -33,6 +33,8 @@ import os, sys, time
 from crawlcw import Settings
 from tests.docs import DocsSpider
 
+pytestmark = pytest.mark.thorough
+
 class Docs(DocsSpider):
     name = "docs"
     settings = Settings(per_host_concurrency=0, concurrency=20, lease="10m")
@@ -170,6 +172,7 @@ def finished(store: Store) -> int:
     return sum(row.status == Status.FINISHED for row in store.rows())
 
 
+@pytest.mark.representative
 def test_two_workers_crawl_everything_once_and_their_supervisor_sums_it_up(
     serve, start, store, tmp_path
 ):
@@ -286,6 +289,7 @@ def test_the_third_sigint_kills_workers_that_do_not_end(serve, start, tmp_path):
     wait_until(lambda: not any(map(is_running, crawl.pids)))
 
 
+@pytest.mark.representative("sqlite")
 def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, store):
     prints = """
     def parse(self, response):
@@ -467,6 +471,7 @@ def test_quiet_says_nothing(serve, start, store):
     assert_complete(store)
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

@@ -5,9 +5,13 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import pytest
+
 from crawlcw.task import Status
 from crawlcw.tracking import Tracker
 from tests.docs import REPOSITORY
+
+pytestmark = pytest.mark.thorough
 
 CLAIMERS = (6, 5, 5)
 

@@ -128,6 +128,7 @@ def test_a_crawl_that_was_well_once_is_so_when_it_has_nothing_to_do(
     assert (again, nothing["pages"], nothing["faults"]) == (0, 0, "")
 
 
+@pytest.mark.representative("sqlite-1")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_host_that_is_given_up_is_named(ledger_url: str, tmp_path: Path, processes: int):
     with Site(3) as site, dead_url() as dead:
@@ -162,6 +163,7 @@ def test_more_failures_than_allowed_decide_the_exit_code_and_stop_nothing(
     )
 
 
+@pytest.mark.representative
 def test_the_last_line_says_what_is_wrong(tmp_path: Path):
     with Site(answers=failing("/")) as site:
         (tmp_path / "spider.py").write_text(spider(site.url))
@@ -229,9 +231,8 @@ def test_the_progress_says_until_when_its_hosts_rest_and_why(ledger_url: str, tm
         assert line["message"].endswith(said)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 def test_counting_that_takes_too_long_decides_nothing(
-    processes: int, mongodb_uri: str, database_name: str, tmp_path: Path
+    mongodb_uri: str, database_name: str, tmp_path: Path
 ):
     """Each count takes longer than the driver waits, as on a slow server with a million tasks."""
 
@@ -242,7 +243,7 @@ def test_counting_that_takes_too_long_decides_nothing(
     with Site(5) as site, proxied(mongodb_uri) as (proxy, near):
         proxy.plan(slow)
         url = with_database(near, database_name) + "&timeoutMS=1500"
-        options = ("--processes", processes, "-o", tmp_path / "items.jsonl")
+        options = ("--processes", 2, "-o", tmp_path / "items.jsonl")
         code, report, command = crawled(tmp_path, spider(site.url), url, *options)
 
     assert (code, report["finish_reason"], report["pages"]) == (0, "drained", 6), command.log
@@ -268,6 +269,7 @@ def replaced_by_another_file(ledger: Path) -> None:
 MISHAPS = [removed, replaced_by_a_copy, replaced_by_another_file]
 
 
+@pytest.mark.representative("removed-1")
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("mishap", MISHAPS)
 def test_a_ledger_file_that_is_gone_ends_the_crawl(
@@ -303,6 +305,8 @@ def test_a_ledger_file_that_the_last_page_removes_is_not_drained(tmp_path: Path)
 USE_CASE = """\
 import asyncio
 from crawlcw.tracking import UseCase
+
+pytestmark = pytest.mark.thorough
 
 orders = UseCase("orders", lease="1s")
 

@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 from crawlcw.task import Status
 from tests.blame.code_site import crawled, running, wait_until
 from tests.crawl_process import Row, Store
@@ -103,6 +105,7 @@ def ended(ledger_url: str) -> dict[str, Row]:
     return {f"{row.host}{row.path}": row for row in Store(ledger_url, "pages").rows()}
 
 
+@pytest.mark.representative("sqlite")
 def test_a_link_to_a_port_without_tls_costs_nobody_else_anything(ledger_url: str, tmp_path: Path):
     with served(lambda path: page(path, f"https://{host.name}/secure")) as (host,):
         began = time.monotonic()
@@ -141,6 +144,7 @@ def test_a_page_that_is_always_throttled_ends_by_itself_and_its_host_goes_on(
     assert all(row.retry == 0 for row in rows.values() if row.path != "/busy")
 
 
+@pytest.mark.representative("mongodb")
 def test_where_redirects_lead_is_their_pages_own_fault(ledger_url: str, tmp_path: Path):
     def answer(path: str) -> Answer:
         if path.startswith("/tls"):
@@ -204,6 +208,8 @@ def test_while_the_network_is_away_nothing_is_given_up(ledger_url: str, tmp_path
 _LYING = """
 import os, socket
 import aiohttp.connector
+
+pytestmark = pytest.mark.thorough
 aiohttp.connector._DNSCacheTable.expired = lambda *_: True
 _asked = socket.getaddrinfo
 def _lying(host, *args, **kwargs):

@@ -15,6 +15,8 @@ from tests.mongod import with_database
 _SPIDER = """
 from crawlcw import Request, Spider
 
+pytestmark = pytest.mark.thorough
+
 class Pages(Spider):
     name = "pages"
     start_urls = [{url!r}]
@@ -66,6 +68,7 @@ FOLLOWING = """
 """
 
 
+@pytest.mark.representative("sqlite")
 def test_a_page_with_links_that_cannot_be_fetched_finishes_in_one_fetch(
     tmp_path: Path, ledger: str
 ):

@@ -36,6 +36,8 @@ from crawlcw.task import Record, Status
 from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
 from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
 
+pytestmark = pytest.mark.thorough
+
 #: The crawls of one test, of ten: some for CI, and thousands in all with `--soak`.
 SEEDS = 3
 SOAK_SEEDS = 300
@@ -161,6 +163,7 @@ def failure(
         return f"seed {seed}, after {clock.elapsed:.0f} s:\n" + "\n".join(wrong) if wrong else None
 
 
+@pytest.mark.representative("[0]")
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("tenth", range(10))
 def test_everything_ends_as_it_should(
@@ -210,6 +213,7 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
 }
 
 
+@pytest.mark.representative("one_origin")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_without_a_protection_something_goes_wrong(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -3,14 +3,16 @@
 Each crawl is the real command, on both ledgers.
 """
 
+import itertools
 import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,8 @@ from tests.crawl_process import Store, wait_until
 from tests.docs import Site
 from tests.faults.scenario import crawled_without_faults, examined, items_of, without
 
+pytestmark = pytest.mark.thorough
+
 #: Pages that others link to as well, and whose links are all on others too.
 POISON = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
 MANY = (
@@ -29,8 +33,9 @@ MANY = (
     *("/sql-insert.html", "/sql-update.html", "/sql-delete.html", "/sql-copy.html"),
     *("/sql-grant.html", "/sql-revoke.html", "/sql-analyze.html"),
 )
-#: One that the start page links to: it does not depend on the machine when a crawl comes to it.
-EARLY = ("/acronyms.html",)
+#: Of the small site.
+LEAVES = 40
+LEAF = ("/7.html",)
 CONVICTED_WITHIN = 30.0
 
 
@@ -65,6 +70,19 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
+def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site of one page that links to all others, which link to nothing."""
+    folder = tmp_path_factory.mktemp("star")
+    leaves = [f"{number}.html" for number in range(LEAVES)]
+    links = "".join(f'<a href="{leaf}">{leaf}</a>' for leaf in leaves)
+    (folder / "index.html").write_text(f"<title>all</title>{links}")
+    for leaf in leaves:
+        (folder / leaf).write_text(f"<title>{leaf}</title>")
+    with docs.served(folder) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
 def faultless(site: Site, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The items of a crawl to which nothing happened."""
     return crawled_without_faults(site, tmp_path_factory.mktemp("faultless"))
@@ -73,27 +91,32 @@ def faultless(site: Site, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def assert_nothing_innocent_is_lost(
     store: Store, faultless: bytes, *, poison: tuple[str, ...] = ()
 ) -> None:
-    rows = store.rows()
     walked = docs.walked("postgresql")
-    assert {row.path for row in rows} == walked.found | walked.refused
-    assert {row.path for row in rows if row.status == Status.IGNORED} == walked.refused | {*poison}
-    assert [row for row in rows if row.lock is not None] == []
+    assert_all_ended(store, walked.found, walked.refused | {*poison})
     assert items_of(store.url) == without(faultless, poison)
+
+
+def assert_all_ended(store: Store, found: Collection[str], ignored: Collection[str]) -> None:
+    rows = store.rows()
+    assert {row.path for row in rows} == {*found, *ignored}
+    assert {row.path for row in rows if row.status == Status.IGNORED} == set(ignored)
+    assert [row for row in rows if row.lock is not None] == []
     report = examined(store.url, max_retry=3, max_lost=5)
     assert report.clean, report.findings
 
 
+@pytest.mark.representative("mongodb", "kill")
 @pytest.mark.parametrize("how", ["exit-0", "exit-2", "exit-70", "segfault", "kill", "memory"])
 def test_a_page_that_kills_its_process_is_convicted_with_no_hand_at_the_keyboard(
-    how: str, store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
+    how: str, store: Store, star: Site, crawl: Callable[..., Command]
 ):
     began = datetime.now(UTC)
 
-    # The more fetchers, the more suspects there are, each of which has its turn.
-    crawling = crawl(site, "--concurrency=8", how=how, pages=EARLY[0])
+    crawling = crawl(star, how=how, pages=LEAF[0])
     code, report = crawling.end()
 
-    assert_nothing_innocent_is_lost(store, faultless, poison=EARLY)
+    pages = {"/index.html", *(f"/{number}.html" for number in range(LEAVES))}
+    assert_all_ended(store, pages, LEAF)
     assert report["finish_reason"] == "drained", crawling.log
     assert report["failures"] == {"crashed-worker": 1}
     assert code == 0, crawling.log
@@ -115,6 +138,7 @@ HOW = {
 }
 
 
+@pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 def test_many_pages_that_kill_their_process_need_nobodys_hand(
     store: Store, site: Site, crawl: Callable[..., Command], faultless: bytes
 ):
@@ -161,15 +185,17 @@ def test_the_death_of_the_parent_convicts_nobody(
     assert len(crawling.events("worker_crashed")) == 4
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "seed" in metafunc.fixturenames:
-        soaking = metafunc.config.getoption("--soak", default=False)
-        kinds = [("workers", 1), ("group", 2)]
-        kinds += [("workers", 2), ("group", 1)] if soaking else []
-        metafunc.parametrize(("victims", "number"), kinds)
-        metafunc.parametrize("seed", range(20 if soaking else 1))
+def _kinds() -> Iterator[Any]:
+    """Which ledger, who is killed, of how many workers: two kinds, and all with `--soak`."""
+    for kind in itertools.product(("sqlite", "mongodb"), ("workers", "group"), (1, 2)):
+        usual = kind in [("sqlite", "workers", 1), ("mongodb", "group", 2)]
+        for seed in range(20):
+            yield pytest.param(*kind, seed, marks=() if usual and not seed else pytest.mark.soak)
 
 
+@pytest.mark.parametrize(
+    ("ledger_url", "victims", "number", "seed"), [*_kinds()], indirect=["ledger_url"]
+)
 @pytest.mark.timeout(600)
 def test_no_innocent_page_is_given_up_for_kills_at_random_moments(
     victims: str,

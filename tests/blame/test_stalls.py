@@ -14,7 +14,7 @@ from crawlcw.tracking import Tracker
 from tests.blame.code_site import Command, Site, crawled, running, wait_until
 from tests.blame.test_user_code import records, spider
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.timeout(150), pytest.mark.thorough]
 
 _SECONDS = timedelta(seconds=2)
 #: The page `/0` keeps the loop for ever, the first time or always.
@@ -35,7 +35,11 @@ def is_stuck(command: Command) -> bool:
     return "loop_stalled" in command.log
 
 
-@pytest.mark.parametrize(("keep", "codes"), [(IN_PYTHON, {124}), (IN_C, {-signal.SIGVTALRM})])
+@pytest.mark.parametrize(
+    ("ledger_url", "keep", "codes"),
+    [("sqlite", IN_PYTHON, {124}), ("mongodb", IN_C, {-signal.SIGVTALRM})],
+    indirect=["ledger_url"],
+)
 async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
     ledger_url: str, tmp_path: Path, keep: str, codes: set[int]
 ):
@@ -68,7 +72,12 @@ async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
     )
 
 
-@pytest.mark.parametrize("keep", [IN_PYTHON, IN_C])
+@pytest.mark.representative("mongodb")
+@pytest.mark.parametrize(
+    ("ledger_url", "keep"),
+    [("mongodb", IN_PYTHON), ("sqlite", IN_C)],
+    indirect=["ledger_url"],
+)
 async def test_a_callback_that_never_returns_is_found_out_by_the_command_itself(
     ledger_url: str, tmp_path: Path, keep: str
 ):

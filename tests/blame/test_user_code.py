@@ -67,6 +67,7 @@ RAISING = """
 """
 
 
+@pytest.mark.representative
 async def test_what_would_end_the_process_ends_only_the_page(ledger_url: str, tmp_path: Path):
     with Site(12) as site:
         code, report, command = await asyncio.to_thread(
@@ -249,6 +250,8 @@ async def test_an_own_timeout_of_a_callback_is_its_own_error(tmp_path: Path):
 USE_CASE = """
 import asyncio
 from crawlcw.tracking import UseCase
+
+pytestmark = pytest.mark.thorough
 
 orders = UseCase("orders", max_retry=1)
 

@@ -29,6 +29,8 @@ from tests.docs import Site
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
 from tests.mongod import with_database
 
+pytestmark = pytest.mark.thorough
+
 LEASE = 3.0
 #: In ms: longer than the third of a lease after which it is renewed.
 LONG = 1200
@@ -142,6 +144,7 @@ def test_processes_whose_clocks_disagree_take_nothing_from_each_other(
     assert "Traceback" not in workers.log
 
 
+@pytest.mark.representative
 def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
     clocks: Clocks, mongodb_store: Store, site: Site, faultless: bytes, tmp_path: Path
 ):

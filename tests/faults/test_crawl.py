@@ -19,6 +19,8 @@ from tests.faults.invariants import assert_sound
 from tests.faults.proxy import ByChance, End, Fault, Loss, Plan, proxied
 from tests.mongod import with_database
 
+pytestmark = pytest.mark.thorough
+
 PAGES = 120
 WITHIN = 40.0
 LOSSES = [
@@ -72,6 +74,7 @@ def crawled(uri: str, plan: Plan, site: Web, **settings: Any) -> Report:
         return asyncio.run(crawl())
 
 
+@pytest.mark.representative
 @pytest.mark.parametrize("claim", ["each", "batch"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_crawl_over_a_network_that_loses_much_loses_nothing(

@@ -38,6 +38,8 @@ from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
 from tests.ledgers import make_tasks, success
 from tests.mongod_server import Server, serving
 
+pytestmark = pytest.mark.thorough
+
 #: For each worker; with the latency of the site about 100 pages a second.
 CONCURRENCY = 10
 LATENCY = 100
@@ -273,6 +275,7 @@ def crawled(
     assert repeated <= number * HELD
 
 
+@pytest.mark.representative
 def test_a_primary_that_steps_down_is_replaced(
     members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
 ):

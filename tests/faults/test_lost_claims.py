@@ -13,6 +13,8 @@ from tests.faults.proxy import At, End, Fault, Loss
 from tests.faults.world import World
 from tests.ledgers import LEASE
 
+pytestmark = pytest.mark.thorough
+
 REPLY_LOST = Fault(loss=Loss.REPLY, end=End.RESET)
 COMMAND = {"each": "findAndModify", "batch": "update"}
 
@@ -42,6 +44,7 @@ async def claim_in_vain(world: World, tasks: Sequence[Task]) -> None:
     assert plan.struck.is_set()
 
 
+@pytest.mark.representative
 def test_the_same_claim_sent_again_has_every_lease_of_the_first(world: World):
     page = [task for task in world.run(world.far.page(limit=50)) if task.lock is None]
     assert len(page) == 2
@@ -72,6 +75,7 @@ def test_a_claim_whose_reply_is_lost_for_longer_than_its_lease_costs_nothing(wor
     assert found["due"] == ours.expires == world.clock.time + LEASE
 
 
+@pytest.mark.representative
 def test_two_who_claim_the_same_at_once_get_it_once(world: World):
     (todo,) = world.setting.todo
     world.run(claim_in_vain(world, [todo]))

@@ -23,6 +23,8 @@ from tests.faults import model
 from tests.faults.model import Schedule
 from tests.faults.mutants import MUTANTS, Edit
 
+pytestmark = pytest.mark.thorough
+
 SCHEDULES = 3_200
 SCHEDULES_OF_A_SOAK = 100_000
 SHARDS = 8
@@ -154,6 +156,7 @@ def without(protection: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.representative("[0]")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_the_protocol_holds_in_every_schedule(request: pytest.FixtureRequest, shard: int):

@@ -11,6 +11,8 @@ from tests import mongod
 from tests.docs import REPOSITORY
 from tests.faults.mutants import MUTANTS, VARIABLE, Edit, Mutant
 
+pytestmark = pytest.mark.thorough
+
 WITHIN = 120.0
 
 
@@ -46,6 +48,7 @@ def test_every_mutant_is_caught(mongodb_uri: str, mutant: Mutant):
     assert numbers == {"failed": len(mutant.caught_by)}, output
 
 
+@pytest.mark.representative
 def test_a_mutant_that_does_not_fit_the_source_says_so():
     edit = Edit("crawlcw.ledger.mongo.updates", "mine", ("no such line", ""))
 

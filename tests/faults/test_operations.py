@@ -19,6 +19,8 @@ from tests.faults.proxy import At, Command, End, Fault, Loss
 from tests.faults.world import LARGE, TALLY, World
 from tests.ledgers import LEASE, success
 
+pytestmark = pytest.mark.thorough
+
 FAULTS = {
     "request-lost": Fault(loss=Loss.REQUEST),
     "reset-before": Fault(loss=Loss.REQUEST, end=End.RESET),
@@ -108,6 +110,7 @@ def leases_of(world: World, operation: Operation, answer: Any) -> tuple[list[Any
     return tasks, hosts
 
 
+@pytest.mark.representative("pymongo", "reply-lost")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_an_operation_comes_to_the_same_with_a_fault(
@@ -200,6 +203,7 @@ def asleep(found: Documents) -> Documents:
     return {**found, "books.hosts": hosts}
 
 
+@pytest.mark.representative("twice-finished")
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("fault", LATE)
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from tests.crawl_process import Store
 from tests.docs import REPOSITORY
 from tests.work_process import Working, crawlcw, tasks_of
 
+pytestmark = pytest.mark.thorough
+
 ORDERS = 2_000
 WORKERS = 3
 SEED = 20_261_121
@@ -27,6 +29,7 @@ def in_first_lines(book: Path) -> dict[str, int]:
     return first
 
 
+@pytest.mark.representative("sqlite")
 @pytest.mark.timeout(600)
 def test_every_order_is_finished_once_with_one_accepted_charge(
     ledger_url: str, tmp_path: Path, processes: ExitStack, soaking: bool

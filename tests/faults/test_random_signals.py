@@ -12,6 +12,8 @@ from tests import docs
 from tests.crawl_process import Store, wait_until
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
 
+pytestmark = pytest.mark.thorough
+
 SEED = 20_260_411
 #: What is crawled here, two copies of a manual.
 PAGES = 2_339

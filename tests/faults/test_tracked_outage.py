@@ -14,6 +14,8 @@ from crawlcw.task import Status
 from crawlcw.tracking import Tracker, UseCase, Worker
 from tests.mongod_server import Server, serving
 
+pytestmark = pytest.mark.thorough
+
 LEASE = timedelta(seconds=1)
 TASKS = 400
 CONCURRENCY = 10
@@ -93,6 +95,7 @@ async def test_where_the_ledger_stays_away_the_work_ends_and_can_be_taken_up(ser
     assert set(second.values()) == {1}
 
 
+@pytest.mark.representative
 async def test_a_block_is_stopped_where_nothing_of_it_could_be_recorded(server: Server):
     async with Tracker.open(
         server.uri, "orders", lease=LEASE, ledger_give_up=timedelta(seconds=1)

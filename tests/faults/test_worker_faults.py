@@ -25,6 +25,8 @@ from tests.faults.scenario import (
     workers_of,
 )
 
+pytestmark = pytest.mark.thorough
+
 #: Pages that other pages link to as well, and whose links are all on others too.
 DEADLY = ("/sql-select.html", "/sql-selectinto.html", "/app-psql.html")
 
@@ -39,6 +41,7 @@ def marked_by(marks: Path) -> list[int]:
     return [int(line) for line in marks.read_text().split()] if marks.exists() else []
 
 
+@pytest.mark.representative("mongodb")
 def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
     store: Store, faultless: bytes, tmp_path: Path
 ):
@@ -198,6 +201,7 @@ def test_a_task_that_takes_five_leases_runs_once(
     assert [report["pages"] for report in reports] == [LEAVES + 1, 0]
 
 
+@pytest.mark.representative("sqlite")
 def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
     store: Store, star: Path, faultless_star: bytes, tmp_path: Path
 ):
