@@ -43,5 +43,4 @@ __all__ = [
     "UseCase",
     "WorkReport",
     "Worker",
-    "orders",
 ]
