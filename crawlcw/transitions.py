@@ -2,7 +2,7 @@
 
 Everything that changes a task's status lives in this file, as a table; the
 ledgers apply what is decided here and decide nothing themselves. The diagram in
-the README is drawn from the table.
+the manual is drawn from the table.
 
 A `Change` says what a task becomes. It is applied where the task still is what
 the decision was made on (its id, status and fence), else it is not applied.

@@ -1,51 +1,29 @@
-"""What the README says of the code is true: the diagram, the settings, the examples, the links."""
+"""What the README and ARCHITECTURE say of the code is true: the spider, the output, the figures."""
 
 import re
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from crawlcw import run_spider
 from crawlcw.errors import Reason
-from crawlcw.limits import Limit, Limits
-from crawlcw.retry import RETRY_STATUSES
-from crawlcw.settings import described
-from crawlcw.spider import check
+from crawlcw.guide.pages import NAMES
 from crawlcw.testing import ReplayDownloader
-from crawlcw.transitions import diagram
+from tests import pages
+from tests.pages import ROOT
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-ARCHITECTURE = (ROOT / "crawlcw" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-
-
-def settings_table() -> str:
-    rows = ["| setting | default | |", "|---|---|---|"]
-    rows += [f"| `{name}` | {field.shown()} | {field.doc} |" for name, field in described()]
-    return "\n".join(rows)
+README = pages.text_of(pages.README)
+ARCHITECTURE = pages.text_of(pages.ARCHITECTURE)
 
 
-def block(language: str, containing: str) -> str:
-    """Return the README's first block of *language* with *containing* in it."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    return next(text for text in blocks if containing in text)
-
-
-def test_the_state_diagram_is_drawn_from_the_table():
-    assert block("mermaid", "stateDiagram") == diagram() + "\n"
-
-
-def test_the_table_of_settings_has_every_setting_as_it_is():
-    assert settings_table() in README
+def test_the_readme_takes_ten_minutes():
+    assert len(README.splitlines()) <= 150
 
 
 async def test_the_spider_of_the_readme_crawls(tmp_path):
     names: dict = {}
-    exec(block("python", "class Books"), names)
+    exec(pages.block(README, "python", "class Books"), names)
     start = "https://books.toscrape.com/"
-    pages = {
+    site = {
         start: '<article class="product_pod"><h3><a href="a.html">A</a></h3></article>'
         '<li class="next"><a href="page-2.html">next</a></li>',
         # As on the real site, every page of the catalogue is one link deeper.
@@ -59,38 +37,45 @@ async def test_the_spider_of_the_readme_crawls(tmp_path):
     }
 
     report = await run_spider(
-        names["Books"](), ledger=f"sqlite:///{tmp_path}/x.db", downloader=ReplayDownloader(pages)
+        names["Books"](), ledger=f"sqlite:///{tmp_path}/x.db", downloader=ReplayDownloader(site)
     )
 
     assert (report.pages, report.items, report.drained) == (52, 2, True)
 
 
-def test_the_limits_of_the_readme_are_those_it_says():
-    names: dict = {}
-    exec(block("python", "limits = {"), names)
-    spider = names["Prices"]()
+def test_the_demo_prints_what_the_readme_shows(tmp_path):
+    demo = subprocess.run(
+        [sys.executable, "-m", "crawlcw", "demo"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    printed = {line.rstrip() for line in demo.stdout.splitlines()}
 
-    check(spider)
-    limits = Limits(spider.limits)
-    assert limits.of("shop.example.com") == Limit(concurrency=1, delay="2s")
-    assert limits.of("shop.example.com:8443") == Limit(concurrency=1, delay="2s")
-    assert limits.of("shop.example.com:8080") == Limit(concurrency=4)
-    assert limits.of("www.example.org") == Limit(delay="500ms")
-    assert limits.of("example.org") == Limit(concurrency=2)
-
-
-@pytest.mark.parametrize("text", [README, ARCHITECTURE], ids=["README", "ARCHITECTURE"])
-def test_every_file_that_is_named_exists(text):
-    named = set(re.findall(r"\]\(([\w./-]+)\)|`?((?:tests|examples|spiders)/[\w/]+\.py)", text))
-
-    missing = [path for pair in named for path in pair if path and not (ROOT / path).exists()]
-
+    shown = pages.block(README, "", "Crawling the bookshop").splitlines()
+    differs = ("Crawling", " ...", " elapsed")  # a port, what is left out, a time
+    missing = [
+        line for line in shown if not line.startswith(differs) and line.rstrip() not in printed
+    ]
     assert missing == []
 
 
-def test_the_retried_statuses_are_those_of_the_readme():
-    assert "408, 425, 429, 500, 502-504 and 520-526" in README
-    assert {408, 425, 429, 500, *range(502, 505), *range(520, 527)} == RETRY_STATUSES
+def test_the_figures_of_the_readme_are_those_of_the_page_about_performance():
+    table = pages.block(pages.guide("performance"), "", "bare loop")
+    ratios = {line[:25].strip(): line.split()[-2] for line in table.splitlines()[1:]}
+    on_mongodb = max(ratio for engine, ratio in ratios.items() if engine.startswith("mongodb"))
+
+    said = " ".join(README.split())
+    assert f"does {ratios['sqlite']} times as many pages" in said
+    assert f"on MongoDB up to {on_mongodb} (`python -m tests.benchmarks.crawl" in said
+
+
+def test_the_readme_leads_to_every_page_of_the_manual():
+    led_to = set(re.findall(r"\(crawlcw/guide/(\w+)\.md\)", README))
+
+    assert led_to == set(NAMES)
 
 
 def test_every_module_is_in_the_code_map():

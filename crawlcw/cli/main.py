@@ -53,6 +53,7 @@ _COMMANDS = (
     "doctor",
     "list",
     "settings",
+    "guide",
 )
 _LONGEST_LINE = 1000
 

@@ -1,0 +1,53 @@
+"""`crawlcw guide`: the manual, in the terminal."""
+
+import io
+import sys
+
+import click
+
+from crawlcw.guide.pages import Page, all_pages, page
+
+#: Longer lines are hard to read, however wide the terminal is.
+_WIDEST = 100
+
+
+@click.command("guide")
+@click.argument("name", metavar="[PAGE]", required=False)
+def command(*, name: str | None) -> None:
+    """Show a page of the manual, or without PAGE the list of pages.
+
+    In a terminal the page is laid out to its width and shown by a pager ($PAGER).
+    Into a pipe or a file it is written as it is, in Markdown.
+    """
+    if name is None:
+        _list_pages()
+    elif sys.stdout.isatty():
+        click.echo_via_pager(_laid_out(page(name)))
+    else:
+        click.echo(page(name).text, nl=False)
+
+
+def _list_pages() -> None:
+    pages = all_pages()
+    width = max(len(each.name) for each in pages)
+    for each in pages:
+        click.echo(f"{each.name:{width}}  {each.summary}")
+
+
+def _laid_out(shown: Page) -> str:
+    # rich takes 0.1 s to load, and the list of pages does without.
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    terminal = Console()
+    laid_out = Console(
+        file=io.StringIO(),
+        width=min(terminal.width, _WIDEST),
+        force_terminal=True,
+        color_system="standard" if terminal.color_system else None,
+        no_color=terminal.no_color,
+    )
+    with laid_out.capture() as captured:
+        # Links inside the manual are file names, which a terminal cannot open.
+        laid_out.print(Markdown(shown.text, hyperlinks=False))
+    return captured.get()

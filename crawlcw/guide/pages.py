@@ -1,0 +1,66 @@
+"""The pages of the manual, in the order in which a newcomer reads them.
+
+A page begins with a heading and a paragraph of one line that says what it is
+about; the list of pages shows that line. Links lead to other pages by file name.
+"""
+
+import difflib
+from dataclasses import dataclass
+from importlib import resources
+
+from crawlcw.errors import UsageError
+
+NAMES = (
+    "tutorial",
+    "spiders",
+    "politeness",
+    "settings",
+    "commands",
+    "guarantees",
+    "tracking",
+    "workers",
+    "performance",
+    "scrapy",
+    "crawlee",
+    "deploying",
+    "api",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page of the manual."""
+
+    name: str
+    text: str  #: Markdown
+
+    @property
+    def title(self) -> str:
+        """The heading of the page."""
+        return self.text.partition("\n")[0].removeprefix("# ")
+
+    @property
+    def summary(self) -> str:
+        """The line that says what the page is about."""
+        return self.text.split("\n", 3)[2]
+
+
+def page(name: str) -> Page:
+    """Return the page of this name, in any case and with or without `.md`.
+
+    Raises `UsageError`, which names the nearest page, where there is none.
+    """
+    wanted = name.lower().removesuffix(".md")
+    if wanted not in NAMES:
+        nearest = difflib.get_close_matches(wanted, NAMES, n=1, cutoff=0.0)[0]
+        raise UsageError(
+            f"the guide has no page {name!r}: the nearest is {nearest!r}, and "
+            "`crawlcw guide` lists all pages"
+        )
+    file = resources.files("crawlcw.guide") / f"{wanted}.md"
+    return Page(name=wanted, text=file.read_text(encoding="utf-8"))
+
+
+def all_pages() -> list[Page]:
+    """Return every page, in order."""
+    return [page(name) for name in NAMES]

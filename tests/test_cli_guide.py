@@ -1,0 +1,80 @@
+"""`crawlcw guide`: the list of pages, a page, and a page that does not exist."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from crawlcw.guide import pages
+
+
+def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "crawlcw", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def on_a_terminal(*arguments: str, pager: str) -> str:
+    """Return what the command writes to a terminal of 80 columns, through *pager*."""
+    parent, child = pty.openpty()
+    environment = os.environ | {"PAGER": pager, "COLUMNS": "80", "TERM": "xterm"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "crawlcw", *arguments],
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        env=environment,
+    ) as process:
+        os.close(child)
+        written = bytearray()
+        while True:
+            try:
+                piece = os.read(parent, 1 << 16)
+            except OSError:  # Linux ends a terminal that nobody writes to any more like this
+                break
+            if not piece:
+                break
+            written += piece
+        process.wait(timeout=60)
+    os.close(parent)
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_the_guide_lists_its_pages_with_a_line_each():
+    lines = crawlcw("guide").stdout.splitlines()
+
+    assert [line.split()[0] for line in lines] == list(pages.NAMES)
+    assert all(line.endswith(".") and len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("name", ["settings", "SETTINGS", "settings.md"])
+def test_a_page_is_written_as_it_is_where_stdout_is_no_terminal(name):
+    shown = crawlcw("guide", name)
+
+    assert shown.returncode == 0
+    assert shown.stdout == pages.page("settings").text
+
+
+def test_a_page_is_laid_out_and_goes_through_the_pager_on_a_terminal():
+    shown = on_a_terminal("guide", "settings", pager="sed s/^/paged:/")
+
+    assert all(line.startswith("paged:") for line in shown.splitlines())
+    assert "| setting |" not in shown
+    assert max(len(line.removeprefix("paged:")) for line in shown.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("polite", "politeness"), ("setings", "settings"), ("qqq", "")]
+)
+def test_an_unknown_page_is_one_sentence_that_names_the_nearest_one(wrong, near):
+    missed = crawlcw("guide", wrong)
+
+    assert (missed.returncode, missed.stdout) == (2, "")
+    assert len(missed.stderr.splitlines()) == 1
+    assert f"no page '{wrong}': the nearest is '{near}" in missed.stderr
