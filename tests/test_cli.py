@@ -137,9 +137,23 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
     assert took < 2
 
 
-def test_version_and_no_command():
+def test_version():
     assert re.fullmatch(r"crawlcw \d+\.\d+\.\d+\n", crawlcw("--version").stdout)
-    assert crawlcw().returncode == 2
+
+
+def test_crawlcw_alone_prints_its_whole_help():
+    alone, asked_for = crawlcw(), crawlcw("--help")
+
+    assert alone.returncode == asked_for.returncode == 0
+    assert alone.stdout == asked_for.stdout
+    assert alone.stderr == ""
+
+
+def test_an_option_without_a_command_is_still_an_error():
+    wrong = crawlcw("--no-such-option")
+
+    assert wrong.returncode == 2
+    assert wrong.stdout == ""
 
 
 def test_settings_shows_every_setting():

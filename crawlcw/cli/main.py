@@ -106,15 +106,21 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
+    # click would raise its help as an error, and an error is one line here.
+    invoke_without_command=True,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(crawlcw.__version__, prog_name="crawlcw", message="%(prog)s %(version)s")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Crawl web sites into a durable ledger.
 
-    No page is lost, and each result is recorded once. `crawlcw demo` shows it, offline.
+    No page is lost, and each result is recorded once. `crawlcw demo` shows it, offline;
+    `crawlcw guide` is the manual.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main() -> NoReturn:
