@@ -12,7 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
@@ -30,6 +30,9 @@ on it are internal and may change. The settings are on a page of their own: [set
 """
 #: Fields whose value says nothing without the page of the settings.
 _DESCRIBED_ELSEWHERE = {"Settings": "The fields are the [settings](settings.md)."}
+
+#: An attribute that a constructor sets, with a comment for its readers.
+_ATTRIBUTE = re.compile(r" {8}self\.(?P<name>[a-z]\w*)\b.*?  #: (?P<about>.*)")
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -103,13 +106,15 @@ def _class(name: str, kind: type) -> Iterator[str]:
         constructor = None
     if constructor is not None:
         yield f"```python\n{_signature(constructor, called=name)}\n```\n"
+    elif is_dataclass(kind) and name not in _DESCRIBED_ELSEWHERE:
+        yield f"```python\n{name}({_arguments(kind, members)})\n```\n"
     bases = [base.__name__ for base in kind.__bases__ if base.__module__.startswith("crawlcw")]
     bases = [base for base in bases if issubclass(kind, BaseException)]
     if bases:
         yield f"A kind of `{bases[0]}`.\n"
     yield _markdown(inspect.cleandoc(kind.__doc__ or "")) + "\n"
     if issubclass(kind, enum.Enum):
-        yield ", ".join(f"`{each.name}` ({each.value})" for each in kind) + "\n"
+        yield from _listed(_enumerated(kind))
         return
     if name in _DESCRIBED_ELSEWHERE:
         yield _DESCRIBED_ELSEWHERE[name] + "\n"
@@ -131,6 +136,15 @@ def _class(name: str, kind: type) -> Iterator[str]:
             yield docstring + "\n"
 
 
+def _enumerated(kind: type[enum.Enum]) -> Iterator[str]:
+    """Yield a line for each member of an enumeration, with the comment beside it."""
+    lines = inspect.getsource(kind).splitlines()
+    for each in kind:
+        line = next(line for line in lines if line.strip().startswith(f"{each.name} = "))
+        about = line.partition("#: ")[2]
+        yield f"- `{each.name}` = `{each.value}`" + (f": {about}" if about else "")
+
+
 def _listed(lines: Iterator[str]) -> Iterator[str]:
     text = "\n".join(lines)
     if text:
@@ -142,6 +156,7 @@ class _Members:
     """What a class and its bases of ours have, the class's own first."""
 
     fields: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, ast.AnnAssign] = field(default_factory=dict)
     functions: dict[str, _Function] = field(default_factory=dict)
 
 
@@ -155,6 +170,8 @@ def _members(kind: type) -> _Members:
         for member in node.body:
             if isinstance(member, _Function) and "overload" not in _decorators(member):
                 found.functions.setdefault(member.name, member)
+            if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+                found.annotations.setdefault(member.target.id, member)
         for name, about in _fields(each, node):
             found.fields.setdefault(name, about)
     return found
@@ -163,6 +180,10 @@ def _members(kind: type) -> _Members:
 def _fields(kind: type, node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """Yield the fields that a class declares, with the comment on or above each."""
     lines = textwrap.dedent(inspect.getsource(kind)).splitlines()
+    for line in lines:
+        attribute = _ATTRIBUTE.match(line)
+        if attribute:
+            yield attribute["name"], attribute["about"]
     for n, member in enumerate(node.body):
         if not isinstance(member, ast.AnnAssign) or not isinstance(member.target, ast.Name):
             continue
@@ -193,6 +214,24 @@ def _setting(value: ast.expr | None) -> str:
     return f"{about.value}; default: {ast.unparse(default)}"
 
 
+def _arguments(kind: type, members: _Members) -> str:
+    """Return what a dataclass is made of, as its constructor takes it."""
+    arguments = []
+    keyword_only = False
+    for parameter in inspect.signature(kind).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            keyword_only = True
+            arguments.append("*")
+        declared = members.annotations[parameter.name]
+        text = f"{parameter.name}: {ast.unparse(declared.annotation)}"
+        if parameter.default is not parameter.empty:
+            default = declared.value
+            plain = default is not None and not isinstance(default, ast.Call)
+            text += f"={ast.unparse(default)}" if plain and default else "=..."
+        arguments.append(text)
+    return ", ".join(arguments)
+
+
 def _parsed(thing: Any) -> ast.AST:
     return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
 
@@ -204,9 +243,8 @@ def _decorators(node: _Function) -> set[str]:
 def _signature(node: _Function, *, called: str | None = None) -> str:
     """Return how a function is called, without `self`; *called* stands in for its name."""
     arguments = ast.unparse(_without_self(node.args))
-    awaited = isinstance(node, ast.AsyncFunctionDef) and "asynccontextmanager" not in _decorators(
-        node
-    )
+    yields = any(isinstance(each, ast.Yield) for each in ast.walk(node))
+    awaited = isinstance(node, ast.AsyncFunctionDef) and not yields
     returns = f" -> {ast.unparse(node.returns)}" if node.returns and called is None else ""
     if "asynccontextmanager" in _decorators(node) or "contextmanager" in _decorators(node):
         returns = re.sub(r"(Async)?Iterator\[(.*)\]$", r"\2", returns)
@@ -229,8 +267,11 @@ def _markdown(docstring: str) -> str:
     for paragraph in docstring.split("\n\n"):
         lines = paragraph.splitlines()
         if lines and all(line.startswith("    ") or not line for line in lines):
-            paragraph = f"```\n{textwrap.dedent(paragraph)}\n```"
-        blocks.append(paragraph)
+            blocks.append(f"```\n{textwrap.dedent(paragraph)}\n```")
+        else:
+            # A tag such as <base> is text, outside code.
+            parts = re.split(r"(`[^`]*`)", paragraph)
+            blocks.append("".join(p if p[:1] == "`" else p.replace("<", "&lt;") for p in parts))
     return "\n\n".join(blocks)
 
 
