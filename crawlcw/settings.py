@@ -32,7 +32,7 @@ from crawlcw.traps import TrapPolicy
 
 _PREFIX = "CRAWLCW_"
 #: Variables with the prefix which are not settings of a crawl.
-_OTHER_VARIABLES = re.compile(r"CRAWLCW_(LEDGER\Z|TEST_)")
+_OTHER_VARIABLES = re.compile(r"CRAWLCW_(LEDGER\Z|TOKEN\Z|TEST_)")
 _AN_INSTANT = timedelta(milliseconds=1)
 
 

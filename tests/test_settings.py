@@ -235,6 +235,7 @@ def test_the_last_place_wins(
 def test_other_variables_are_no_settings():
     environment = {
         "CRAWLCW_LEDGER": "sqlite:///x.db",
+        "CRAWLCW_TOKEN": "of a server",
         "CRAWLCW_TEST_MONGODB_URI": "mongodb://localhost",
         "PATH": "/bin",
         "XCRAWLCW_DELAY": "1",
