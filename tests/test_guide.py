@@ -243,7 +243,7 @@ def test_the_schema_versions_are_those_of_the_ledgers():
     said = guide("deploying")
     assert f"{sqlite.SCHEMA_VERSION} on SQLite, {mongo.SCHEMA_VERSION} on MongoDB" in said
     oldest = min(sqlite.Tables("any").upgrades)
-    assert f"(SQLite {oldest},\nMongoDB {mongo._UPGRADED_VERSION}, or later)" in said
+    assert f"(SQLite {oldest}, MongoDB {mongo._UPGRADED_VERSION}, or later)" in said
     assert "MongoDB {}.{} or later".format(*mongo.OLDEST_SERVER) in said
 
 
