@@ -78,3 +78,10 @@ def test_an_unknown_page_is_one_sentence_that_names_the_nearest_one(wrong, near)
     assert (missed.returncode, missed.stdout) == (2, "")
     assert len(missed.stderr.splitlines()) == 1
     assert f"no page '{wrong}': the nearest is '{near}" in missed.stderr
+
+
+def test_a_link_to_a_page_is_shown_as_the_command_that_shows_it():
+    shown = " ".join(on_a_terminal("guide", "spiders", pager="cat").split())
+
+    assert "see settings (crawlcw guide settings)" in shown
+    assert ".md" not in shown

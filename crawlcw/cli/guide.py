@@ -1,6 +1,7 @@
 """`crawlcw guide`: the manual, in the terminal."""
 
 import io
+import re
 import sys
 
 import click
@@ -9,6 +10,8 @@ from crawlcw.guide.pages import Page, all_pages, page
 
 #: Longer lines are hard to read, however wide the terminal is.
 _WIDEST = 100
+#: A link to a heading of the same page, or to another page of the manual.
+_LINK = re.compile(r"\[([^\]]+)\]\((?:(\w+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
 
 
 @click.command("guide")
@@ -48,6 +51,11 @@ def _laid_out(shown: Page) -> str:
         no_color=terminal.no_color,
     )
     with laid_out.capture() as captured:
-        # Links inside the manual are file names, which a terminal cannot open.
-        laid_out.print(Markdown(shown.text, hyperlinks=False))
+        laid_out.print(Markdown(_LINK.sub(_command, shown.text), hyperlinks=False))
     return captured.get()
+
+
+def _command(link: re.Match[str]) -> str:
+    """Return a link as a terminal can follow it: by the command that shows the page."""
+    text, name = link.groups()
+    return text if name is None else f"{text} (`crawlcw guide {name}`)"
