@@ -1,12 +1,14 @@
 """What a user writes: where a crawl begins and what its pages mean.
 
-class Books(Spider):
-name = "books"
-start_urls = ["https://books.toscrape.com/"]
+    class Books(Spider):
+        name = "books"
+        start_urls = ["https://books.toscrape.com/"]
 
-def parse(self, response):
-yield {"title": response.css_first("h1").text()}
-yield from response.follow_all("li.next a")
+        def parse(self, response):
+            yield {"title": response.css_first("h1").text()}
+            yield from response.follow_all("li.next a")
+
+A callback yields items and requests, in any order.
 """
 
 import inspect

@@ -1,9 +1,11 @@
 """Tracking: orders, files, videos - anything that is to be done once, on a crawl's own ledger.
 
-tracker = await Tracker.open("sqlite:///orders.db", "orders", max_retry=3)
-await tracker.add("order-1", data={"amount": 3})
-async with tracker.start("order-1") as execution:
-execution.data["receipt"] = await charge(execution.data)
+    tracker = await Tracker.open("sqlite:///orders.db", "orders", max_retry=3)
+    await tracker.add("order-1", data={"amount": 3})
+    async with tracker.start("order-1") as execution:
+        execution.data["receipt"] = await charge(execution.data)
+
+A block that ends without an error finishes its task and saves its data.
 """
 
 from crawlcw.tracking.dispenser import Dispenser

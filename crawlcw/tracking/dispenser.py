@@ -14,10 +14,9 @@ from crawlcw.tracking.shares import Shares
 class Dispenser(Shares, Endings, Pool):
     """Hands out the tasks of a tracker to workers that ask by name.
 
-    dispenser = Dispenser(tracker)
-    for task in await dispenser.assign("w1", 20):
-        ...
-    await dispenser.done("w1", [task.key])
+        dispenser = Dispenser(tracker)
+        for task in await dispenser.assign("w1", 20):
+            await dispenser.done("w1", [task.key])
 
     Promised, over any number of dispensers on one ledger: nothing is held by two
     at once; a task is done once; nobody holds more than the limit it last asked

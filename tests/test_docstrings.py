@@ -1,0 +1,106 @@
+"""Examples in docstrings: they are indented as Python needs it, and they run."""
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import crawlcw
+from crawlcw import Spider, tracking
+from crawlcw.tracking import Tracker
+
+PACKAGE = Path(crawlcw.__file__).parent
+#: A line that is a statement of Python and no prose.
+CODE = re.compile(
+    r"(class \w+.*:|(async )?def \w+\(|await \w|async (with|for) |from \S+ import |import \w+\s*$"
+    r"|for \w+ in .*:\s*$|with .*:\s*$|[a-z_.]+ = |@\w+)"
+)
+
+
+@dataclass(frozen=True)
+class Docstring:
+    module: str
+    name: str  #: of what it describes, empty for the module
+    text: str
+
+    @property
+    def blocks(self) -> Iterator[str]:
+        """Yield what is indented, without the indentation."""
+        for block in re.findall(r"(?:^(?: {4}.*)?\n)+", f"{self.text}\n", flags=re.MULTILINE):
+            if block.strip():
+                yield textwrap.dedent(block)
+
+    @property
+    def examples(self) -> list[str]:
+        return [block for block in self.blocks if any(map(CODE.match, block.splitlines()))]
+
+
+def _docstrings() -> Iterator[Docstring]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        module = ".".join(part for part in parts if part != "__init__")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+                yield Docstring(module, getattr(node, "name", ""), text)
+
+
+DOCSTRINGS = list(_docstrings())
+EXAMPLES = [
+    pytest.param(each.module, example, id=f"{each.module}:{each.name}".rstrip(":"))
+    for each in DOCSTRINGS
+    for example in each.examples
+]
+
+
+def test_no_example_has_lost_its_indentation():
+    lost = [
+        (each.module, line)
+        for each in DOCSTRINGS
+        for line in each.text.splitlines()
+        if CODE.match(line)
+    ]
+
+    assert lost == []
+
+
+def test_the_examples_that_are_known_are_found():
+    found = {param.id for param in EXAMPLES}
+
+    assert {"crawlcw.spider", "crawlcw.tracking", "crawlcw.tracking.dispenser:Dispenser"} <= found
+
+
+@pytest.mark.parametrize(("module", "example"), EXAMPLES)
+async def test_an_example_runs(
+    module: str, example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def charge(data: Any) -> str:
+        return f"charged {data['amount']}"
+
+    monkeypatch.chdir(tmp_path)
+    code = compile(example, module, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    async with Tracker.open("sqlite:///a.db", "orders") as tracker:
+        await tracker.add("one")
+        names = vars(crawlcw) | vars(tracking) | vars(importlib.import_module(module))
+        names |= {"charge": charge, "tracker": tracker}
+        if inspect.isawaitable(running := eval(code, names)):
+            await running
+        if (other := names["tracker"]) is not tracker:
+            assert (await other.get("order-1")).data == {"amount": 3, "receipt": "charged 3"}
+            await other.close()
+
+
+def test_the_spider_of_its_modules_docstring_is_a_spider():
+    (example,) = next(each for each in DOCSTRINGS if each.module == "crawlcw.spider").examples
+    names: dict[str, Any] = {"Spider": Spider}
+
+    exec(example, names)
+
+    crawlcw.spider.check(names["Books"]())
