@@ -811,6 +811,37 @@ async def test_a_retried_task_has_all_its_attempts_again(ledger: Ledger, clock: 
     assert len(record.errors) == 2
 
 
+# --- reopen
+
+
+async def test_a_page_is_reopened_at_its_own_host_and_callback_whatever_the_stage(
+    ledger: Ledger, clock: FakeClock
+):
+    page = make_task(callback="parse_book")
+    await ledger.add([page])
+    await ledger.wake_hosts({page.host: START})
+    (host,) = await ledger.lease_hosts(worker="w", limit=1, lease=LEASE)
+    await ledger.commit([success(ledger, await claimed_one(ledger))])
+    await ledger.release_hosts([(host, host.host)])
+    assert await ledger.next_ready() is None
+    clock.advance(seconds=1)
+
+    assert await ledger.reopen(Chosen(), stage="elsewhere", anew=True) == 1
+
+    record = await ledger.get(page.id)
+    assert record is not None
+    reopened = record.task
+    assert (reopened.host, reopened.callback, reopened.status) == (
+        page.host,
+        "parse_book",
+        Status.TODO,
+    )
+    assert await ledger.page(limit=9, hosts=[page.host]) == [reopened]
+    assert await ledger.page(limit=9, hosts=["elsewhere"]) == []
+    # The host is woken, or nobody would lease it and ask for the page.
+    assert await ledger.next_ready() == clock.time
+
+
 # --- horizon and numbers
 
 

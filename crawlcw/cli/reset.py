@@ -40,7 +40,4 @@ async def _reset(name: str, ledger_url: str, keys: tuple[str, ...], stage: str |
             ids={selecting.task_of(ledger, key) for key in keys},
             until=ledger.now() + timedelta(milliseconds=1),
         )
-        count = await ledger.reopen(chosen, stage=stage, anew=True)
-        if not ledger.tracked:
-            await ledger.wake_all_hosts()
-        return count
+        return await ledger.reopen(chosen, stage=stage, anew=True)

@@ -251,9 +251,11 @@ class Ledger(Protocol):
         """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
 
         *stage*, where given, becomes the stage and host of tracked tasks; *anew*
-        forgets their results. Their fences rise by one, so that no earlier page or
-        claim fits them. What changes its status after `chosen.until` is left
-        alone, so a call that is sent again changes nothing twice.
+        forgets their results. A spider's pages have neither: they keep their hosts,
+        which are woken as by `wake_all_hosts`, and their callbacks. The fences rise
+        by one, so that no earlier page or claim fits the tasks. What changes its
+        status after `chosen.until` is left alone, so a call that is sent again
+        changes nothing twice.
         """
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:

@@ -14,6 +14,7 @@ from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo.asides import Asides
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.crawl_state import CrawlState
+from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
@@ -23,7 +24,7 @@ from crawlcw.task import Status
 _PURGED_AT_ONCE = 1_000
 
 
-class MassChanges(Selections, Asides, CrawlState):
+class MassChanges(Hosts, Selections, Asides, CrawlState):
     """Withdraws, reopens, prioritises and purges tasks."""
 
     async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
@@ -50,12 +51,16 @@ class MassChanges(Selections, Asides, CrawlState):
             "update_time": now,
             **self._woken(now),
         }
-        if stage is not None:
+        # The host of a page is its URL's, and it has no results of stages.
+        if stage is not None and self.tracked:
             fields |= {"host": stage, "callback": stage}
-        if anew:
+        if anew and self.tracked:
             fields["results"] = {}
         update = {"$set": fields, "$unset": {"reason": ""}, "$inc": {"fence": 1}}
-        return await self._change(chosen, transitions.REOPENED, update)
+        count = await self._change(chosen, transitions.REOPENED, update)
+        if not self.tracked:
+            await self.wake_all_hosts()
+        return count
 
     async def _change(
         self, chosen: Chosen, statuses: Collection[Status], update: Mapping[str, Any]

@@ -76,7 +76,7 @@ class Selections(Hosts, Walks, CrawlState):
             walk=sql.walk,
             change=executing(sql.reopen),
             now=milliseconds(self.now()),
-            # The host of a page is its URL's, whatever anybody says.
+            # The host of a page is its URL's.
             stage=stage if self.tracked else None,
             anew=anew,
         )
