@@ -5,7 +5,6 @@ the environment (`CRAWLCW_CONCURRENCY=50`), `-s concurrency=50`.
 """
 
 import difflib
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -31,8 +30,9 @@ from crawlcw.settings_fields import (
 from crawlcw.traps import TrapPolicy
 
 _PREFIX = "CRAWLCW_"
-#: Variables with the prefix which are not settings of a crawl.
-_OTHER_VARIABLES = re.compile(r"CRAWLCW_(LEDGER\Z|TOKEN\Z|TEST_)")
+#: Variables with the prefix which are not settings of a crawl; tests have some of their own.
+_OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_TOKEN")
+_OF_TESTS = "CRAWLCW_TEST_"
 _AN_INSTANT = timedelta(milliseconds=1)
 
 
@@ -184,8 +184,8 @@ def layered(
 ) -> Settings:
     """Return *base* with what the project, the environment and `key=value` texts set.
 
-    Raises `SettingsError` naming the setting, where it came from, and what is
-    near it.
+    Variables that name no setting are left alone, see `unknown_variables`. Raises
+    `SettingsError` naming the setting, where it came from, and what is near it.
     """
     merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
     merged = _with(merged, _from_environment(environment or {}), source="the environment")
@@ -225,10 +225,40 @@ def _with(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
-        name.removeprefix(_PREFIX).lower(): value
+        setting: value
         for name, value in environment.items()
-        if name.startswith(_PREFIX) and not _OTHER_VARIABLES.match(name)
+        if (setting := _setting(name)) is not None
     }
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each `CRAWLCW_*` variable that crawlcw does not know.
+
+    They are no error: a machine may have such variables for reasons of its own.
+    """
+    return [
+        f"the environment variable {name} is ignored: {_hint(name)}"
+        for name in sorted(environment)
+        if name.startswith(_PREFIX)
+        and not name.startswith(_OF_TESTS)
+        and name not in _OTHER_VARIABLES
+        and _setting(name) is None
+    ]
+
+
+def _setting(variable: str) -> str | None:
+    """Return the name of the setting that a variable of the environment sets, if any."""
+    name = variable.removeprefix(_PREFIX).lower()
+    known = variable.startswith(_PREFIX) and name in {field.name for field in fields(Settings)}
+    return name if known else None
+
+
+def _hint(variable: str) -> str:
+    known = [_PREFIX + field.name.upper() for field in fields(Settings)]
+    # The prefix, which all have, would make any two of them alike.
+    names = [each.removeprefix(_PREFIX) for each in (*known, *_OTHER_VARIABLES)]
+    near = difflib.get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
+    return f"did you mean {_PREFIX}{near[0]}?" if near else "`crawlcw settings` lists the settings"
 
 
 def _from_texts(assignments: Iterable[str]) -> dict[str, str]:

@@ -404,11 +404,12 @@ def test_a_setting_of_the_project_and_one_of_the_environment_name_their_source(
     (folder / "pyproject.toml").write_text("[tool.crawlcw]\ndelay = 'soon'\n")
     project = crawlcw("run", "pages")
     (folder / "pyproject.toml").write_text("[tool.crawlcw]\ndelay = 1\n")
-    monkeypatch.setenv("CRAWLCW_LAESE", "1m")
+    monkeypatch.setenv("CRAWLCW_LEASE", "late")
     variable = crawlcw("run", "pages")
 
     assert "(from [tool.crawlcw] in pyproject.toml)" in project.stderr
-    assert "there is no setting 'laese' (from the environment)" in variable.stderr
+    assert "setting lease: 'late' is not a duration" in variable.stderr
+    assert "(from the environment)" in variable.stderr
 
 
 def test_the_traceback_of_the_users_file_is_shown_for_debug_only(folder: Path):
@@ -483,6 +484,26 @@ def start(site: Site, *options: str) -> "subprocess.Popen[str]":
 
 def finish(run: "subprocess.Popen[str]") -> tuple[str, str]:
     return run.communicate(timeout=PATIENCE)
+
+
+def test_an_unknown_variable_is_warned_of_once_and_ends_no_command(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CRAWLCW_BIN", "/opt/s3cret")
+    monkeypatch.setenv("CRAWLCW_LAESE", "1m")
+
+    site.open()
+    url = f"start_url={site.url}"
+    crawl = crawlcw("run", "pages", "-a", url, "--max-pages", "2", "--processes", "2", "--quiet")
+    others = [crawlcw("stats", "pages"), crawlcw("doctor", "pages"), crawlcw("list")]
+
+    for run in (crawl, *others):
+        assert run.returncode == 0, run.stderr
+        assert (
+            run.stderr.count("CRAWLCW_BIN is ignored: `crawlcw settings` lists the settings") == 1
+        )
+        assert run.stderr.count("CRAWLCW_LAESE is ignored: did you mean CRAWLCW_LEASE?") == 1
+        assert "s3cret" not in run.stderr
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])

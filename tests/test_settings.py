@@ -11,7 +11,13 @@ import pytest
 from crawlcw.errors import SettingsError
 from crawlcw.hosts import HostPolicy
 from crawlcw.retry import RetryPolicy
-from crawlcw.settings import Settings, described, layered, project_settings
+from crawlcw.settings import (
+    Settings,
+    described,
+    layered,
+    project_settings,
+    unknown_variables,
+)
 
 
 @pytest.mark.parametrize(
@@ -235,13 +241,38 @@ def test_the_last_place_wins(
 def test_other_variables_are_no_settings():
     environment = {
         "CRAWLCW_LEDGER": "sqlite:///x.db",
-        "CRAWLCW_TOKEN": "of a server",
+        "CRAWLCW_TOKEN": "s3cret",
         "CRAWLCW_TEST_MONGODB_URI": "mongodb://localhost",
         "PATH": "/bin",
         "XCRAWLCW_DELAY": "1",
     }
 
     assert layered(Settings(), environment=environment) == Settings()
+    assert unknown_variables(environment) == []
+
+
+def test_an_unknown_variable_sets_nothing_and_is_named():
+    environment = {
+        "CRAWLCW_MAX_PAGE": "5",
+        "CRAWLCW_LEDGR": "sqlite:///x.db",
+        "CRAWLCW_BIN": "/opt/crawlcw",
+        "CRAWLCW_": "",
+        "CRAWLCW_DELAY": "2s",
+        "CRAWLCW_max_depth": "3",
+    }
+
+    settings = layered(Settings(), environment=environment)
+
+    assert settings == Settings(delay="2s", max_depth=3)
+    assert unknown_variables(environment) == [
+        f"the environment variable {name} is ignored: {hint}"
+        for name, hint in {
+            "CRAWLCW_": "`crawlcw settings` lists the settings",
+            "CRAWLCW_BIN": "`crawlcw settings` lists the settings",
+            "CRAWLCW_LEDGR": "did you mean CRAWLCW_LEDGER?",
+            "CRAWLCW_MAX_PAGE": "did you mean CRAWLCW_MAX_PAGES?",
+        }.items()
+    ]
 
 
 def test_every_setting_can_be_set_by_the_environment():
@@ -262,10 +293,6 @@ def test_every_setting_can_be_set_by_the_environment():
         (
             {"project": {"concurency": 5}},
             "'concurency' (from [tool.crawlcw] in pyproject.toml): did you mean concurrency?",
-        ),
-        (
-            {"environment": {"CRAWLCW_MAX_PAGE": "5"}},
-            "there is no setting 'max_page' (from the environment): did you mean max_pages?",
         ),
         (
             {"assignments": ["zzz=1"]},

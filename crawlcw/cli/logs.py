@@ -7,10 +7,11 @@ Records of crawlcw that say the same again and again are counted instead.
 
 import json
 import logging
+import os
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
@@ -18,6 +19,9 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from crawlcw.printable import printable, printable_block
+from crawlcw.settings import unknown_variables
+
+logger = logging.getLogger(__name__)
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -59,8 +63,11 @@ def format_option(command: Callable[P, R]) -> Callable[P, R]:
     )(command)
 
 
-def set_up(level: str, *, style: str = "text") -> None:
-    """Log to stderr from *level* on; *style* is `text` or `json`. Replaces an earlier set-up."""
+def set_up(level: str, *, style: str = "text", environment: Mapping[str, str] = os.environ) -> None:
+    """Log to stderr from *level* on; *style* is `text` or `json`. Replaces an earlier set-up.
+
+    Warns of the variables in *environment* that look like crawlcw's and are not.
+    """
     # A log that cannot be written (disk full, pipe closed) must not end a crawl.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
@@ -75,6 +82,8 @@ def set_up(level: str, *, style: str = "text") -> None:
     root.setLevel(level.upper())
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for sentence in unknown_variables(environment):
+        logger.warning(sentence, extra={"event": "unknown_variable"})
 
 
 class TextFormatter(logging.Formatter):

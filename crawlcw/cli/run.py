@@ -104,7 +104,12 @@ def command(
     """
 
     def made_as_told() -> tuple[Spider, Settings]:
-        logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
+        logs.set_up(
+            log_level or ("warning" if quiet else "info"),
+            style=log_format,
+            # A worker and a child have the environment of who started them, and said so.
+            environment=os.environ if channel is None and parent is None else {},
+        )
         made = loading.make(loading.find(spider), arguments)
         shorthands = _assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)
         settings = layered(
