@@ -41,7 +41,7 @@ async def publish(execution):
 
 async def main():
     with tempfile.TemporaryDirectory() as folder:
-        async with Tracker.open(f"sqlite:///{folder}/l.db", videos, backoff="10ms") as tracker:
+        async with Tracker.open(f"sqlite:///{folder}/l.db", videos, backoff_base="10ms") as tracker:
             await tracker.add_many(NewTask(f"video-{n}", {"minutes": n}) for n in range(1, 6))
             report = await Worker(tracker, drain=True).run()
             print(f"{report.finish_reason}: {report.done} stages done, {report.failed} failed")

@@ -23,7 +23,7 @@ class Unwatched(Watchdog):
 async def tracker_on(store: Ledgers, *, chain: tuple[str, ...] = (), **policy: Any) -> Tracker:
     """Return a tracker of its own client; the store closes that."""
     ledger: Any = await store.open()
-    given = {"lease": TTL, "backoff": timedelta(seconds=4)} | policy
+    given = {"lease": TTL, "backoff_base": timedelta(seconds=4)} | policy
     tracker = Tracker(ledger, UseCase("books", chain=chain), Policy(**given), give_up=TTL)
     session = tracker.session
     session.watchdog = Unwatched(

@@ -109,6 +109,8 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
         (["policy", "orders", "max_retry"], "write NAME=VALUE"),
         (["policy", "orders", "max_rety=2"], "did you mean max_retry?"),
         (["policy", "orders", "lease=soon"], "not a duration"),
+        (["policy", "orders", "backoff=3s"], "is called 'backoff_base' now"),
+        (["policy", "orders", "longest_backoff=3s"], "is called 'backoff_max' now"),
         (["policy", "a b"], "no name of a use case"),
         (["export", "orders", "-o", "-"], "`crawlcw tasks orders --json --limit 0` prints them"),
     ],
@@ -144,13 +146,15 @@ def test_looking_for_a_name_does_not_decide_what_it_is(run: Run, tmp_path: Path)
 
 
 def test_settings_are_shown_and_changed_for_all(run: Run, ledger_url: str):
-    assert run("policy", "orders", "max_retry=7", "lease=2m")[0] == 0
+    assert run("policy", "orders", "max_retry=7", "lease=2m", "backoff_base=8s")[0] == 0
 
     code, out, _ = run("policy", "orders")
 
     assert code == 0
     assert "max_retry        7 " in out
     assert "lease            2 min " in out
+    assert "backoff_base     8.0 s " in out
+    assert "backoff_max      60 min " in out
 
     async def policy() -> tuple[int, timedelta]:
         async with Tracker.open(ledger_url, "orders") as tracker:

@@ -73,7 +73,7 @@ async def test_a_task_is_created_held_renewed_and_finished(ledger_url: str):
 
 
 async def test_each_ending_does_what_it_says(ledger_url: str):
-    async with served(ledger_url, backoff="0s") as (client, _):
+    async with served(ledger_url, backoff_base="0s") as (client, _):
         names = ["fail", "last", "spam", "back", "next"]
         tasks = [{"key": key, "priority": -n} for n, key in enumerate(names)]
         await client.post("/create_task", tasks=tasks)

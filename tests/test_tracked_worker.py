@@ -25,7 +25,7 @@ ENOUGH = 20.0
 
 @pytest.fixture
 async def tracker(ledger_url: str) -> AsyncIterator[Tracker]:
-    async with Tracker.open(ledger_url, "orders", lease=30, backoff=0, max_retry=2) as tracker:
+    async with Tracker.open(ledger_url, "orders", lease=30, backoff_base=0, max_retry=2) as tracker:
         yield tracker
 
 
@@ -292,7 +292,7 @@ def measured(key: str, data: dict[str, Any], context: dict[str, Any]) -> Any:
 
 
 async def test_a_handler_may_run_in_a_process_and_its_death_costs_an_attempt_alone(ledger_url: str):
-    orders = UseCase("orders", max_retry=2, backoff=0)
+    orders = UseCase("orders", max_retry=2, backoff_base=0)
     orders.handle("measure", measured, process=True)
     async with Tracker.open(ledger_url, orders) as tracker:
         whats = ("is well", "dies", "fails", "is unwanted")
@@ -328,7 +328,7 @@ async def test_however_often_workers_are_restarted_a_task_has_its_attempts_and_n
             worker.stop()
         raise ValueError("never")
 
-    orders = UseCase("orders", max_retry=4, backoff=0)
+    orders = UseCase("orders", max_retry=4, backoff_base=0)
     orders.handle("charge", charge)
     keys = [f"order-{n}" for n in range(15)]
     reasons = []

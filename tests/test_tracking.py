@@ -27,7 +27,7 @@ LEASE = timedelta(seconds=30)
 
 @pytest.fixture
 async def tracker(ledger_url: str) -> AsyncIterator[Tracker]:
-    async with Tracker.open(ledger_url, "orders", lease=LEASE, backoff=0) as tracker:
+    async with Tracker.open(ledger_url, "orders", lease=LEASE, backoff_base=0) as tracker:
         yield tracker
 
 
@@ -378,11 +378,11 @@ async def test_trackers_never_share_task_ids(ledger_url: str):
 
 
 async def test_what_is_configured_holds_for_all_and_stays(tracker: Tracker, ledger_url: str):
-    await tracker.configure(max_retry=7, backoff="3s")
+    await tracker.configure(max_retry=7, backoff_base="3s")
 
     async with Tracker.open(ledger_url, "orders") as other:
         assert other.policy.max_retry == 7
-        assert other.policy.backoff == timedelta(seconds=3)
+        assert other.policy.backoff_base == timedelta(seconds=3)
         assert other.policy.lease == LEASE
         await other.configure(max_retry=1)
         await tracker.session.refresh()
@@ -394,6 +394,48 @@ async def test_a_setting_that_does_not_exist_is_named(tracker: Tracker, ledger_u
         await tracker.configure(max_retries=1)
     with pytest.raises(SettingsError, match="lease"):
         await Tracker.open(ledger_url, "orders", lease="soon")
+
+
+@pytest.mark.parametrize(
+    ("former", "now"), [("backoff", "backoff_base"), ("longest_backoff", "backoff_max")]
+)
+async def test_a_setting_that_was_renamed_names_its_new_name(
+    tracker: Tracker, ledger_url: str, former: str, now: str
+):
+    said = f"^the setting {former!r} of a use case is called {now!r} now$"
+
+    with pytest.raises(SettingsError, match=said):
+        await tracker.configure(**{former: "3s"})
+    with pytest.raises(SettingsError, match=said):
+        await Tracker.open(ledger_url, "orders", **{former: "3s"})
+    with pytest.raises(SettingsError, match=said):
+        UseCase("orders", **{former: "3s"})
+
+
+async def test_a_ledger_with_the_former_names_of_settings_is_opened(
+    tracker: Tracker, ledger_url: str
+):
+    # What version 0.1 wrote before the settings were renamed.
+    await tracker.ledger.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
+    async with Tracker.open(ledger_url, "refunds") as refunds:
+        await refunds.ledger.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
+
+    async with Tracker.open(ledger_url, "refunds") as refunds:
+        policy = refunds.policy
+        assert (policy.backoff_base, policy.backoff_max) == (
+            timedelta(seconds=7),
+            timedelta(seconds=9),
+        )
+        assert policy.max_retry == 4
+        await refunds.configure(backoff_base=1)
+
+    async with Tracker.open(ledger_url, "refunds") as refunds:
+        assert refunds.policy.backoff_base == timedelta(seconds=1)
+        assert refunds.policy.backoff_max == timedelta(seconds=9)
+    # A process that runs already follows such a ledger too; what it was given is kept.
+    await tracker.session.refresh()
+    assert tracker.policy.backoff_base == timedelta(0)
+    assert tracker.policy.backoff_max == timedelta(seconds=9)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1025, 7, "\ud800", None])
@@ -546,7 +588,7 @@ async def test_many_at_once_are_recorded_in_groups(tracker: Tracker):
 
 
 def test_a_script_needs_no_await(ledger_url: str):
-    with SyncTracker.open(ledger_url, "orders", backoff=0) as tracker:
+    with SyncTracker.open(ledger_url, "orders", backoff_base=0) as tracker:
         assert tracker.add("order-1", {"amount": 3})
         assert tracker.add_many(["order-2", NewTask("order-3", {"amount": 1})]).new == 2
 

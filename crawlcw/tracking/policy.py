@@ -14,6 +14,8 @@ from crawlcw.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.settings_fields import Count, Duration, Size
 
 _SHORTEST_LEASE = timedelta(milliseconds=100)
+#: What settings were called before: ledgers may have them written down so.
+_RENAMED = {"backoff": "backoff_base", "longest_backoff": "backoff_max"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +30,17 @@ class Policy:
     lease: Duration = Duration(
         "60s", "until the task of a dead worker goes to another one", minimum=_SHORTEST_LEASE
     )
-    backoff: Duration = Duration("5s", "the longest wait after the first failure, doubling")
-    longest_backoff: Duration = Duration("1h", "the longest wait after any failure")
+    backoff_base: Duration = Duration("5s", "the longest wait after the first failure, doubling")
+    backoff_max: Duration = Duration("1h", "the longest wait after any failure")
     kept_errors: Count = Count(KEPT_ERRORS, "errors that a task remembers, the last ones")
     inline_limit: Size = Size("256KiB", "a larger value is kept beside its task's document")
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
         """Return the policy that a ledger has written down, with the defaults for the rest."""
-        return replace(cls(), **checked(written))
+        former = {_RENAMED[name]: value for name, value in written.items() if name in _RENAMED}
+        named = {name: value for name, value in written.items() if name not in _RENAMED}
+        return replace(cls(), **checked({**former, **named}))
 
     @property
     def retries(self) -> RetryPolicy:
@@ -44,8 +48,8 @@ class Policy:
         return RetryPolicy(
             max_retry=self.max_retry,
             max_lost=self.max_lost,
-            base=self.backoff,
-            ceiling=self.longest_backoff,
+            base=self.backoff_base,
+            ceiling=self.backoff_max,
             kept_errors=self.kept_errors,
         )
 
@@ -55,6 +59,10 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(Policy)}
     given = {name: value for name, value in values.items() if value is not None}
     for name in given:
+        if name in _RENAMED:
+            raise SettingsError(
+                f"the setting {name!r} of a use case is called {_RENAMED[name]!r} now"
+            )
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"

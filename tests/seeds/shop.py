@@ -10,7 +10,7 @@ from pathlib import Path
 
 from crawlcw.tracking import Execution, UseCase
 
-orders = UseCase(os.environ.get("SHOP_NAME", "orders"), backoff=0, lease=30)
+orders = UseCase(os.environ.get("SHOP_NAME", "orders"), backoff_base=0, lease=30)
 
 
 @orders.stage

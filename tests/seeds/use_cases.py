@@ -43,7 +43,7 @@ class UseCases:
         """
         use_case = declared if isinstance(declared, UseCase) else UseCase(self.named(declared))
         ledger = await self._ledger(use_case.name, url or self.url)
-        await ledger.set_policy(written({"backoff": 0, **use_case.policy, **policy}))
+        await ledger.set_policy(written({"backoff_base": 0, **use_case.policy, **policy}))
         policy_now = Policy.of(await ledger.policy())
         tracker = Tracker(ledger, use_case, policy_now, give_up=timedelta(seconds=30))
         self._opened.push_async_callback(tracker.close)
