@@ -22,7 +22,7 @@ from crawlcw.request import Request
 from crawlcw.response import Response
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
-from crawlcw.stats import Report
+from crawlcw.stats import FinishReason, Report
 from crawlcw.task import Status
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ __all__ = [
     "Crawl",
     "CrawlcwError",
     "FetchError",
+    "FinishReason",
     "LeaseLostError",
     "Ledger",
     "LedgerConfigurationError",

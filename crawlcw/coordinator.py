@@ -33,7 +33,7 @@ from crawlcw.robots import Robots
 from crawlcw.settings import Settings
 from crawlcw.stalls import Excuses
 from crawlcw.standstill import Standstill
-from crawlcw.stats import Stats
+from crawlcw.stats import FinishReason, Stats
 from crawlcw.suspects import Suspects
 from crawlcw.task import Lease, Task
 from crawlcw.tenures import Tenures
@@ -133,7 +133,7 @@ class Coordinator:
             excuses=excuses,
         )
 
-    async def run(self) -> str:
+    async def run(self) -> FinishReason:
         """Keep the queue filled until there is nothing more to do; return why it ended.
 
         `drained`: nothing in the ledger will ever be due. `max-pages`: enough
@@ -145,13 +145,13 @@ class Coordinator:
                 self._changed.clear()
                 self.dispatch()
                 if self._stopping:
-                    reason = "stopped"
+                    reason = FinishReason.STOPPED
                     break
                 if self._pages_left() <= 0:
-                    reason = "max-pages"
+                    reason = FinishReason.MAX_PAGES
                     break
                 if await self._look(background):
-                    reason = "drained"
+                    reason = FinishReason.DRAINED
                     break
                 self.dispatch()
                 await self._wait()

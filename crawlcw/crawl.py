@@ -51,7 +51,7 @@ from crawlcw.settings import Settings
 from crawlcw.spare import SpareConnection
 from crawlcw.spider import Spider, check, scope
 from crawlcw.standstill import Rests, Standstill
-from crawlcw.stats import Report, Stats
+from crawlcw.stats import EarlyEnd, FinishReason, Report, Stats
 from crawlcw.suspects import Children, Suspects
 from crawlcw.task import Lease, Status, Task
 from crawlcw.user_code import Cancellation
@@ -183,8 +183,8 @@ class Crawl:
         )
         self._grace = anyio.CancelScope()
         self._at_once = False
-        #: Why the crawl ends itself, and what that is due to; empty while it does not.
-        self.ending = ("", "")
+        #: Why the crawl ends itself; None while it does not.
+        self.ending: EarlyEnd | None = None
 
     @property
     def held(self) -> int:
@@ -201,10 +201,10 @@ class Crawl:
         self._patience.shorten(self.settings.grace)
         self._coordinator.stop()
 
-    def end(self, reason: str, detail: str) -> None:
+    def end(self, reason: FinishReason, detail: str) -> None:
         """End soon, as by `stop`, for a finish reason of the crawl's own; the first one counts."""
-        if not self.ending[0]:
-            self.ending = reason, detail
+        if self.ending is None:
+            self.ending = EarlyEnd(reason=reason, detail=detail)
             logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
             self.stop()
 
@@ -240,18 +240,18 @@ class Crawl:
     async def _run(self) -> Report:
         await self._patience.insist(lambda: bury_the_dead(self.ledger))
         await self._patience.insist(lambda: self.ledger.join(self._worker))
-        released, reason = 0, "stopped"
+        released, reason = 0, FinishReason.STOPPED
         try:
             with self._spider_code("opened()"):
                 await self.spider.opened()
-            if not self.ending[0]:
+            if self.ending is None:
                 with single_errors():
                     reason, released = await self._crawl()
         finally:
             released += await self._leave()
         detail = ""
-        if self.ending[0] and reason != "stopped-at-once":
-            reason, detail = self.ending
+        if self.ending is not None and reason is not FinishReason.STOPPED_AT_ONCE:
+            reason, detail = self.ending.reason, self.ending.detail
         report = Report(
             spider=self.spider.name,
             finish_reason=reason,
@@ -279,7 +279,7 @@ class Crawl:
             await self.spider.closed(report)
         return report
 
-    async def _crawl(self) -> tuple[str, int]:
+    async def _crawl(self) -> tuple[FinishReason, int]:
         """Run everything side by side; return why it ended, and how many leases went back."""
         state = await self._patience.insist(self.ledger.state)
         seeded = await self._is_seeded(state)
@@ -317,7 +317,7 @@ class Crawl:
                         self._coordinator,
                     )
                 reason = await self._coordinator.run()
-                if reason != "drained":
+                if reason is not FinishReason.DRAINED:
                     released = await self._release(self._coordinator.undispatched())
                     await self._wait_for_fetchers(reason)
                 fetchers.cancel_scope.cancel()
@@ -325,11 +325,11 @@ class Crawl:
             await self._done.join()
             background.cancel_scope.cancel()
         if self._at_once:
-            reason = "stopped-at-once"
+            reason = FinishReason.STOPPED_AT_ONCE
         return reason, released
 
-    async def _wait_for_fetchers(self, reason: str) -> None:
-        if reason == "stopped" and not self._at_once:
+    async def _wait_for_fetchers(self, reason: FinishReason) -> None:
+        if reason is FinishReason.STOPPED and not self._at_once:
             logger.debug(
                 "stopping: up to %s for what is under way",
                 spoken(self.settings.grace),
@@ -456,7 +456,7 @@ class Crawl:
         try:
             yield
         except StopCrawl as told:
-            self.end("stopped-by-spider", printable(text_of(told)))
+            self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(told)))
         except (SpiderError, LedgerGoneError, LedgerUnavailableError):
             raise
         except BaseException as error:

@@ -37,7 +37,7 @@ from crawlcw.robots import Robots
 from crawlcw.runner import Runner
 from crawlcw.settings import Settings
 from crawlcw.stalls import Excuses
-from crawlcw.stats import Stats
+from crawlcw.stats import FinishReason, Stats
 from crawlcw.suspects import ChildDiedError, Children, NoChildError, Suspects
 from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
 from crawlcw.transitions import (
@@ -120,7 +120,7 @@ class Fetcher:
     quarantine: Quarantine
     suspects: Suspects
     worker: str
-    end: Callable[[str, str], None]  #: ends the crawl softly, for a reason and what it is due to
+    end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Crawl.end`
     excuses: Excuses
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 
@@ -421,11 +421,11 @@ class Fetcher:
         elif produced.reason is Reason.PARSE_ERROR:
             broken = self.errors.raised(callback, produced, url=lease.task.url)
             if broken is not None:
-                self.end("callback-broken", broken)
+                self.end(FinishReason.CALLBACK_BROKEN, broken)
 
     def _stop_for(self, produced: Produced) -> None:
         if produced.stop is not None:
-            self.end("stopped-by-spider", produced.stop)
+            self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
 
     def _answered(self, lease: Lease, response: Response, *, page: bool, sent: _Sent) -> None:
         task = lease.task

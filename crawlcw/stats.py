@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from crawlcw.dropped import DroppedLinks, Examples
 from crawlcw.errors import FAILURE_REASONS
@@ -86,13 +87,32 @@ class Stats:
                 self.given_up += 1
 
 
+class FinishReason(StrEnum):
+    """Why a crawl, or a worker on tracked tasks, has ended."""
+
+    DRAINED = "drained"  #: nothing is left to do
+    MAX_PAGES = "max-pages"  #: as many pages as were allowed are finished
+    STOPPED = "stopped"  #: by its user, with time for what was under way
+    STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
+    STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
+    CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
+    FAILED = "failed"  #: all of several processes have crashed, or given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyEnd:
+    """Why a crawl ends itself before it is drained."""
+
+    reason: FinishReason
+    detail: str  #: what that is due to
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """How a crawl ended, as far as this process saw it."""
 
     spider: str
-    #: `drained`, `max-pages`, `stopped`, `stopped-at-once`, `stopped-by-spider`, `callback-broken`
-    finish_reason: str
+    finish_reason: FinishReason
     elapsed: float  #: seconds
     pages: int  #: finished by this process
     items: int  #: recorded by this process
@@ -117,4 +137,4 @@ class Report:
     @property
     def drained(self) -> bool:
         """Whether nothing is left to do."""
-        return self.finish_reason == "drained"
+        return self.finish_reason == FinishReason.DRAINED

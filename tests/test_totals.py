@@ -7,7 +7,7 @@ from crawlcw.cli.supervisor import shares
 from crawlcw.cli.totals import Totals, finish_reason
 from crawlcw.ledger.protocol import Counts
 from crawlcw.standstill import Standstill
-from crawlcw.stats import Stats
+from crawlcw.stats import EarlyEnd, FinishReason, Stats
 from crawlcw.task import Status
 
 
@@ -22,6 +22,18 @@ def test_an_account_arrives_as_it_was_sent():
     assert Account.read(account.line().rstrip()) == account
     assert (account.failures, account.links_dropped) == ({"timeout-read": 2}, {"refused-scope": 1})
     assert account.link_examples == {"refused-scope": ["http://b.example/"]}
+
+
+@pytest.mark.parametrize("reason", [None, *FinishReason])
+def test_an_account_keeps_its_finish_reason_on_the_way(reason: FinishReason | None):
+    end = None if reason is None else EarlyEnd(reason=reason, detail="enough")
+
+    sent = Account.of(Stats(), finish_reason=reason, ending=end)
+    read = Account.read(sent.line())
+
+    assert read == sent
+    assert (read.finish_reason, read.ending) == (reason, reason)
+    assert {type(read.finish_reason), type(read.ending)} == {type(reason)}
 
 
 def test_half_an_account_is_none():
@@ -94,12 +106,12 @@ def test_the_report_sums_up_what_all_workers_did():
         (["drained", "max-pages"], False, "max-pages"),
         # Nobody knows whether all seeds were added.
         (["max-pages", "max-pages"], True, "max-pages"),
-        (["drained", ""], True, "drained"),
-        (["drained", ""], False, "failed"),
-        (["max-pages", ""], False, "max-pages"),
-        (["", ""], True, "failed"),
+        (["drained", None], True, "drained"),
+        (["drained", None], False, "failed"),
+        (["max-pages", None], False, "max-pages"),
+        ([None, None], True, "failed"),
         (["drained", "stopped"], True, "stopped"),
-        (["stopped", "", "max-pages"], False, "stopped"),
+        (["stopped", None, "max-pages"], False, "stopped"),
         (["stopped", "stopped-at-once"], False, "stopped-at-once"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from crawlcw.dropped import Examples, merged
 from crawlcw.standstill import Standstill
+from crawlcw.stats import EarlyEnd, FinishReason
 
 #: What is longer is given on in pieces: nobody waits for the end of a line for ever.
 _LONGEST_LINE = 1 << 20
@@ -97,8 +98,8 @@ class Account:
     longest_stall: float = 0.0
     forgiven: int = 0
     released: int = 0
-    finish_reason: str = ""  #: why the crawl has ended; empty while it has not
-    ending: str = ""  #: why it ends itself; empty while it does not
+    finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
+    ending: FinishReason | None = None  #: why it ends itself; None while it does not
     detail: str = ""  #: what that is due to
 
     @classmethod
@@ -108,8 +109,8 @@ class Account:
         *,
         standstill: Standstill | None = None,
         released: int = 0,
-        finish_reason: str = "",
-        ending: tuple[str, str] = ("", ""),
+        finish_reason: FinishReason | None = None,
+        ending: EarlyEnd | None = None,
     ) -> "Account":
         """Return the account of a crawl that runs, or has ended."""
         return cls(
@@ -129,8 +130,8 @@ class Account:
             forgiven=counted.forgiven,
             released=released,
             finish_reason=finish_reason,
-            ending=ending[0],
-            detail=ending[1],
+            ending=None if ending is None else ending.reason,
+            detail="" if ending is None else ending.detail,
         )
 
     def line(self) -> bytes:
@@ -143,6 +144,9 @@ class Account:
         fields = json.loads(line)
         if fields["standstill"] is not None:
             fields["standstill"] = Standstill.of(fields["standstill"])
+        for name in ("finish_reason", "ending"):
+            if fields[name] is not None:
+                fields[name] = FinishReason(fields[name])
         return cls(**fields)
 
 

@@ -37,7 +37,7 @@ from crawlcw.response import Response
 from crawlcw.runner import InProcess
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
-from crawlcw.stats import Report, Stats
+from crawlcw.stats import FinishReason, Report, Stats
 from crawlcw.watchdog import Watchdog
 
 #: Nobody reads it: the parent is gone.
@@ -199,7 +199,7 @@ class _Work:
     def _report(self) -> Report:
         return Report(
             spider=self._spider.name,
-            finish_reason="stopped",
+            finish_reason=FinishReason.STOPPED,
             elapsed=0.0,
             pages=self._pages,
             items=self._items,

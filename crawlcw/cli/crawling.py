@@ -14,7 +14,7 @@ from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
-from crawlcw.stats import Report
+from crawlcw.stats import FinishReason, Report
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ async def crawl(
         with signals.stopping(running, grace=settings.grace, stuck=running):
             async with watched(running, output):
                 report = await running.run()
-        at_once = report.finish_reason == "stopped-at-once"
+        at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
         if afterwards is not None and not at_once:
             await afterwards(running.ledger)
     code = sum_up(report, output, settings=settings)

@@ -5,13 +5,21 @@ from itertools import islice
 
 from crawlcw.printable import printable
 from crawlcw.settings_fields import tolerance
-from crawlcw.stats import Report
+from crawlcw.stats import FinishReason, Report
 
 _NAMED = 3
 #: The ends of a crawl that has come as far as it could. One that the user stopped
 #: early, or that has a limit, has not, and nobody can tell yet.
-_COMPLETE = ("drained", "stopped-by-spider")
-_CALLBACK_BROKEN = "callback-broken"
+_COMPLETE = (FinishReason.DRAINED, FinishReason.STOPPED_BY_SPIDER)
+_WHY = {
+    FinishReason.DRAINED: "Drained",
+    FinishReason.MAX_PAGES: "Stopped at max_pages",
+    FinishReason.STOPPED: "Stopped",
+    FinishReason.STOPPED_AT_ONCE: "Stopped at once",
+    FinishReason.STOPPED_BY_SPIDER: "Stopped by the spider",
+    FinishReason.CALLBACK_BROKEN: "Stopped",
+    FinishReason.FAILED: "Failed",
+}
 
 
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
@@ -19,7 +27,7 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
 
     *max_failures* is how many pages may have failed, or which share of them.
     """
-    if report.finish_reason == _CALLBACK_BROKEN:
+    if report.finish_reason == FinishReason.CALLBACK_BROKEN:
         detail = f": {printable(report.detail)}" if report.detail else ""
         return (f"a callback is broken{detail}",)
     if report.finish_reason not in _COMPLETE:
@@ -63,13 +71,7 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
         )
     if report.drained:
         return "Drained: nothing is left to do."
-    why = {
-        "max-pages": "Stopped at max_pages",
-        "stopped": "Stopped",
-        "failed": "Failed",
-        "stopped-by-spider": "Stopped by the spider",
-        _CALLBACK_BROKEN: "Stopped",
-    }.get(report.finish_reason, "Stopped at once")
+    why = _WHY[report.finish_reason]
     if report.detail and not faults:
         why = f"{why} ({printable(report.detail)})"
     but = f", and {wrong}" if faults else ""

@@ -32,7 +32,7 @@ from crawlcw.printable import printable
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
 from crawlcw.standstill import Standstill, merged
-from crawlcw.stats import Report
+from crawlcw.stats import FinishReason, Report
 from crawlcw.task import Status
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ async def crawl(
             async with watched(supervisor, output):
                 code = await supervisor.run()
                 report = await supervisor.report()
-        if report is not None and report.finish_reason != "stopped-at-once":
+        if report is not None and report.finish_reason != FinishReason.STOPPED_AT_ONCE:
             await afterwards(ledger)
     finally:
         await ledger.close()
@@ -86,7 +86,7 @@ class _End:
     """How a slot came to its end."""
 
     code: int
-    finish_reason: str = ""  #: empty where its last worker failed
+    finish_reason: FinishReason | None = None  #: None where its last worker failed
 
 
 class Supervisor:
@@ -134,7 +134,7 @@ class Supervisor:
     def standstill(self) -> Standstill | None:
         """Why nothing moves in any of the workers; None while something does in one."""
         accounts = [worker.account for worker in self._running]
-        return merged(each.standstill for each in accounts if not each.finish_reason)
+        return merged(each.standstill for each in accounts if each.finish_reason is None)
 
     async def run(self) -> int:
         """Keep the workers going until the crawl has ended; return the worst exit code."""
@@ -178,14 +178,14 @@ class Supervisor:
 
     def _heed(self, account: Account) -> None:
         """Let all end where a spider or its callback ends one of them."""
-        if account.ending and self._order is None:
+        if account.ending is not None and self._order is None:
             self.stop()
 
     async def _look_after_silent_ones(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             # One that has come to its end has nothing more to say.
-            self._silent.look([w for w in self._running if not w.account.finish_reason])
+            self._silent.look([w for w in self._running if w.account.finish_reason is None])
 
     def _tell(self, order: Order) -> None:
         self._order = order
@@ -212,7 +212,7 @@ class Supervisor:
             if share is not None:
                 share -= worker.account.pages
                 if share <= 0:
-                    return _End(code=OK, finish_reason="max-pages")
+                    return _End(code=OK, finish_reason=FinishReason.MAX_PAGES)
             wait = restarts.crashed(progressed=has_progressed(worker.account))
             if wait is None:
                 logger.error(
@@ -269,8 +269,8 @@ class Supervisor:
     def _as_told(self) -> _End:
         """Return the end of a slot that had no worker when all were told to stop."""
         if self._order is Order.STOP_NOW:
-            return _End(code=INTERRUPTED, finish_reason="stopped-at-once")
-        return _End(code=OK, finish_reason="stopped")
+            return _End(code=INTERRUPTED, finish_reason=FinishReason.STOPPED_AT_ONCE)
+        return _End(code=OK, finish_reason=FinishReason.STOPPED)
 
 
 def has_progressed(account: Account) -> bool:

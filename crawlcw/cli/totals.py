@@ -8,7 +8,7 @@ from itertools import islice
 from crawlcw.cli.channel import Account
 from crawlcw.dropped import merged
 from crawlcw.ledger.protocol import Counts
-from crawlcw.stats import MOST_NAMED, Report
+from crawlcw.stats import MOST_NAMED, FinishReason, Report
 
 
 class Totals:
@@ -37,7 +37,7 @@ class Totals:
         self,
         spider: str,
         *,
-        finish_reason: str,
+        finish_reason: FinishReason,
         counts: Counts | None,
         any_finished: bool | None = None,
     ) -> Report:
@@ -76,18 +76,27 @@ def _sums(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total.most_common())
 
 
-def finish_reason(reasons: Iterable[str], *, is_empty: bool) -> str:
-    """Return why a crawl ended whose workers ended for *reasons*; empty for one that failed.
+#: Where one worker has ended for one of these, all have: the first counts.
+_OF_ALL = (
+    FinishReason.STOPPED_AT_ONCE,
+    FinishReason.CALLBACK_BROKEN,
+    FinishReason.STOPPED_BY_SPIDER,
+    FinishReason.STOPPED,
+)
+
+
+def finish_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
+    """Return why a crawl ended whose workers ended for *reasons*; None for one that failed.
 
     *is_empty* says that the ledger has nothing left to do. `failed`: there is
     something left, and nobody who stopped for a reason of its own.
     """
     found = set(reasons)
-    for told in ("stopped-at-once", "callback-broken", "stopped-by-spider", "stopped"):
+    for told in _OF_ALL:
         if told in found:
             return told
     # One that has drained the ledger has added all its seeds; what is left then
     # is what somebody else gave back, or added, later.
-    if found == {"drained"} or ("drained" in found and is_empty):
-        return "drained"
-    return "max-pages" if "max-pages" in found else "failed"
+    if found == {FinishReason.DRAINED} or (FinishReason.DRAINED in found and is_empty):
+        return FinishReason.DRAINED
+    return FinishReason.MAX_PAGES if FinishReason.MAX_PAGES in found else FinishReason.FAILED

@@ -8,6 +8,7 @@ from crawlcw.cli import ledger_option, loading_use_case, logs, loop, signals
 from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.durations import duration
 from crawlcw.errors import SettingsError
+from crawlcw.stats import FinishReason
 from crawlcw.task import Status
 from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 
@@ -123,7 +124,7 @@ async def _work(
             report = await worker.run()
     if not quiet:
         click.echo(_summed_up(tracker.name, report))
-    return INTERRUPTED if report.finish_reason == "stopped-at-once" else OK
+    return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
 
 
 def _summed_up(name: str, report: WorkReport) -> str:

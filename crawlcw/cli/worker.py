@@ -18,6 +18,7 @@ from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
 from crawlcw.crawl import Crawl
 from crawlcw.settings import Settings
 from crawlcw.spider import Spider
+from crawlcw.stats import FinishReason
 
 _ACCOUNT_EVERY = 0.5
 #: Until there is something to tell: it decides whether a crash is one without progress.
@@ -93,7 +94,7 @@ async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel:
                 )
             finally:
                 await supervisor.close()
-    return INTERRUPTED if report.finish_reason == "stopped-at-once" else OK
+    return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
 
 
 class _Supervisor:

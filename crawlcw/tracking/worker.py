@@ -28,6 +28,7 @@ from crawlcw.ledger.protocol import Counts
 from crawlcw.printable import printable
 from crawlcw.quarantine import Quarantine
 from crawlcw.raised import said
+from crawlcw.stats import FinishReason
 from crawlcw.task import Lease
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
@@ -52,7 +53,7 @@ _LONGEST_STEP_ASIDE = 0.02
 class WorkReport:
     """How the work ended, as far as this process saw it."""
 
-    finish_reason: str  #: `drained`, `stopped` or `stopped-at-once`
+    finish_reason: FinishReason  #: `drained`, `stopped` or `stopped-at-once`
     done: int  #: stages that ended well
     failed: int  #: attempts that failed
     released: int  #: tasks given back at the end
@@ -155,7 +156,7 @@ class Worker:
             counts=counts,
         )
 
-    async def _run(self) -> str:
+    async def _run(self) -> FinishReason:
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._wake_by_additions)
             beside.start_soon(cancelled_gently, self._wake_by_changes)
@@ -163,7 +164,7 @@ class Worker:
             beside.cancel_scope.cancel()
         return reason
 
-    async def _work(self) -> str:
+    async def _work(self) -> FinishReason:
         drained = False  # and stays so where it is cancelled
         async with anyio.create_task_group() as fetching:
             self._running = fetching.cancel_scope
@@ -178,8 +179,8 @@ class Worker:
         # `stop_now` may have ended the block anywhere.
         await self._give_back()
         if drained:
-            return "drained"
-        return "stopped-at-once" if self._at_once else "stopped"
+            return FinishReason.DRAINED
+        return FinishReason.STOPPED_AT_ONCE if self._at_once else FinishReason.STOPPED
 
     async def _pull(self) -> bool:
         """Keep the queue filled; return whether it ended because nothing is left to do."""
