@@ -39,7 +39,7 @@ from crawlcw.settings import Settings
 from crawlcw.stalls import Excuses
 from crawlcw.stats import FinishReason, Stats
 from crawlcw.suspects import ChildDiedError, Children, NoChildError, Suspects
-from crawlcw.task import Lease, ResponseInfo, Status, Task, task_id
+from crawlcw.task import WAITING, Lease, ResponseInfo, Status, Task, task_id
 from crawlcw.transitions import (
     Failed,
     Outcome,
@@ -350,7 +350,7 @@ class Fetcher:
                 await self.patience.insist(lambda: self.ledger.admit_nearer([task]))
             self.known.add([task.id])
             record = await self.patience.insist(lambda: self.ledger.get(task.id))
-            if record is None or record.task.status not in (Status.TODO, Status.FAILED):
+            if record is None or record.task.status not in WAITING:
                 return None
             if is_suspect(record.task):
                 return None  # to be worked on by itself

@@ -18,7 +18,7 @@ from typing import Any
 
 from crawlcw import urls
 from crawlcw.errors import FAILURE_REASONS, FetchError, Reason
-from crawlcw.task import Status, key_id, task_id
+from crawlcw.task import WAITING, Status, key_id, task_id
 
 #: Who lives renews a lease sooner; who is dead has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
@@ -258,8 +258,6 @@ ADVICE: Mapping[Kind, Advice] = {
     ),
 }
 
-_WAITING = (Status.TODO, Status.FAILED)
-
 
 def _is_whole(value: object) -> bool:
     # The database's own shells write whole numbers as floats.
@@ -402,7 +400,7 @@ def _of_lease(found: Mapping[str, Any], status: Status, *, now: datetime) -> Ite
     if lock is not None or lock_time is not None:
         mend = {"lock": None, "lock_time": None}
         yield Violation(kind=Kind.LOCK_LEFT, detail=says, mend=mend)
-    if status in _WAITING and due is None:
+    if status in WAITING and due is None:
         yield Violation(kind=Kind.DUE_MISSING, detail=says, mend={"due": now})
     if status is Status.IGNORED and due is not None:
         yield Violation(kind=Kind.DUE_LEFT, detail=says, mend={"due": None})

@@ -29,6 +29,10 @@ class Status(IntEnum):
     IGNORED = 70  #: given up, or unwanted; `reason` says which
 
 
+#: Waiting to be worked on: nobody holds it, and it will be due.
+WAITING = (Status.TODO, Status.FAILED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
     """Stands for a value that is too large for a task's document and is kept beside it."""

@@ -17,7 +17,16 @@ from typing import Any, assert_never
 from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.printable import printable, printable_block
 from crawlcw.retry import KEPT_ERRORS, RetryPolicy, backoff
-from crawlcw.task import Aside, AttemptError, Lease, ResponseInfo, Status, Task, Trace
+from crawlcw.task import (
+    WAITING,
+    Aside,
+    AttemptError,
+    Lease,
+    ResponseInfo,
+    Status,
+    Task,
+    Trace,
+)
 
 #: Of a tracked task, so many claims are remembered.
 KEPT_TRACE = 20
@@ -77,14 +86,8 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.IGNORED, Event.ADMIT): (Status.TODO,),
 }
 
-#: `retry-failed` brings back these, and no task with another status or reason.
+#: `retry-failed` brings back ignored tasks with these reasons, and no others.
 RETRIED_REASONS = FAILURE_REASONS
-#: What waits for its host, and is ignored when that is given up.
-GIVEN_UP_WITH_HOST = tuple(status for status in Status if (status, Event.GIVE_UP_HOST) in TABLE)
-#: What can be withdrawn: nobody works on it.
-WITHDRAWN = tuple(status for status in Status if (status, Event.WITHDRAW) in TABLE)
-#: What can be reopened: all but what somebody works on.
-REOPENED = tuple(status for status in Status if (status, Event.REOPEN) in TABLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,21 +181,63 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkChange:
-    """What many tasks become at once that nobody works on: due now, as if never tried."""
+    """What many tasks become at once, decided for all of them alike.
+
+    A ledger applies it to those that still have one of the statuses named, a batch
+    at a time. Each gets `update_time`. What becomes `todo` is due now and has no
+    reason; what becomes ignored is never due and gets the reason that is given.
+    """
 
     event: Event
-    statuses: tuple[Status, ...]  #: only those that have one of these
-    reason: Reason  #: and this reason
-    becomes: Status
+    from_statuses: tuple[Status, ...]  #: only those that have one of these
+    to: Status
+    from_reason: Reason | None = None  #: only those that are so for this reason; None: for any
+    resets: tuple[str, ...] = ()  #: counters that begin at 0 again
+    raises_fence: bool = False  #: no page or claim that was read before fits afterwards
+    wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the tasks are due as soon as they are changed, for no reason any more."""
+        return self.to in WAITING
 
 
+def _bulk(
+    event: Event,
+    *,
+    from_reason: Reason | None = None,
+    as_if_never_tried: bool = False,
+    raises_fence: bool = False,
+    wakes_hosts: bool = False,
+) -> BulkChange:
+    """Return the bulk change that the table has for an event: whatever it is, it becomes one."""
+    from_statuses = tuple(status for status in Status if (status, event) in TABLE)
+    (to,) = {after for status in from_statuses for after in TABLE[status, event]}
+    return BulkChange(
+        event=event,
+        from_statuses=from_statuses,
+        to=to,
+        from_reason=from_reason,
+        resets=("retry", "lost") if as_if_never_tried else (),
+        raises_fence=raises_fence,
+        wakes_hosts=wakes_hosts,
+    )
+
+
+#: What `retry-failed` does; of ignored tasks only to those that `retries` names.
+RETRY = _bulk(Event.RETRY, as_if_never_tried=True, wakes_hosts=True)
+#: Tasks that nobody is to work on any more.
+WITHDRAW = _bulk(Event.WITHDRAW)
+#: Once more, or in another stage: what was read of them before must not be claimed.
+REOPEN = _bulk(Event.REOPEN, as_if_never_tried=True, raises_fence=True, wakes_hosts=True)
 #: Links that were refused for depth, where the crawl goes deeper or a shorter way was found.
-ADMISSION = BulkChange(
-    event=Event.ADMIT,
-    statuses=(Status.IGNORED,),
-    reason=Reason.REFUSED_DEPTH,
-    becomes=Status.TODO,
+ADMIT = _bulk(
+    Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, as_if_never_tried=True, wakes_hosts=True
 )
+#: What waits for a host that nobody will ask any more.
+GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
+#: A claim of many fresh tasks at once; the lease, which is each claim's own, comes with it.
+CLAIM = _bulk(Event.CLAIM, raises_fence=True)
 
 
 def too_deep(task: Task) -> Task:
@@ -507,8 +552,8 @@ def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlem
 
 
 def retries(status: Status, reason: Reason | None) -> bool:
-    """Say whether `retry-failed` brings back a task of this *status* and *reason*."""
-    if (status, Event.RETRY) not in TABLE:
+    """Return whether `retry-failed` brings back a task of this *status* and *reason*."""
+    if status not in RETRY.from_statuses:
         return False
     return status is Status.FAILED or reason in RETRIED_REASONS
 

@@ -244,7 +244,7 @@ def test_no_transition_breaks_anything(steps: list[tuple[str, Reason, bool]]):
             task = replace(
                 task, status=Status.TODO, retry=0, lost=0, due=now, update_time=now, reason=None
             )
-        elif step == "give up host" and task.status in transitions.GIVEN_UP_WITH_HOST:
+        elif step == "give up host" and task.status in transitions.GIVE_UP_HOST.from_statuses:
             task = replace(task, status=Status.IGNORED, due=None, reason=Reason.HOST_UNREACHABLE)
         if change is not None:
             task = _after(task, change)

@@ -1,12 +1,16 @@
 """The table of what may happen to a task, and the decisions made by it."""
 
+import ast
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import crawlcw
 from crawlcw import transitions
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.retry import RetryPolicy
@@ -14,6 +18,7 @@ from crawlcw.task import Lease, ResponseInfo, Status, Task
 from crawlcw.transitions import (
     TABLE,
     Advanced,
+    BulkChange,
     Change,
     Event,
     Failed,
@@ -26,6 +31,10 @@ from tests.ledgers import LEASE, START, make_task
 
 POLICY = RetryPolicy()
 DONE = {Status.FINISHED, Status.IGNORED}
+#: A status set by its name or number: nothing before it in the statement asks for anything.
+_TARGET = re.compile(r"^(?:(?!\b(?:WHERE|AND|OR|WHEN)\b).)*\bstatus = (?:<Status>|\d)", re.DOTALL)
+LEDGERS = Path(crawlcw.__file__).parent / "ledger"
+BULK = [each for each in vars(transitions).values() if isinstance(each, BulkChange)]
 
 
 def lease_of(**fields) -> Lease:
@@ -64,16 +73,10 @@ def test_every_edge_can_be_reached():
                 progress = Progress(worker="w", began=START)
                 changes.append(settle(lease, Advanced(stage="next", progress=progress)))
                 reached |= {(Status.PROCESSING, c.event, c.status) for c in changes}
-        if any(transitions.retries(status, reason) for reason in Reason):
-            reached.add((status, Event.RETRY, Status.TODO))
-        if status in transitions.GIVEN_UP_WITH_HOST:
-            reached.add((status, Event.GIVE_UP_HOST, Status.IGNORED))
-        if status in transitions.WITHDRAWN:
-            reached.add((status, Event.WITHDRAW, Status.IGNORED))
-        if status in transitions.REOPENED:
-            reached.add((status, Event.REOPEN, Status.TODO))
-        if status in transitions.ADMISSION.statuses:
-            reached.add((status, Event.ADMIT, transitions.ADMISSION.becomes))
+        assert (status in transitions.RETRY.from_statuses) is any(
+            transitions.retries(status, reason) for reason in Reason
+        )
+    reached |= {(before, bulk.event, bulk.to) for bulk in BULK for before in bulk.from_statuses}
 
     assert reached == {
         (before, event, after) for (before, event), afters in TABLE.items() for after in afters
@@ -375,3 +378,182 @@ def test_the_diagram_has_every_edge():
     assert "    ignored --> todo: retry-failed\n" in diagram
     edges = sum(len(afters) for afters in TABLE.values())
     assert diagram.count(" --> ") == edges + 2
+
+
+def test_what_each_bulk_change_does():
+    waiting = (Status.TODO, Status.FAILED)
+    anew = ("retry", "lost")
+
+    assert sorted(BULK, key=lambda each: each.event) == [
+        BulkChange(
+            event=Event.ADMIT,
+            from_statuses=(Status.IGNORED,),
+            to=Status.TODO,
+            from_reason=Reason.REFUSED_DEPTH,
+            resets=anew,
+            wakes_hosts=True,
+        ),
+        BulkChange(
+            event=Event.CLAIM,
+            from_statuses=(*waiting, Status.FINISHED),
+            to=Status.PROCESSING,
+            raises_fence=True,
+        ),
+        BulkChange(event=Event.GIVE_UP_HOST, from_statuses=waiting, to=Status.IGNORED),
+        BulkChange(
+            event=Event.REOPEN,
+            from_statuses=(*waiting, Status.FINISHED, Status.IGNORED),
+            to=Status.TODO,
+            resets=anew,
+            raises_fence=True,
+            wakes_hosts=True,
+        ),
+        BulkChange(
+            event=Event.RETRY,
+            from_statuses=(Status.FAILED, Status.IGNORED),
+            to=Status.TODO,
+            resets=anew,
+            wakes_hosts=True,
+        ),
+        BulkChange(event=Event.WITHDRAW, from_statuses=waiting, to=Status.IGNORED),
+    ]
+    assert [each.event for each in BULK if each.is_due] == [Event.RETRY, Event.REOPEN, Event.ADMIT]
+
+
+# --- nobody else decides
+
+
+def test_no_store_names_a_status_that_it_writes():
+    found = [
+        f"{path.relative_to(LEDGERS)}:{line}"
+        for path in sorted(LEDGERS.rglob("*.py"))
+        for line in target_statuses(path.read_text(encoding="utf-8"))
+    ]
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'update = {"$set": {"status": int(Status.TODO)}}',
+        'fields = {"status": int(Status.TODO), "due": now}',
+        'taken = {"_id": 1, "lock": token, "status": Status.PROCESSING, "update_time": now}',
+        'fields["status"] = Status.IGNORED',
+        "replace(task, status=Status.IGNORED)",
+        "becomes = int(Status.TODO)",
+        'f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL WHERE id = :id"',
+        'f"UPDATE {tasks} SET due = NULL, status = {Status.IGNORED:d} WHERE id = :id"',
+        'f"status = {Status.TODO:d}, retry = 0"',
+        'f"UPDATE t SET status = 70 WHERE id = :id"',
+        '"UPDATE t SET due = NULL, status = 70 WHERE id = :id"',
+        'update = {"$set": {"status": 70}}',
+    ],
+)
+def test_a_target_status_is_recognised(source: str):
+    assert target_statuses(source) == [1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'mine = {"_id": 1, "lock": token, "fence": 1, "status": int(Status.PROCESSING)}',
+        'f"UPDATE {tasks} SET due = :now WHERE status = {Status.PROCESSING:d} AND lock = :token"',
+        'f"id = :id AND status = {Status.PROCESSING:d}"',
+        "among = [Status.FAILED, Status.IGNORED]",
+        "alone = [t for t in tasks if t.status is Status.PROCESSING]",
+        'f"UPDATE {tasks} SET status = :status WHERE status = :from_status"',
+        'fields = {"status": int(change.to), "due": now}',
+        'order = {"status": 1, "update_time": -1}',
+    ],
+)
+def test_what_is_read_or_asked_for_is_no_target(source: str):
+    assert target_statuses(source) == []
+
+
+def test_the_statuses_that_wait_are_named_in_one_place():
+    """No tuple, list, set or sum of TODO and FAILED alone stands anywhere else."""
+    found = []
+    for path in sorted(LEDGERS.parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Tuple | ast.List | ast.Set | ast.BinOp | ast.BoolOp):
+                inside = (each for each in ast.walk(node) if _names_status(each, numbers=False))
+                names = {each.attr for each in inside if isinstance(each, ast.Attribute)}
+                if names == {"TODO", "FAILED"}:
+                    found.append(path.relative_to(LEDGERS.parent).as_posix())
+
+    # The second is a row of the table: what a task becomes whose worker was lost.
+    assert found == ["task.py", "transitions.py"]
+
+
+def target_statuses(source: str) -> list[int]:
+    """Return the lines on which a status is written by its name or number.
+
+    Looked for are `Status.X`, or a number, (1) as `status` of a document that is no
+    filter: a filter says no more of a task than its id, lock, fence and status, and
+    is not what `$set` sets (a number counts there alone); (2) assigned to
+    `[...]["status"]`, passed as `status=`, or made a variable's whole value; (3) in
+    SQL, after `status =` where no WHERE, AND, OR or WHEN comes before it.
+    """
+    lines = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Dict():
+                written = _of_document(node)
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value="status"))]):
+                written = _names_status(node.value)
+            case ast.Assign(targets=[ast.Name()]):
+                written = _names_status(node.value, numbers=False)
+            case ast.keyword(arg="status"):
+                written = _names_status(node.value)
+            case ast.JoinedStr() | ast.Constant(value=str()):
+                written = _TARGET.search(_text(node)) is not None
+            case _:
+                written = False
+        if written:
+            lines.append(node.lineno if hasattr(node, "lineno") else node.value.lineno)
+    return sorted(set(lines))
+
+
+def _of_document(document: ast.Dict) -> bool:
+    entries = {
+        key.value: value
+        for key, value in zip(document.keys, document.values, strict=True)
+        if isinstance(key, ast.Constant)
+    }
+    if isinstance(inner := entries.get("$set"), ast.Dict):
+        return any(
+            isinstance(key, ast.Constant) and key.value == "status" and _names_status(value)
+            for key, value in zip(inner.keys, inner.values, strict=True)
+        )
+    is_filter = entries.keys() <= {"_id", "lock", "fence", "status"}
+    # A number is the direction of an index, or asks for the field.
+    status = entries.get("status")
+    return not is_filter and status is not None and _names_status(status, numbers=False)
+
+
+def _names_status(value: ast.expr, *, numbers: bool = True) -> bool:
+    match value:
+        case ast.Attribute(value=ast.Name(id="Status")):
+            return True
+        case ast.Call(func=ast.Name(id="int"), args=[argument]):
+            return _names_status(argument, numbers=numbers)
+        case ast.Constant(value=int()):
+            return numbers
+        case _:
+            return False
+
+
+def _text(node: ast.expr) -> str:
+    """Return the text of a string, `<Status>` where an f-string has a status by its name."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    assert isinstance(node, ast.JoinedStr)
+    return "".join(
+        _text(part)
+        if isinstance(part, ast.Constant)
+        else "<Status>"
+        if isinstance(part, ast.FormattedValue) and _names_status(part.value)
+        else "?"
+        for part in node.values
+    )

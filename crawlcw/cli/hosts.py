@@ -13,7 +13,7 @@ from crawlcw.durations import spoken
 from crawlcw.hosts import Host
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.printable import printable
-from crawlcw.task import Status
+from crawlcw.task import WAITING, Status
 
 _NOTHING = "-"
 _LONGEST_NAME = 80
@@ -144,7 +144,7 @@ def _owner(host: Host, *, now: datetime) -> str | None:
 
 
 def _waiting(counts: Counts) -> int:
-    return counts[Status.TODO] + counts[Status.FAILED]
+    return sum(counts[status] for status in WAITING)
 
 
 def _unfinished(counts: Counts) -> int:

@@ -8,12 +8,11 @@ from datetime import datetime
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Chosen, Place
-from crawlcw.task import Status, key_id
+from crawlcw.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.changes import A_MILLISECOND
 from crawlcw.tracking.dispensing import Dispensing
 from crawlcw.tracking.new_task import NewTask
-from crawlcw.transitions import WITHDRAWN
 
 #: So many tasks are looked at, or changed, at once.
 _AT_ONCE = 500
@@ -60,7 +59,7 @@ class Pool(Dispensing):
         return Rebuilt(added=added, reopened=reopened, prioritised=prioritised, withdrawn=gone)
 
     async def _withdraw_others(self, wanted: set[bytes], began: datetime) -> int:
-        waiting = Chosen(statuses=WITHDRAWN, until=began)
+        waiting = Chosen(statuses=WAITING, until=began)
         after: Place | None = None
         count = 0
         while True:
@@ -68,7 +67,7 @@ class Pool(Dispensing):
             found = await self._insist(walk)
             others = [record.task.id for record in found if record.task.id not in wanted]
             if others:
-                chosen = Chosen(statuses=WITHDRAWN, until=began, ids=others)
+                chosen = Chosen(statuses=WAITING, until=began, ids=others)
                 withdraw = functools.partial(self._ledger.withdraw, chosen, reason=Reason.WITHDRAWN)
                 count += await self._insist(withdraw)
             if len(found) < _AT_ONCE:

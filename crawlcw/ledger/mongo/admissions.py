@@ -6,14 +6,14 @@ from typing import Any
 
 from pymongo import UpdateOne
 
-from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
+from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.protocol import Chosen
 from crawlcw.task import Task
-from crawlcw.transitions import ADMISSION
+from crawlcw.transitions import ADMIT
 
 
 class Admissions(Hosts, Selections):
@@ -26,7 +26,7 @@ class Admissions(Hosts, Selections):
         now = self.now()
         writes = []
         for task in tasks:
-            update = _admission(now)
+            update = bulk_update(ADMIT, now=now)
             update["$set"]["depth"] = task.depth
             if task.parent is None:
                 update["$unset"]["parent"] = ""
@@ -48,15 +48,16 @@ class Admissions(Hosts, Selections):
         total = 0
         now = self.now()
         within = {} if max_depth is None else {"depth": {"$lte": max_depth}}
-        ignored = Chosen(statuses=ADMISSION.statuses)
-        async for guard in self._walk(ignored, ADMISSION.statuses, size=BATCH):
+        ignored = Chosen(statuses=ADMIT.from_statuses)
+        async for guard in self._walk(ignored, ADMIT.from_statuses, size=BATCH):
             refused = {"_id": guard["_id"], **_kept(now), **within}
             with mapped():
                 cursor = self._tasks.find(refused, {"host": 1}).hint("_id_")
                 # Noted before: where an answer is lost, the next call wakes them.
                 self._admitted_hosts |= {each["host"] for each in await all_of(cursor, BATCH)}
                 if self._admitted_hosts:
-                    result = await self._durable.update_many(refused, _admission(now), hint="_id_")
+                    update = bulk_update(ADMIT, now=now)
+                    result = await self._durable.update_many(refused, update, hint="_id_")
                     total += result.modified_count
             await self._wake_admitted(now)
         await self._wake_admitted(now)
@@ -71,14 +72,8 @@ class Admissions(Hosts, Selections):
 def _kept(now: datetime) -> dict[str, Any]:
     """Return the filter of links that were refused for depth."""
     return {
-        "status": {"$in": [int(status) for status in ADMISSION.statuses]},
-        "reason": str(ADMISSION.reason),
+        "status": any_of(ADMIT.from_statuses),
+        "reason": str(ADMIT.from_reason),
         # One that was delayed on its way must not change what was refused again since.
         "update_time": {"$lte": now},
     }
-
-
-def _admission(now: datetime) -> dict[str, documents.Document]:
-    becomes = int(ADMISSION.becomes)
-    fields = {"status": becomes, "retry": 0, "lost": 0, "due": now, "update_time": now}
-    return {"$set": fields, "$unset": {"reason": ""}}

@@ -17,7 +17,7 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import locked, mine, update_of
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.task import Lease, Status, Task
+from crawlcw.task import WAITING, Lease, Status, Task
 from crawlcw.transitions import Change
 
 _CLOCK_CHECK = 60.0
@@ -57,7 +57,7 @@ class Claims(MongoStore):
             leases=leases,
             missed=sum(answer is None for answer in answers),
             abandoned=sum(answer is Status.IGNORED for answer in answers),
-            put_off=sum(answer in (Status.TODO, Status.FAILED) for answer in answers),
+            put_off=sum(answer in WAITING for answer in answers),
         )
 
     async def _claim_one(
@@ -126,7 +126,7 @@ class Claims(MongoStore):
             ],
         }
         taken = {
-            "status": int(Status.PROCESSING),
+            "status": int(transitions.CLAIM.to),
             "due": now + lease,
             "update_time": now,
             "lock": token,

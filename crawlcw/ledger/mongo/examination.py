@@ -111,7 +111,7 @@ class Examination(Schema):
         try:
             # It matches nothing, and is confirmed when all writes before it are.
             with pymongo.timeout(FIRST_ANSWER):
-                await self._durable.update_one({"_id": None}, {"$set": {"status": 0}}, hint="_id_")
+                await self._durable.update_one({"_id": None}, {"$set": {"fence": 0}}, hint="_id_")
         except (ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError) as error:
             return sentence(error)
         except OperationFailure as error:

@@ -9,8 +9,9 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.mongo.updates import bulk_update
 from crawlcw.ledger.protocol import Selection
-from crawlcw.task import Status
+from crawlcw.transitions import RETRY
 
 _RESETS_AT_ONCE = 5_000
 
@@ -30,25 +31,26 @@ class Failures(Hosts):
                     total += await self._tasks.count_documents(chosen, hint=BY_STATUS)
                 else:
                     total += await self._reset(chosen, now)
-        if not dry_run:
+        if RETRY.wakes_hosts and not dry_run:
             await self.wake_all_hosts()
         return total
 
     async def _reset_among(
         self, ids: list[bytes], chosen: dict[str, Any], now: datetime, dry_run: bool
     ) -> int:
+        reset = bulk_update(RETRY, now=now)
         total = 0
         for start in range(0, len(ids), _RESETS_AT_ONCE):
             some = {**chosen, "_id": {"$in": ids[start : start + _RESETS_AT_ONCE]}}
             if dry_run:
                 total += await self._tasks.count_documents(some, hint="_id_")
             else:
-                result = await self._durable.update_many(some, _reset(now), hint="_id_")
+                result = await self._durable.update_many(some, reset, hint="_id_")
                 total += result.modified_count
         return total
 
     async def _reset(self, chosen: dict[str, Any], now: datetime) -> int:
-        reset = _reset(now)
+        reset = bulk_update(RETRY, now=now)
         total = 0
         while True:
             cursor = self._tasks.find(chosen, {"_id": 1}).hint(BY_STATUS)
@@ -62,14 +64,9 @@ class Failures(Hosts):
             total += result.modified_count
 
 
-def _reset(now: datetime) -> dict[str, Any]:
-    fields = {"status": int(Status.TODO), "retry": 0, "lost": 0, "due": now, "update_time": now}
-    return {"$set": fields, "$unset": {"reason": ""}}
-
-
 def _failures(selection: Selection, *, until: datetime) -> Iterator[dict[str, Any]]:
     """Yield a filter for each status whose tasks may be brought back."""
-    for status in Status:
+    for status in RETRY.from_statuses:
         reasons = [str(r) for r in Reason if transitions.retries(status, r)]
         if selection.reason is not None:
             reasons = [reason for reason in reasons if reason == selection.reason]

@@ -10,15 +10,16 @@ from typing import Any
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.hosts import Host
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_READY, HAS_DUE, LONG_AGO
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.protocol import Counts
 from crawlcw.task import Status
+from crawlcw.transitions import GIVE_UP_HOST
 
 #: How many tasks `host_counts` counts by one command: its groups fit into one reply.
 _COUNTED = 20_000
@@ -105,7 +106,7 @@ class Hosts(MongoStore):
         """Walk the host's tasks by their index once, and ignore them a batch at a time."""
         first, end = documents.urls_of(scheme)
         waiting = {
-            "status": {"$in": [int(each) for each in transitions.GIVEN_UP_WITH_HOST]},
+            "status": any_of(GIVE_UP_HOST.from_statuses),
             "url": {"$gte": first, "$lt": end},
         }
         of_host = {"host": host, "priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
@@ -116,14 +117,10 @@ class Hosts(MongoStore):
             cursor = self._tasks.find(of_host | waiting, {"_id": 1}).hint(BY_HOST)
             cursor = cursor.batch_size(BATCH)
             while found := await cursor.to_list(BATCH):
-                given_up = {
-                    "status": int(Status.IGNORED),
-                    "reason": str(reason),
-                    "update_time": self.now(),
-                }
+                given_up = bulk_update(GIVE_UP_HOST, now=self.now(), reason=reason)
                 result = await self._durable.update_many(
                     {"_id": {"$in": [each["_id"] for each in found]}, **waiting},
-                    {"$set": given_up, "$unset": {"due": ""}},
+                    given_up,
                     hint="_id_",
                 )
                 total += result.modified_count

@@ -4,7 +4,7 @@ Each goes some thousand tasks at a time, so that a million of them neither block
 the ledger nor run into its time limit.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pymongo import UpdateOne
@@ -18,8 +18,10 @@ from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
+from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.protocol import Chosen
-from crawlcw.task import Status
+from crawlcw.task import WAITING, Status
+from crawlcw.transitions import BulkChange
 
 _PURGED_AT_ONCE = 1_000
 
@@ -29,13 +31,8 @@ class MassChanges(Hosts, Selections, Asides, CrawlState):
 
     async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
         """Ignore them by ids, where they still wait."""
-        fields = {
-            "status": int(Status.IGNORED),
-            "reason": str(reason),
-            "update_time": self.now(),
-        }
-        update = {"$set": fields, "$unset": {"due": ""}}
-        return await self._change(chosen, transitions.WITHDRAWN, update)
+        update = bulk_update(transitions.WITHDRAW, now=self.now(), reason=reason)
+        return await self._change(chosen, transitions.WITHDRAW, update)
 
     async def reopen(self, chosen: Chosen, *, stage: str | None = None, anew: bool = False) -> int:
         """Reset them by ids, and raise their fences.
@@ -43,40 +40,31 @@ class MassChanges(Hosts, Selections, Asides, CrawlState):
         What was read of them before must not be claimed: it may be of another stage.
         """
         now = self.now()
-        fields: dict[str, Any] = {
-            "status": int(Status.TODO),
-            "retry": 0,
-            "lost": 0,
-            "due": now,
-            "update_time": now,
-            **self._woken(now),
-        }
+        update = bulk_update(transitions.REOPEN, now=now)
+        update["$set"] |= self._woken(now)
         # The host of a page is its URL's, and it has no results of stages.
         if stage is not None and self.tracked:
-            fields |= {"host": stage, "callback": stage}
+            update["$set"] |= {"host": stage, "callback": stage}
         if anew and self.tracked:
-            fields["results"] = {}
-        update = {"$set": fields, "$unset": {"reason": ""}, "$inc": {"fence": 1}}
-        count = await self._change(chosen, transitions.REOPENED, update)
-        if not self.tracked:
-            await self.wake_all_hosts()
-        return count
+            update["$set"]["results"] = {}
+        return await self._change(chosen, transitions.REOPEN, update)
 
-    async def _change(
-        self, chosen: Chosen, statuses: Collection[Status], update: Mapping[str, Any]
-    ) -> int:
+    async def _change(self, chosen: Chosen, change: BulkChange, update: Mapping[str, Any]) -> int:
+        """Make a bulk change, by *update*, of the chosen tasks that it is for."""
         total = 0
-        async for guard in self._walk(chosen, statuses):
+        async for guard in self._walk(chosen, change.from_statuses):
             with mapped():
                 result = await self._durable.update_many(guard, update, hint="_id_")
             total += result.modified_count
+        if change.wakes_hosts and not self.tracked:
+            await self.wake_all_hosts()
         return total
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """Set each by an update of its own, many in one bulk."""
         # One that was delayed on its way must not change what has been claimed since.
         waiting = {
-            "status": {"$in": [int(status) for status in transitions.WITHDRAWN]},
+            "status": any_of(WAITING),
             "update_time": {"$lte": self.now()},
         }
         writes = [

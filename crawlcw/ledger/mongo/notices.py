@@ -17,7 +17,8 @@ from pymongo.errors import OperationFailure
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import connected, mapped, sentence
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.task import Status
+from crawlcw.ledger.mongo.updates import any_of
+from crawlcw.task import WAITING
 
 #: So long a question for changes waits at the server where there are none, in seconds.
 _PATIENCE = 5.0
@@ -32,7 +33,7 @@ _PIPELINE: list[dict[str, Any]] = [
         "$match": {
             "$or": [
                 {"operationType": "insert"},
-                {f"{_CHANGED}.status": {"$in": [int(Status.TODO), int(Status.FAILED)]}},
+                {f"{_CHANGED}.status": any_of(WAITING)},
                 {f"{_CHANGED}.woken": {"$exists": True}},
             ]
         }

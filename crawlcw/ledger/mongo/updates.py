@@ -1,11 +1,13 @@
 """What writes are made of: filters that say whose a task must still be, and updates."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from datetime import datetime
 from typing import Any
 
+from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.task import Lease, Status
-from crawlcw.transitions import KEPT_TRACE, Change
+from crawlcw.transitions import KEPT_TRACE, BulkChange, Change
 
 _MAY_BE_ABSENT = ("due", "begun", "reason", "context")
 
@@ -55,6 +57,24 @@ def _progressed(change: Change) -> documents.Document:
     results = fields.pop("results", {})
     # The stages' names are identifiers, so no path leads anywhere else.
     return fields | {f"results.{stage}": result for stage, result in results.items()}
+
+
+def bulk_update(
+    change: BulkChange, *, now: datetime, reason: Reason | None = None
+) -> dict[str, Any]:
+    """Return what makes a bulk change of tasks; *reason* is theirs, where they are not due."""
+    fields: documents.Document = {"status": int(change.to), **dict.fromkeys(change.resets, 0)}
+    fields |= {"due": now if change.is_due else None, "update_time": now}
+    fields["reason"] = None if reason is None else str(reason)
+    update = setting(fields)
+    if change.raises_fence:
+        update["$inc"] = {"fence": 1}
+    return update
+
+
+def any_of(statuses: Collection[Status]) -> dict[str, list[int]]:
+    """Return the condition of a status that is one of those."""
+    return {"$in": [int(status) for status in statuses]}
 
 
 def setting(

@@ -12,8 +12,9 @@ from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.schema import Tables
-from crawlcw.ledger.sqlite.statements import TODO
+from crawlcw.ledger.sqlite.statements import among, setting
 from crawlcw.task import Status
+from crawlcw.transitions import REOPEN, RETRY, WITHDRAW
 
 _SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
 
@@ -28,38 +29,35 @@ class ChosenStatements:
             "(update_time, id) < (:before, :before_id) AND update_time >= :since "
             "AND (:reason IS NULL OR reason = :reason) AND (:host IS NULL OR host = :host)"
         )
-        among = f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
+        of_these = among(statuses)
         retried = f"({' OR '.join(_retried())})"
         walked = f"FROM {tasks} INDEXED BY {tables.changed} WHERE status = :status AND {filters}"
         onward = "ORDER BY update_time DESC, id DESC LIMIT :limit"
         #: Each of these is about one task, which still must be as it was chosen.
-        by_id = f"WHERE id = :id AND {among} AND {filters}"
+        by_id = f"WHERE id = :id AND {of_these} AND {filters}"
 
         self.find = f"SELECT {', '.join(_SHOWN)} {walked} {onward}"
         self.find_by_id = f"SELECT {', '.join(_SHOWN)} FROM {tasks} {by_id}"
         self.walk = f"SELECT id, update_time {walked} {onward}"
-        self.withdraw = (
-            f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL, update_time = :now, "
-            f"reason = :why {by_id}"
-        )
+        self.withdraw = f"UPDATE {tasks} SET {setting(WITHDRAW)} {by_id}"
         self.reopen = (
-            f"UPDATE {tasks} SET {TODO}, fence = fence + 1, host = coalesce(:stage, host), "
+            f"UPDATE {tasks} SET {setting(REOPEN)}, host = coalesce(:stage, host), "
             "callback = coalesce(:stage, callback), "
             f"results = CASE WHEN :anew THEN NULL ELSE results END {by_id}"
         )
         self.purge = f"DELETE FROM {tasks} {by_id}"
 
         self.walk_failed = f"SELECT id, update_time {walked} AND {retried} {onward}"
-        self.retry = f"UPDATE {tasks} SET {TODO} {by_id} AND {retried}"
+        self.retry = f"UPDATE {tasks} SET {setting(RETRY)} {by_id} AND {retried}"
         self.count_failed = (
-            f"SELECT count(*) FROM {tasks} WHERE {among} AND {filters} AND {retried}"
+            f"SELECT count(*) FROM {tasks} WHERE {of_these} AND {filters} AND {retried}"
         )
         self.count_failed_by_id = f"SELECT count(*) FROM {tasks} {by_id} AND {retried}"
 
 
 def _retried() -> Iterator[str]:
     """Yield what `transitions.retries` says, a condition for each status that it brings back."""
-    for status in Status:
+    for status in RETRY.from_statuses:
         reasons = [reason for reason in Reason if transitions.retries(status, reason)]
         if len(reasons) == len(Reason):
             yield f"status = {status:d}"

@@ -4,18 +4,13 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crawlcw import transitions
 from crawlcw.ledger.protocol import Chosen, Selection
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import number_of
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.rows import milliseconds
 from crawlcw.ledger.sqlite.walks import Walks, bounds_of, executing
-from crawlcw.task import Status
-from crawlcw.transitions import Event
-
-#: What `retry-failed` may bring back.
-_STATUSES = tuple(status for status in Status if (status, Event.RETRY) in transitions.TABLE)
+from crawlcw.transitions import RETRY
 
 
 class Failures(Hosts, Walks):
@@ -23,9 +18,9 @@ class Failures(Hosts, Walks):
 
     async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
         """See `Ledger.retry_failed`."""
-        sql = ChosenStatements(self._tables, _STATUSES)
+        sql = ChosenStatements(self._tables, RETRY.from_statuses)
         chosen = Chosen(
-            statuses=_STATUSES,
+            statuses=RETRY.from_statuses,
             reason=selection.reason,
             host=selection.host,
             since=selection.since,
@@ -39,7 +34,8 @@ class Failures(Hosts, Walks):
         now = milliseconds(self.now())
         change = executing(sql.retry)
         count = await self._change(chosen, walk=sql.walk_failed, change=change, now=now)
-        await self.wake_all_hosts()
+        if RETRY.wakes_hosts:
+            await self.wake_all_hosts()
         return count
 
 

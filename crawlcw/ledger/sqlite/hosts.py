@@ -66,7 +66,7 @@ class Hosts(Priorities):
             # What is given up leaves the index; each batch begins where the
             # last one ended, so that the leased tasks are not read for each.
             while True:
-                bounds |= {"reason": str(reason), "now": milliseconds(self.now())}
+                bounds |= {"why": str(reason), "now": milliseconds(self.now())}
                 given_up, bounds["due"] = await self._writer.run(self._give_up_some, bounds)
                 if not given_up:
                     break

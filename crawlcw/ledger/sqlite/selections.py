@@ -57,7 +57,7 @@ class Selections(Hosts, Walks, CrawlState):
 
     async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
         """See `Ledger.withdraw`."""
-        chosen = narrowed(chosen, transitions.WITHDRAWN)
+        chosen = narrowed(chosen, transitions.WITHDRAW.from_statuses)
         sql = ChosenStatements(self._tables, chosen.statuses)
         return await self._change(
             chosen,
@@ -69,7 +69,7 @@ class Selections(Hosts, Walks, CrawlState):
 
     async def reopen(self, chosen: Chosen, *, stage: str | None = None, anew: bool = False) -> int:
         """See `Ledger.reopen`."""
-        chosen = narrowed(chosen, transitions.REOPENED)
+        chosen = narrowed(chosen, transitions.REOPEN.from_statuses)
         sql = ChosenStatements(self._tables, chosen.statuses)
         count = await self._change(
             chosen,
@@ -80,7 +80,7 @@ class Selections(Hosts, Walks, CrawlState):
             stage=stage if self.tracked else None,
             anew=anew,
         )
-        if not self.tracked:
+        if transitions.REOPEN.wakes_hosts and not self.tracked:
             await self.wake_all_hosts()
         return count
 

@@ -2,16 +2,31 @@
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from crawlcw import transitions
+from collections.abc import Collection
+
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, Tables
-from crawlcw.task import Status
+from crawlcw.task import WAITING, Status
+from crawlcw.transitions import ADMIT, GIVE_UP_HOST, BulkChange
 
-#: What makes a task as if it was never tried.
-TODO = (
-    f"status = {Status.TODO:d}, retry = 0, lost = 0, due = :now, update_time = :now, reason = NULL"
-)
+
+def among(statuses: Collection[Status]) -> str:
+    """Return the condition of a status that is one of those."""
+    return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
+
+
+def setting(change: BulkChange) -> str:
+    """Return what makes a bulk change of a task, at `:now`, and for `:why` if it is not due."""
+    return ", ".join(
+        [
+            f"status = {change.to:d}",
+            *(f"{counter} = 0" for counter in change.resets),
+            "due = :now, reason = NULL" if change.is_due else "due = NULL, reason = :why",
+            "update_time = :now",
+            *(["fence = fence + 1"] if change.raises_fence else []),
+        ]
+    )
 
 
 class Statements:
@@ -111,38 +126,32 @@ class Statements:
         self.count_items = f"SELECT count(*) FROM (SELECT 1 {of_items})"
         self.nth_item = f"SELECT task_id, n {of_items} OFFSET :skipped"
 
-        admitted = transitions.ADMISSION
-        among = f"status IN ({', '.join(f'{s:d}' for s in admitted.statuses)})"
-        kept = f"{among} AND reason = '{admitted.reason}'"
+        kept = f"{among(ADMIT.from_statuses)} AND reason = '{ADMIT.from_reason}'"
         within = "(:max_depth IS NULL OR depth <= :max_depth)"
         self.walk_admitted = (
             f"SELECT id, host, update_time FROM {tasks} INDEXED BY {changed_last} WHERE {kept} "
             f"AND (update_time, id) < (:before, :before_id) AND {within} "
             "ORDER BY update_time DESC, id DESC LIMIT :limit"
         )
-        assert admitted.becomes is Status.TODO
-        self.admit = f"UPDATE {tasks} SET {TODO} WHERE id = :id AND {kept} AND {within}"
+        self.admit = f"UPDATE {tasks} SET {setting(ADMIT)} WHERE id = :id AND {kept} AND {within}"
         self.admit_nearer = (
-            f"UPDATE {tasks} SET {TODO}, depth = :depth, parent = :parent "
+            f"UPDATE {tasks} SET {setting(ADMIT)}, depth = :depth, parent = :parent "
             f"WHERE id = :id AND {kept} AND depth > :depth"
         )
 
         self.prioritise = (
             f"UPDATE {tasks} SET priority = :priority WHERE id = :id "
-            f"AND status IN ({Status.TODO:d}, {Status.FAILED:d}) AND priority <> :priority"
+            f"AND {among(WAITING)} AND priority <> :priority"
         )
         self.forget_asides = f"DELETE FROM {tables.asides} WHERE task_id = ?"
 
-        waiting = f"status IN ({', '.join(f'{s:d}' for s in transitions.GIVEN_UP_WITH_HOST)})"
+        waiting = among(GIVE_UP_HOST.from_statuses)
         self.waiting_of_host = (
             f"SELECT id, due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
             f"AND priority = :priority AND due >= :due AND {waiting} "
             "AND url >= :first AND url < :end ORDER BY due LIMIT :limit"
         )
-        self.give_up = (
-            f"UPDATE {tasks} SET status = {Status.IGNORED:d}, due = NULL, reason = :reason, "
-            "update_time = :now WHERE id = :id"
-        )
+        self.give_up = f"UPDATE {tasks} SET {setting(GIVE_UP_HOST)} WHERE id = :id"
 
         self.ready_hosts = (
             f"SELECT * FROM {hosts} INDEXED BY {ready} WHERE ready_at <= :now "
