@@ -35,7 +35,7 @@ from crawlcw.fetcher import Done, Fetcher
 from crawlcw.frontier import Frontier
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
-from crawlcw.ledger.protocol import Chosen, Ledger
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.limits import Limits, limit_of
 from crawlcw.network_watch import NetworkWatch
 from crawlcw.patience import Patience
@@ -347,7 +347,7 @@ class Crawl:
                 self._fingerprint = fingerprint(self.spider)
         if seeds is None or seeds.fingerprint != self._fingerprint:
             return False
-        if not await self._patience.insist(lambda: self.ledger.find(Chosen(), limit=1)):
+        if not await self._patience.insist(lambda: self.ledger.find(TaskFilter(), limit=1)):
             # Somebody has deleted the tasks by other means than crawlcw's.
             await self._patience.insist(lambda: self.ledger.set_state({"seeds": None}))
             return False

@@ -14,7 +14,7 @@ from crawlcw import hosts
 from crawlcw.assembly import run_spider
 from crawlcw.crawl import Crawl
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError
-from crawlcw.ledger.protocol import Added, Committed, Counts, Selection
+from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.request import Request
 from crawlcw.response import Response
@@ -299,7 +299,7 @@ async def test_a_page_that_fails_for_ever_is_tried_as_often_as_allowed(
 async def test_failures_are_brought_back_and_then_succeed(ledger: SqliteLedger):
     await crawled(Books(), Web({HOME: down()}), ledger, max_retry=1)
 
-    assert await ledger.retry_failed(Selection()) == 1
+    assert await ledger.retry_failed(TaskFilter()) == 1
     report = await crawled(Books(), Web({HOME: "there"}), ledger, max_retry=1)
 
     assert report.counts.by_status == {Status.FINISHED: 1}
@@ -346,7 +346,7 @@ async def test_a_host_that_fails_and_fails_is_given_up_with_all_its_tasks(
     assert (home.task.retry, home.task.lost, home.task.reason) == (0, 0, Reason.HOST_UNREACHABLE)
     assert set(web.pages) > set(up)
     again = Web(dict.fromkeys(numbered(21), ""))
-    assert await ledger.retry_failed(Selection(reason=Reason.HOST_UNREACHABLE)) == 21
+    assert await ledger.retry_failed(TaskFilter(reason=Reason.HOST_UNREACHABLE)) == 21
     report = await crawled(spider, again, ledger)
     assert report.counts.by_status == {Status.FINISHED: 23}
 
@@ -680,7 +680,7 @@ async def test_what_robots_txt_disallows_is_never_requested(ledger: SqliteLedger
     assert (private.task.status, private.task.reason) == (Status.IGNORED, Reason.REFUSED_ROBOTS)
     assert private.task.retry == 0, "unwanted, not failed"
     assert (f"{HOME}private/1", Reason.REFUSED_ROBOTS) in spider.given_up
-    assert await ledger.retry_failed(Selection(), dry_run=True) == 0
+    assert await ledger.retry_failed(TaskFilter(), dry_run=True) == 0
     assert report.counts.by_status == {Status.FINISHED: 2, Status.IGNORED: 2}
 
 
@@ -749,7 +749,7 @@ async def test_of_a_host_that_is_not_its_own_a_crawl_takes_so_many_pages_and_no_
     assert report.drained
     more = await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
     assert more.counts[Status.FINISHED] == report.counts[Status.FINISHED]
-    await ledger.retry_failed(Selection(reason=Reason.HOST_FULL))
+    await ledger.retry_failed(TaskFilter(reason=Reason.HOST_FULL))
     await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
     asked = Counter(url.split("/")[2] for url in web.pages)
     assert asked["b.example"] == 20

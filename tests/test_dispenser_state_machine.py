@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.retry import backoff
 from crawlcw.task import Record, Status
 from crawlcw.tracking import Dispenser
@@ -91,7 +91,7 @@ class DispenserMachine(RuleBasedStateMachine):
 
     def records(self) -> dict[str, Record]:
         ledger = self.desks[0]._ledger
-        found = self.run(ledger.find(Chosen(), limit=len(KEYS) + 1))
+        found = self.run(ledger.find(TaskFilter(), limit=len(KEYS) + 1))
         return {record.task.url: record for record in found}
 
     @initialize(mapping=mappings)

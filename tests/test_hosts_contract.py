@@ -10,7 +10,7 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.hosts import Host, HostLease, RobotsRecord
-from crawlcw.ledger.protocol import Ledger, Selection, Worker
+from crawlcw.ledger.protocol import Ledger, TaskFilter, Worker
 from crawlcw.task import Status
 from crawlcw.transitions import Succeeded
 from tests.ledgers import (
@@ -671,7 +671,7 @@ async def test_retry_failed_brings_back_what_was_given_up(ledger: Ledger, reason
     await ledger.release_hosts([state(lease, failures=5, given_up=reason, not_before=at(3600))])
     assert await leased(ledger) == []
 
-    assert await ledger.retry_failed(Selection()) == 3
+    assert await ledger.retry_failed(TaskFilter()) == 3
     assert await ledger.wake_all_hosts() == 1
 
     again = await leased_one(ledger)

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from crawlcw.errors import Reason
 from crawlcw.hosts import Host, HostLease
-from crawlcw.ledger.protocol import Ledger, Selection
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.task import Lease, Task
 from crawlcw.transitions import Failed, Succeeded
 from tests import ledgers
@@ -238,7 +238,7 @@ class HostMachine(RuleBasedStateMachine):
 
     @rule(client=some_client)
     def retry_failed(self, client):
-        self.run(self.clients[client].retry_failed(Selection()))
+        self.run(self.clients[client].retry_failed(TaskFilter()))
         before = self.run(self.read())
 
         woken = self.run(self.clients[client].wake_all_hosts())

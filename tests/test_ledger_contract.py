@@ -10,7 +10,7 @@ import pytest
 from crawlcw import transitions, values
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.ledger.mongo import admissions as mongo_admissions
-from crawlcw.ledger.protocol import Chosen, Ledger, Selection, Worker
+from crawlcw.ledger.protocol import Ledger, TaskFilter, Worker
 from crawlcw.ledger.sqlite import admissions as sqlite_admissions
 from crawlcw.retry import RetryPolicy
 from crawlcw.task import Lease, ResponseInfo, Status, Task
@@ -412,7 +412,7 @@ async def test_a_task_that_crashed_its_workers_may_crash_as_many_again(
     assert await claimed(ledger) == []
     assert await ledger.reasons() == {"crashed-worker": 1}
 
-    assert await ledger.retry_failed(Selection(reason=Reason.CRASHED_WORKER)) == 1
+    assert await ledger.retry_failed(TaskFilter(reason=Reason.CRASHED_WORKER)) == 1
 
     lease = await claimed_one(ledger)
     assert lease.task.lost == 0
@@ -742,7 +742,7 @@ async def test_retry_failed_brings_back_failures_and_nothing_else(
     before = {task.id: await ledger.get(task.id) for task in everything}
     clock.advance(seconds=1)
 
-    number = await ledger.retry_failed(Selection(), dry_run=dry_run)
+    number = await ledger.retry_failed(TaskFilter(), dry_run=dry_run)
 
     assert number == len(FAILURE_REASONS) + 1
     after = {task.id: await ledger.get(task.id) for task in everything}
@@ -776,7 +776,7 @@ async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, 
     await given_up(ledger, elsewhere, Reason.PARSE_ERROR)
 
     async def number(**selection) -> int:
-        return await ledger.retry_failed(Selection(**selection), dry_run=True)
+        return await ledger.retry_failed(TaskFilter(**selection), dry_run=True)
 
     assert await number() == 3
     assert await number(reason=Reason.TLS) == 2
@@ -785,7 +785,13 @@ async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, 
     assert await number(since=START + timedelta(seconds=100)) == 2
     assert await number(since=START + timedelta(seconds=100.001)) == 0
     assert await number(reason=Reason.TLS, host="a.com", since=clock.time) == 1
-    assert await ledger.retry_failed(Selection(host="b.com")) == 1
+    assert await number(until=START + timedelta(seconds=100)) == 1
+    assert await number(until=clock.time, ids=ids([old, new])) == 1
+    assert await number(statuses=[Status.IGNORED]) == 3
+    assert await number(statuses=[Status.FAILED, Status.FINISHED], ids=ids([old])) == 0
+    assert await number(statuses=[Status.FAILED]) == 0
+    assert await number(statuses=()) == 0
+    assert await ledger.retry_failed(TaskFilter(host="b.com")) == 1
     assert ids(await ledger.page(limit=10)) == [elsewhere.id]
 
 
@@ -793,14 +799,14 @@ async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, 
 async def test_the_unwanted_are_not_failures_even_when_asked_for(ledger: Ledger, reason: Reason):
     await given_up(ledger, make_task(), reason)
 
-    assert await ledger.retry_failed(Selection(reason=reason)) == 0
+    assert await ledger.retry_failed(TaskFilter(reason=reason)) == 0
     assert await ledger.horizon() is None
 
 
 async def test_a_retried_task_has_all_its_attempts_again(ledger: Ledger, clock: FakeClock):
     task = make_task()
     await given_up(ledger, task, Reason.CONNECT)
-    await ledger.retry_failed(Selection())
+    await ledger.retry_failed(TaskFilter())
 
     lease = await claimed_one(ledger)
     await ledger.commit([failure(ledger, lease)])
@@ -826,7 +832,7 @@ async def test_a_page_is_reopened_at_its_own_host_and_callback_whatever_the_stag
     assert await ledger.next_ready() is None
     clock.advance(seconds=1)
 
-    assert await ledger.reopen(Chosen(), stage="elsewhere", anew=True) == 1
+    assert await ledger.reopen(TaskFilter(), stage="elsewhere", anew=True) == 1
 
     record = await ledger.get(page.id)
     assert record is not None
@@ -1218,7 +1224,7 @@ async def test_a_link_that_lies_too_deep_is_kept_and_nothing_of_it_is_due(ledger
     assert await ledger.page(limit=10) == []
     assert await ledger.horizon() is None
     assert await ledger.reasons() == {"refused-depth": 1}
-    assert await ledger.retry_failed(Selection(reason=Reason.REFUSED_DEPTH)) == 0
+    assert await ledger.retry_failed(TaskFilter(reason=Reason.REFUSED_DEPTH)) == 0
 
 
 @pytest.mark.parametrize(("max_depth", "admitted"), [(5, 0), (6, 1), (7, 2), (None, 3)])
@@ -1337,7 +1343,7 @@ async def test_with_tasks_that_are_purged_goes_that_all_seeds_are_there(ledger: 
     await ledger.add(make_tasks(2))
     await ledger.set_state({"depth": {"limit": 3}, "seeds": {"hosts": []}})
 
-    assert await ledger.purge(Chosen(ids=[make_tasks(1)[0].id])) == 1
+    assert await ledger.purge(TaskFilter(ids=[make_tasks(1)[0].id])) == 1
 
     assert await ledger.state() == {"depth": {"limit": 3}}
 

@@ -8,7 +8,7 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Selection
+from crawlcw.ledger.protocol import TaskFilter
 from tests.ledgers import LEASE, FakeClock, claimed, failure, make_tasks
 from tests.test_ledger_plans import Overheard
 
@@ -66,7 +66,7 @@ async def test_claims_are_quick_and_outcomes_durable(
     note("commit")
     await ledger.release([second])
     note("release")
-    await ledger.retry_failed(Selection())
+    await ledger.retry_failed(TaskFilter())
     note("retry_failed")
     await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
     note("give_up_host")

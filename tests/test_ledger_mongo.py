@@ -13,7 +13,7 @@ import pytest
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger, notices
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
-from crawlcw.ledger.protocol import Chosen, Place, Selection
+from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.task import Carried, Status
 from crawlcw.transitions import Failed, Progress, Succeeded
 from tests import mongod_server
@@ -120,10 +120,10 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
         ]
     )
     chosen = [
-        Chosen(),
-        Chosen(statuses=[Status.FAILED]),
-        Chosen(statuses=(Status.FAILED, Status.IGNORED), since=START + timedelta(seconds=1)),
-        Chosen(until=START + timedelta(seconds=2)),
+        TaskFilter(),
+        TaskFilter(statuses=[Status.FAILED]),
+        TaskFilter(statuses=(Status.FAILED, Status.IGNORED), since=START + timedelta(seconds=1)),
+        TaskFilter(until=START + timedelta(seconds=2)),
     ]
     behind = Place(update_time=START + timedelta(seconds=2), id=(2_700).to_bytes(16, "big"))
     with pymongo.MongoClient(mongodb_uri) as client:
@@ -146,7 +146,7 @@ async def test_the_items_and_values_of_a_task_are_found_by_an_index(
         [settled(ledger, each, Succeeded(items=(large,))) for each in await claimed(ledger)]
     )
     overheard.commands.clear()
-    assert await ledger.purge(Chosen(ids=[tasks[0].id])) == 1
+    assert await ledger.purge(TaskFilter(ids=[tasks[0].id])) == 1
 
     with pymongo.MongoClient(mongodb_uri) as client:
         database = client[database_name]
@@ -218,7 +218,7 @@ async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
     task = make_task(carried=Carried())
     await ledger.add([task])
     aside = await ledger.set_aside(task.id, "x")
-    waiting = Chosen(statuses=[Status.TODO])
+    waiting = TaskFilter(statuses=[Status.TODO])
     changes = {
         "withdraw": lambda: ledger.withdraw(waiting, reason=Reason.WITHDRAWN),
         "reopen": lambda: ledger.reopen(waiting),
@@ -282,10 +282,10 @@ async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
         await watched.leave("w")
         await told.next()
     async with Told(watched) as told:
-        await watched.reopen(Chosen(ids=[second.task.id]), stage="next")
+        await watched.reopen(TaskFilter(ids=[second.task.id]), stage="next")
         await told.next()
     async with Told(watched) as told:
-        await watched.retry_failed(Selection())
+        await watched.retry_failed(TaskFilter())
         await told.next()
     assert third.task.id in {lease.task.id for lease in await watched.held("w")}
 

@@ -20,7 +20,7 @@ from crawlcw.errors import (
     Reason,
 )
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Selection
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.task import Status
@@ -400,7 +400,7 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
     note("renew")
     await ledger.release([second])
     note("release")
-    await ledger.retry_failed(Selection())
+    await ledger.retry_failed(TaskFilter())
     note("retry_failed")
     held = await claimed(ledger)
     for lease in held:

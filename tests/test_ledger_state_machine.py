@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from crawlcw import transitions
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger, Selection
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.task import Lease, Record, Status, Task
 from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded
@@ -223,7 +223,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(client=some_client, dry_run=st.booleans(), reason=st.none() | some_reason)
     def retry_failed(self, client, dry_run, reason):
-        selection = Selection(reason=reason)
+        selection = TaskFilter(reason=reason)
         expected = [
             record
             for record in self.seen.values()

@@ -6,7 +6,7 @@ import pytest
 
 from crawlcw import Settings, run_spider
 from crawlcw.assembly import open_ledger
-from crawlcw.ledger.protocol import Selection
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.stats import Report
 from crawlcw.task import Status
 from tests import docs
@@ -55,7 +55,7 @@ async def items(store: Store) -> Counter[str]:
 async def retry_failed(store: Store) -> int:
     ledger = await open_ledger(store.url, "docs")
     try:
-        return await ledger.retry_failed(Selection())
+        return await ledger.retry_failed(TaskFilter())
     finally:
         await ledger.close()
 

@@ -14,7 +14,7 @@ import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Chosen, Place, Selection
+from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.retry import RetryPolicy
@@ -377,7 +377,7 @@ async def crowd(ledger: TrackedLedger) -> list[Task]:
     return sorted(tasks, key=lambda task: (task.update_time, task.id), reverse=True)
 
 
-async def found(ledger: TrackedLedger, chosen: Chosen, *, limit: int) -> list[bytes]:
+async def found(ledger: TrackedLedger, chosen: TaskFilter, *, limit: int) -> list[bytes]:
     """Read page after page what is chosen."""
     ids: list[bytes] = []
     after: Place | None = None
@@ -391,26 +391,28 @@ async def found(ledger: TrackedLedger, chosen: Chosen, *, limit: int) -> list[by
 @pytest.mark.parametrize(
     ("chosen", "holds"),
     [
-        (Chosen(), lambda task: True),
-        (Chosen(statuses=[Status.FAILED]), lambda task: task.status is Status.FAILED),
+        (TaskFilter(), lambda task: True),
+        (TaskFilter(statuses=[Status.FAILED]), lambda task: task.status is Status.FAILED),
         (
-            Chosen(statuses=(Status.TODO, Status.FINISHED), host="cut"),
+            TaskFilter(statuses=(Status.TODO, Status.FINISHED), host="cut"),
             lambda task: task.status in (Status.TODO, Status.FINISHED) and task.host == "cut",
         ),
         (
-            Chosen(since=START + timedelta(seconds=2), until=START + timedelta(seconds=5)),
+            TaskFilter(since=START + timedelta(seconds=2), until=START + timedelta(seconds=5)),
             lambda task: 2 <= (task.update_time - START).total_seconds() < 5,
         ),
         (
-            Chosen(ids=[n.to_bytes(16, "big") for n in range(0, 200, 3)], statuses=[Status.TODO]),
+            TaskFilter(
+                ids=[n.to_bytes(16, "big") for n in range(0, 200, 3)], statuses=[Status.TODO]
+            ),
             lambda task: int.from_bytes(task.id) % 3 == 0 and task.status is Status.TODO,
         ),
-        (Chosen(statuses=()), lambda task: False),
+        (TaskFilter(statuses=()), lambda task: False),
     ],
     ids=["all", "failed", "of-a-stage", "of-a-time", "of-ids", "none"],
 )
 async def test_pages_follow_each_other_in_one_order_over_all_statuses(
-    ledger: TrackedLedger, crowd: list[Task], chosen: Chosen, holds: Callable[[Task], bool]
+    ledger: TrackedLedger, crowd: list[Task], chosen: TaskFilter, holds: Callable[[Task], bool]
 ):
     expected = [task.id for task in crowd if holds(task)]
 
@@ -428,8 +430,8 @@ async def test_what_is_found_is_whole_but_for_its_items(ledger: TrackedLedger):
     done = Succeeded(items=({"n": 1},), progress=progress(data=HOSTILE, results={"scan": 1}))
     await commit(ledger, leases["order-2"], done)
 
-    first = await ledger.find(Chosen(reason=Reason.TASK_ERROR), limit=9)
-    both = await ledger.find(Chosen(), limit=9)
+    first = await ledger.find(TaskFilter(reason=Reason.TASK_ERROR), limit=9)
+    both = await ledger.find(TaskFilter(), limit=9)
 
     assert first == [await ledger.get(one.id)]
     assert first[0].errors[0].message == "no"
@@ -472,22 +474,22 @@ async def changed(ledger: TrackedLedger, before: list[Task]) -> dict[int, Task]:
 async def test_what_is_withdrawn_is_ignored_where_nobody_works_on_it(
     ledger: TrackedLedger, various: list[Task], clock: FakeClock
 ):
-    assert await ledger.withdraw(Chosen(host="other"), reason=Reason.WITHDRAWN) == 0
-    assert await ledger.withdraw(Chosen(), reason=Reason.WITHDRAWN) == 2
+    assert await ledger.withdraw(TaskFilter(host="other"), reason=Reason.WITHDRAWN) == 0
+    assert await ledger.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 2
 
     after = await changed(ledger, various)
     assert list(after) == [TODO, FAILED]
     for task in after.values():
         assert (task.status, task.reason) == (Status.IGNORED, Reason.WITHDRAWN)
         assert (task.due, task.update_time) == (None, clock.time)
-    assert await ledger.withdraw(Chosen(), reason=Reason.WITHDRAWN) == 0
-    assert await ledger.retry_failed(Selection(reason=Reason.WITHDRAWN)) == 0
+    assert await ledger.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 0
+    assert await ledger.retry_failed(TaskFilter(reason=Reason.WITHDRAWN)) == 0
 
 
 async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
     ledger: TrackedLedger, various: list[Task], clock: FakeClock
 ):
-    chosen = Chosen(until=clock.time)
+    chosen = TaskFilter(until=clock.time)
 
     assert await ledger.reopen(chosen) == 4
     assert await ledger.reopen(chosen) == 0
@@ -504,7 +506,7 @@ async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
 async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
     ledger: TrackedLedger, various: list[Task]
 ):
-    finished = Chosen(statuses=[Status.FINISHED])
+    finished = TaskFilter(statuses=[Status.FINISHED])
 
     assert await ledger.reopen(finished, stage="second", anew=True) == 1
 
@@ -519,7 +521,7 @@ async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
 async def test_a_task_that_was_read_before_it_was_reopened_is_not_claimed(ledger: TrackedLedger):
     await ledger.add([make()])
     page = await ledger.page(limit=1)
-    assert await ledger.reopen(Chosen(), stage="second") == 1
+    assert await ledger.reopen(TaskFilter(), stage="second") == 1
 
     claimed = await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
 
@@ -532,19 +534,21 @@ async def test_what_is_chosen_by_ids_and_time_is_changed_and_nothing_else(
 ):
     ids = [various[n].id for n in (TODO, HELD, FINISHED)] + [b"x" * 16]
 
-    assert await ledger.reopen(Chosen(ids=ids, until=START)) == 0
-    assert await ledger.reopen(Chosen(ids=ids, since=clock.time)) == 0
-    assert await ledger.reopen(Chosen(ids=ids, statuses=[Status.FINISHED, Status.PROCESSING])) == 1
-    assert await ledger.withdraw(Chosen(ids=ids[:2]), reason=Reason.UNWANTED) == 1
+    assert await ledger.reopen(TaskFilter(ids=ids, until=START)) == 0
+    assert await ledger.reopen(TaskFilter(ids=ids, since=clock.time)) == 0
+    assert (
+        await ledger.reopen(TaskFilter(ids=ids, statuses=[Status.FINISHED, Status.PROCESSING])) == 1
+    )
+    assert await ledger.withdraw(TaskFilter(ids=ids[:2]), reason=Reason.UNWANTED) == 1
     assert list(await changed(ledger, various)) == [TODO, FINISHED]
 
 
 async def test_failures_are_retried_by_their_ids(ledger: TrackedLedger, various: list[Task]):
     ids = [various[n].id for n in (TODO, HELD, FAILED, FINISHED)]
 
-    assert await ledger.retry_failed(Selection(ids=ids), dry_run=True) == 1
-    assert await ledger.retry_failed(Selection(ids=ids)) == 1
-    assert await ledger.retry_failed(Selection(ids=())) == 0
+    assert await ledger.retry_failed(TaskFilter(ids=ids), dry_run=True) == 1
+    assert await ledger.retry_failed(TaskFilter(ids=ids)) == 1
+    assert await ledger.retry_failed(TaskFilter(ids=())) == 0
     assert list(await changed(ledger, various)) == [FAILED]
 
 
@@ -567,14 +571,14 @@ async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     asides = {n: await ledger.set_aside(various[n].id, n) for n in (HELD, FINISHED)}
     (lease,) = await ledger.held("w")
 
-    assert await ledger.purge(Chosen(statuses=[Status.FINISHED, Status.IGNORED])) == 2
+    assert await ledger.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED])) == 2
 
     assert [await ledger.get(various[n].id) for n in (FINISHED, IGNORED)] == [None, None]
     assert await changed(ledger, various[:FINISHED]) == {}
     with pytest.raises(LedgerError):
         await ledger.read_aside(asides[FINISHED])
     assert await ledger.read_aside(asides[HELD]) == HELD
-    assert await ledger.purge(Chosen()) == 3
+    assert await ledger.purge(TaskFilter()) == 3
     with pytest.raises(LedgerError):
         await ledger.read_aside(asides[HELD])
     assert (await ledger.counts()).total == 0
@@ -590,7 +594,7 @@ async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: TrackedLe
         await commit(ledger, lease, Succeeded(items=(large, {"n": 1}), progress=progress()))
         assert [row.item async for row in ledger.items()] == [large, {"n": 1}]
 
-        assert await ledger.purge(Chosen()) == 1
+        assert await ledger.purge(TaskFilter()) == 1
         assert [row.item async for row in ledger.items()] == []
 
 

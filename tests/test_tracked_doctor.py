@@ -12,7 +12,7 @@ from crawlcw.errors import LedgerError, Reason
 from crawlcw.invariants import Kind
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.task import Aside, Status, key_id
@@ -96,8 +96,8 @@ async def test_nothing_is_wrong_with_tracked_tasks_at_work(
     )
     await orders.save(leases[4], data=asides[2], duration=LEASE)
     await orders.save(leases[5], data=odd, duration=LEASE)
-    await orders.withdraw(Chosen(ids=[key_id("7")]), reason=Reason.WITHDRAWN)
-    await orders.reopen(Chosen(statuses=[Status.FINISHED]))
+    await orders.withdraw(TaskFilter(ids=[key_id("7")]), reason=Reason.WITHDRAWN)
+    await orders.reopen(TaskFilter(statuses=[Status.FINISHED]))
 
     assert await examined(look, repair=True) == {}
     assert [host async for host in orders.hosts()] == []

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
-from crawlcw.ledger.protocol import Chosen, Place, Selection
+from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger, rows, walks
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.schema import Tables
@@ -150,7 +150,7 @@ async def test_results_too_large_together_are_rejected_alone(
 async def test_a_claim_misses_what_was_moved_to_another_stage(orders: SqliteLedger):
     await orders.add([order()])
     (page,) = await orders.page(limit=1)
-    await orders.reopen(Chosen(), stage="elsewhere")
+    await orders.reopen(TaskFilter(), stage="elsewhere")
 
     answer = await orders.claim([page], worker="a", lease=LEASE, max_lost=3)
 
@@ -265,24 +265,27 @@ async def test_what_is_found_has_one_order_over_all_statuses(
     tied = sorted((order(f"tied {n}") for n in range(3)), key=lambda task: task.id, reverse=True)
     await orders.add(tied)
     clock.time = START - timedelta(seconds=3)
-    await orders.withdraw(Chosen(ids=[tasks[3].id]), reason=Reason.WITHDRAWN)
+    await orders.withdraw(TaskFilter(ids=[tasks[3].id]), reason=Reason.WITHDRAWN)
     in_order = [
         task.url
         for task in sorted([*tasks, *tied], key=lambda t: (t.update_time, t.id), reverse=True)
     ]
 
     found, after = [], None
-    while some := await orders.find(Chosen(), limit=2, after=after):
+    while some := await orders.find(TaskFilter(), limit=2, after=after):
         found += keys(some)
         after = Place(update_time=some[-1].task.update_time, id=some[-1].task.id)
 
     assert found == in_order
-    assert keys(await orders.find(Chosen(ids=[task.id for task in tasks]), limit=2)) == ["0", "1"]
-    before = Chosen(until=START, since=START - timedelta(seconds=3))
+    assert keys(await orders.find(TaskFilter(ids=[task.id for task in tasks]), limit=2)) == [
+        "0",
+        "1",
+    ]
+    before = TaskFilter(until=START, since=START - timedelta(seconds=3))
     assert keys(await orders.find(before, limit=9)) == ["1", "2", "3"]
-    ignored = Chosen(statuses=[Status.IGNORED], reason=Reason.WITHDRAWN)
+    ignored = TaskFilter(statuses=[Status.IGNORED], reason=Reason.WITHDRAWN)
     assert keys(await orders.find(ignored, limit=9)) == ["3"]
-    assert keys(await orders.find(Chosen(reason=Reason.UNWANTED), limit=9)) == []
+    assert keys(await orders.find(TaskFilter(reason=Reason.UNWANTED), limit=9)) == []
 
 
 async def test_what_is_found_has_its_errors_and_trace_and_no_items(orders: SqliteLedger):
@@ -290,7 +293,7 @@ async def test_what_is_found_has_its_errors_and_trace_and_no_items(orders: Sqlit
     failure = Failed(reason=Reason.TASK_ERROR, message="no", last=True, progress=progress())
     await orders.commit([settled(orders, await claimed_one(orders), failure)])
 
-    (record,) = await orders.find(Chosen(), limit=1)
+    (record,) = await orders.find(TaskFilter(), limit=1)
 
     assert record == await orders.get(key_id("one"))
     assert [error.message for error in record.errors] == ["no"]
@@ -304,7 +307,7 @@ async def test_tasks_are_walked_through_by_their_index_without_a_sort(
 ):
     chosen = ChosenStatements(Tables("orders"), list(Status))
     statement = orders._sql.held if name == "held" else getattr(chosen, name)
-    values = {**bounds_of(Chosen()), "status": 0, "limit": 1, "first": "a:", "end": "a;"}
+    values = {**bounds_of(TaskFilter()), "status": 0, "limit": 1, "first": "a:", "end": "a;"}
 
     def explained(db: sqlite3.Connection) -> list[str]:
         return [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
@@ -323,28 +326,28 @@ async def test_many_are_changed_in_short_transactions(
     statements: list[str] = []
     await orders._writer.run(lambda db: db.set_trace_callback(statements.append))
 
-    assert await orders.withdraw(Chosen(), reason=Reason.WITHDRAWN) == 5
+    assert await orders.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 5
     assert statements.count("COMMIT") == 3
-    assert await orders.reopen(Chosen(), stage="again") == 5
+    assert await orders.reopen(TaskFilter(), stage="again") == 5
     assert {task.callback for task in await orders.page(limit=9)} == {"again"}
     assert await orders.prioritise({task.id: 7 for task in tasks}) == 5
     assert await orders.prioritise({task.id: 7 for task in tasks}) == 0
     assert statements.count("COMMIT") == 12
-    assert await orders.purge(Chosen()) == 5
+    assert await orders.purge(TaskFilter()) == 5
     assert (await orders.counts()).total == 0
 
 
 async def test_a_task_that_is_named_twice_counts_once(orders: SqliteLedger):
     await orders.add([order()])
 
-    assert await orders.reopen(Chosen(ids=[key_id("one")] * 2)) == 1
+    assert await orders.reopen(TaskFilter(ids=[key_id("one")] * 2)) == 1
 
 
 async def test_a_task_that_changes_its_status_meanwhile_is_not_overlooked(
     path: Path, orders: SqliteLedger
 ):
     await orders.add([order()])
-    await orders.withdraw(Chosen(), reason=Reason.WITHDRAWN)
+    await orders.withdraw(TaskFilter(), reason=Reason.WITHDRAWN)
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     asked: list[str] = []
 
@@ -355,7 +358,7 @@ async def test_a_task_that_changes_its_status_meanwhile_is_not_overlooked(
                 other.execute("UPDATE orders SET status = 0")
 
     await orders._reader.run(lambda db: db.set_trace_callback(change))
-    found = await orders.find(Chosen(statuses=[Status.TODO, Status.IGNORED]), limit=9)
+    found = await orders.find(TaskFilter(statuses=[Status.TODO, Status.IGNORED]), limit=9)
 
     assert (len(asked), keys(found)) == (2, ["one"])
     (moved,) = other.execute("SELECT status FROM orders")
@@ -369,7 +372,7 @@ async def test_a_page_is_reopened_at_its_own_host_which_is_woken(path: Path):
     await ledger.wake_hosts({"example.com": START + LEASE})
     await ledger.commit([settled(ledger, await claimed_one(ledger), Succeeded())])
 
-    assert await ledger.reopen(Chosen(), stage="elsewhere") == 1
+    assert await ledger.reopen(TaskFilter(), stage="elsewhere") == 1
     assert await ledger.page(limit=1, hosts=["example.com"]) == [
         replace(make_task(), fence=2, settled=1)
     ]
@@ -380,7 +383,7 @@ async def test_a_page_is_reopened_at_its_own_host_which_is_woken(path: Path):
 async def test_what_is_held_is_neither_withdrawn_nor_reopened(orders: SqliteLedger):
     await orders.add([order()])
     lease = await claimed_one(orders)
-    both = [Chosen(), Chosen(ids=[lease.task.id])]
+    both = [TaskFilter(), TaskFilter(ids=[lease.task.id])]
 
     assert [await orders.withdraw(each, reason=Reason.WITHDRAWN) for each in both] == [0, 0]
     assert [await orders.reopen(each) for each in both] == [0, 0]
@@ -393,7 +396,7 @@ async def test_reopened_anew_a_task_forgets_its_results(orders: SqliteLedger, cl
     done = Succeeded(progress=progress(results={"pay": 1}))
     await orders.commit([settled(orders, await claimed_one(orders), done)])
     clock.advance(seconds=1)
-    until = Chosen(until=clock.time)
+    until = TaskFilter(until=clock.time)
 
     assert await orders.reopen(until, anew=True) == 1
     assert await orders.reopen(until, anew=True) == 0
@@ -410,7 +413,7 @@ async def test_with_a_task_its_items_and_what_was_set_aside_are_purged(orders: S
     leases = await claimed(orders)
     await orders.commit([settled(orders, lease, done) for lease in leases])
 
-    assert await orders.purge(Chosen(ids=[key_id("one")])) == 1
+    assert await orders.purge(TaskFilter(ids=[key_id("one")])) == 1
 
     assert await orders.get(key_id("one")) is None
     assert await orders.item_count() == 1
@@ -423,7 +426,7 @@ async def test_of_failures_only_those_that_are_named_are_brought_back(orders: Sq
     await orders.add([order("one"), order("two"), order("three")])
     failure = Failed(reason=Reason.TASK_ERROR, last=True, progress=progress())
     await orders.commit([settled(orders, lease, failure) for lease in await claimed(orders)])
-    some = Selection(ids=[key_id("one"), key_id("two"), key_id("none")])
+    some = TaskFilter(ids=[key_id("one"), key_id("two"), key_id("none")])
 
     assert await orders.retry_failed(some, dry_run=True) == 2
     assert await orders.retry_failed(some) == 2

@@ -4,7 +4,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, logs, loop, selecting
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 
 
 @click.command("ignore")
@@ -25,5 +25,5 @@ def command(*, name: str, keys: tuple[str, ...], ledger_url: str, log_level: str
 
 async def _ignore(name: str, ledger_url: str, keys: tuple[str, ...]) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        chosen = Chosen(ids={selecting.task_of(ledger, key) for key in keys})
+        chosen = TaskFilter(ids={selecting.task_of(ledger, key) for key in keys})
         return await ledger.withdraw(chosen, reason=Reason.WITHDRAWN)

@@ -6,7 +6,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, logs, loop, selecting
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.tracking import keys as tracking_keys
 
 
@@ -36,7 +36,7 @@ async def _reset(name: str, ledger_url: str, keys: tuple[str, ...], stage: str |
     async with ledger_option.opened(ledger_url, name) as ledger:
         if stage is not None and not ledger.tracked:
             raise UsageError(f"{name} is a spider, whose tasks have no stages: leave out --stage")
-        chosen = Chosen(
+        chosen = TaskFilter(
             ids={selecting.task_of(ledger, key) for key in keys},
             until=ledger.now() + timedelta(milliseconds=1),
         )

@@ -14,7 +14,7 @@ from crawlcw.errors import (
     Reason,
     UsageError,
 )
-from crawlcw.ledger.protocol import Selection
+from crawlcw.ledger.protocol import TaskFilter
 
 
 @click.command("retry-failed")
@@ -46,7 +46,7 @@ def command(
     up; not those that were unwanted (robots.txt, out of scope ...).
     """
     logs.set_up(log_level or "warning")
-    chosen = Selection(reason=None if reason is None else _reason(reason), host=host)
+    chosen = TaskFilter(reason=None if reason is None else _reason(reason), host=host)
     age = None if since is None else selecting.age(since)
     name = loading.name_of(spider)
     count, tracked = loop.run(_retry(name, ledger_url, chosen, age=age, dry_run=dry_run))
@@ -60,12 +60,12 @@ def command(
 
 
 async def _retry(
-    name: str, ledger_url: str, chosen: Selection, *, age: timedelta | None, dry_run: bool
+    name: str, ledger_url: str, chosen: TaskFilter, *, age: timedelta | None, dry_run: bool
 ) -> tuple[int, bool]:
     """Return how many tasks there were, and whether they are a use case's."""
     async with ledger_option.opened(ledger_url, name) as ledger:
         host = chosen.host
-        selection = Selection(
+        selection = TaskFilter(
             reason=chosen.reason,
             # A stage is what it was called.
             host=host if host is None or ledger.tracked else _host(host),

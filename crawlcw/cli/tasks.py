@@ -12,7 +12,7 @@ from crawlcw import values
 from crawlcw.cli import exporting, ledger_option, loading, logs, loop, selecting
 from crawlcw.errors import UsageError
 from crawlcw.ledger.documents import error_document, response_document, trace_document
-from crawlcw.ledger.protocol import Chosen, Ledger, Place
+from crawlcw.ledger.protocol import Ledger, Place, TaskFilter
 from crawlcw.printable import printable
 from crawlcw.task import Aside, Record, Status
 
@@ -59,7 +59,7 @@ def command(
     """List tasks of NAME, a use case or a spider: the last changed first."""
     logs.set_up(log_level or "warning")
     age = None if since is None else selecting.age(since)
-    chosen = Chosen(
+    chosen = TaskFilter(
         statuses=tuple(Status[each.upper()] for each in statuses) or tuple(Status),
         reason=None if reason is None else selecting.any_reason(reason),
         host=host,
@@ -80,7 +80,7 @@ def command(
 async def _list(
     name: str,
     ledger_url: str,
-    chosen: Chosen,
+    chosen: TaskFilter,
     *,
     key: str | None,
     age: timedelta | None,
@@ -101,7 +101,7 @@ async def _list(
             raise UsageError(f"{name} has no task {key!r} of which all that holds")
 
 
-async def _found(ledger: Ledger, chosen: Chosen, *, limit: int) -> AsyncIterator[Record]:
+async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIterator[Record]:
     after: Place | None = None
     left = limit or sys.maxsize
     while left:

@@ -108,18 +108,8 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which failures `retry_failed` brings back."""
-
-    reason: Reason | None = None  #: only those that failed for this reason
-    host: str | None = None  #: only those of this host
-    since: datetime | None = None  #: only those that failed at or after this time
-    ids: Collection[bytes] | None = None  #: only these
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """Which tasks a question or a change is about: those of which all that is given holds."""
+class TaskFilter:
+    """Which tasks a question or a change is about: those that match all that is given."""
 
     statuses: Collection[Status] = tuple(Status)
     reason: Reason | None = None
@@ -227,16 +217,18 @@ class Ledger(Protocol):
         Leases that were lost meanwhile are left alone.
         """
 
-    async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
+    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
         """Make failures `todo` again, as if never tried, due now; return how many.
 
         Failures are tasks that are failed, and those ignored for a reason that
-        is a failure (not: refused, out of scope). Leased tasks are never
-        touched. The hosts are woken as by `wake_all_hosts`. With *dry_run*
-        nothing is written.
+        is a failure (not: refused, out of scope), as far as *selection* matches
+        them. Leased tasks are never touched. The hosts are woken as by
+        `wake_all_hosts`. With *dry_run* nothing is written.
         """
 
-    async def find(self, chosen: Chosen, *, limit: int, after: Place | None = None) -> list[Record]:
+    async def find(
+        self, chosen: TaskFilter, *, limit: int, after: Place | None = None
+    ) -> list[Record]:
         """Return up to *limit* tasks, the last changed first, of all statuses in one order.
 
         Without their items. *after* is the place of the last one that is known
@@ -244,10 +236,12 @@ class Ledger(Protocol):
         *ids* leave out what lies in between. Equal times are ordered by id.
         """
 
-    async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
+    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """Ignore the tasks that nobody works on and that are not done; return how many."""
 
-    async def reopen(self, chosen: Chosen, *, stage: str | None = None, anew: bool = False) -> int:
+    async def reopen(
+        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+    ) -> int:
         """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
 
         *stage*, where given, becomes the stage and host of tracked tasks; *anew*
@@ -261,7 +255,7 @@ class Ledger(Protocol):
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """Set the priority of tasks that wait; return how many have another one now."""
 
-    async def purge(self, chosen: Chosen) -> int:
+    async def purge(self, chosen: TaskFilter) -> int:
         """Delete tasks with all that belongs to them; return how many.
 
         Those that somebody works on as well, where *chosen* names their status.

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from crawlcw.errors import TaskNotFoundError
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.task import Record, key_id
 from crawlcw.tracking.asides import Asides
@@ -44,7 +44,7 @@ class Base:
     async def _read(self, ids: Sequence[bytes]) -> list[Record | None]:
         if len(ids) == 1:
             return [await self._insist(lambda: self.ledger.get(ids[0]))]
-        chosen = Chosen(ids=set(ids))
+        chosen = TaskFilter(ids=set(ids))
         found = await self._insist(lambda: self.ledger.find(chosen, limit=len(ids)))
         records = {record.task.id: record for record in found}
         return [records.get(each) for each in ids]

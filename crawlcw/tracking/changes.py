@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from crawlcw.errors import Reason, UsageError
-from crawlcw.ledger.protocol import Chosen, Selection
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.task import Status, key_id
 from crawlcw.tracking import keys
 from crawlcw.tracking.base import Base
@@ -25,7 +25,7 @@ class Changes(Base):
         since: datetime | None = None,
     ) -> int:
         """Bring back failures: those of the keys, or all that are as asked; return how many."""
-        selection = Selection(reason=reason, host=stage, since=since, ids=_ids(chosen_keys))
+        selection = TaskFilter(reason=reason, host=stage, since=since, ids=_ids(chosen_keys))
         count = await self._insist(lambda: self.ledger.retry_failed(selection))
         self.added.set()
         return count
@@ -39,7 +39,9 @@ class Changes(Base):
         until: datetime | None = None,
     ) -> int:
         """Withdraw tasks that nobody works on; return how many. `reset` brings them back."""
-        chosen = Chosen(reason=reason, host=stage, since=since, until=until, ids=_ids(chosen_keys))
+        chosen = TaskFilter(
+            reason=reason, host=stage, since=since, until=until, ids=_ids(chosen_keys)
+        )
         return await self._insist(lambda: self.ledger.withdraw(chosen, reason=Reason.WITHDRAWN))
 
     async def reset(self, *chosen_keys: str, stage: str | None = None) -> int:
@@ -48,7 +50,7 @@ class Changes(Base):
         In *stage*, by default the use case's first; their results are forgotten,
         their data is as it is. Return how many.
         """
-        chosen = Chosen(ids=_ids(chosen_keys) or (), until=self._a_moment_later())
+        chosen = TaskFilter(ids=_ids(chosen_keys) or (), until=self._a_moment_later())
         first = keys.stage(stage or self.use_case.first)
         count = await self._insist(lambda: self.ledger.reopen(chosen, stage=first, anew=True))
         self.added.set()
@@ -63,7 +65,7 @@ class Changes(Base):
         until: datetime | None = None,
     ) -> int:
         """Make a second pass: queue tasks of that status for *stage*; return how many."""
-        chosen = Chosen(
+        chosen = TaskFilter(
             statuses=statuses(enter_from),
             since=since,
             until=until or self._a_moment_later(),
@@ -88,7 +90,7 @@ class Changes(Base):
             if status is not None:
                 raise UsageError("tasks that are processing are deleted by force=True only")
             meant = tuple(each for each in meant if each is not Status.PROCESSING)
-        chosen = Chosen(statuses=meant, since=since, until=until, ids=_ids(chosen_keys))
+        chosen = TaskFilter(statuses=meant, since=since, until=until, ids=_ids(chosen_keys))
         return await self._insist(lambda: self.ledger.purge(chosen))
 
     def _a_moment_later(self) -> datetime:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Chosen, Place
+from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.changes import A_MILLISECOND
@@ -48,7 +48,7 @@ class Pool(Dispensing):
             new = [NewTask(key, priority=priority) for key, priority in some.items()]
             added += (await self._tracker.add_many(new)).new
             by_id = {key_id(key): priority for key, priority in some.items()}
-            withdrawn = Chosen(
+            withdrawn = TaskFilter(
                 statuses=(Status.IGNORED,), reason=Reason.WITHDRAWN, until=began, ids=list(by_id)
             )
             reopened += await self._insist(functools.partial(self._ledger.reopen, withdrawn))
@@ -59,7 +59,7 @@ class Pool(Dispensing):
         return Rebuilt(added=added, reopened=reopened, prioritised=prioritised, withdrawn=gone)
 
     async def _withdraw_others(self, wanted: set[bytes], began: datetime) -> int:
-        waiting = Chosen(statuses=WAITING, until=began)
+        waiting = TaskFilter(statuses=WAITING, until=began)
         after: Place | None = None
         count = 0
         while True:
@@ -67,7 +67,7 @@ class Pool(Dispensing):
             found = await self._insist(walk)
             others = [record.task.id for record in found if record.task.id not in wanted]
             if others:
-                chosen = Chosen(statuses=WAITING, until=began, ids=others)
+                chosen = TaskFilter(statuses=WAITING, until=began, ids=others)
                 withdraw = functools.partial(self._ledger.withdraw, chosen, reason=Reason.WITHDRAWN)
                 count += await self._insist(withdraw)
             if len(found) < _AT_ONCE:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.errors import Reason, UsageError
-from crawlcw.ledger.protocol import Chosen, Counts
+from crawlcw.ledger.protocol import Counts, TaskFilter
 from crawlcw.task import Status
 from crawlcw.tracking import keys, views
 from crawlcw.tracking.base import Base
@@ -46,7 +46,7 @@ class Questions(Base):
         *since* and *until* (aware) bound the last change of their status. Large
         values are `Aside`s: `get` reads them.
         """
-        chosen = Chosen(
+        chosen = TaskFilter(
             statuses=statuses(status), reason=reason, host=stage, since=since, until=until
         )
         place = views.place(after) if after is not None else None

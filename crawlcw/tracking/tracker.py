@@ -25,7 +25,7 @@ from crawlcw.errors import (
     TaskNotDueError,
     UsageError,
 )
-from crawlcw.ledger.protocol import Added, Chosen
+from crawlcw.ledger.protocol import Added, TaskFilter
 from crawlcw.task import Carried, Lease, Record, Status, Task, key_id
 from crawlcw.tracking import keys, views
 from crawlcw.tracking.changes import A_MILLISECOND, Changes
@@ -285,7 +285,7 @@ class Tracker(Questions, Changes):
             raise TaskNotDueError(key, due=due)
 
     async def _enter(self, record: Record, stage: str | None) -> None:
-        chosen = Chosen(
+        chosen = TaskFilter(
             statuses=(record.task.status,),
             ids=(record.task.id,),
             until=record.task.update_time + A_MILLISECOND,

@@ -35,11 +35,11 @@ def spider(site: Site, body: str) -> str:
 
 async def records(ledger_url: str, site: Site) -> dict[str, Record]:
     """Every task by its path."""
-    from crawlcw.ledger.protocol import Chosen
+    from crawlcw.ledger.protocol import TaskFilter
 
     ledger = await open_ledger(ledger_url, "pages")
     try:
-        found = await ledger.find(Chosen(), limit=1000)
+        found = await ledger.find(TaskFilter(), limit=1000)
         whole = [await ledger.get(each.task.id) for each in found]
         return {each.task.url.removeprefix(site.url): each for each in whole if each is not None}
     finally:

@@ -38,7 +38,7 @@ from crawlcw.fetcher import Done
 from crawlcw.known import KnownTasks
 from crawlcw.leases import HeldLeases, Renewer
 from crawlcw.ledger.mongo import MongoLedger, claims
-from crawlcw.ledger.protocol import Claimed, Committed, Selection
+from crawlcw.ledger.protocol import Claimed, Committed, TaskFilter
 from crawlcw.quarantine import Quarantine
 from crawlcw.retry import RetryPolicy
 from crawlcw.stats import Stats
@@ -905,7 +905,7 @@ class Schedule:
         ledger = MongoLedger(Database(self.network, operator), "books", clock=self.checker.moment)
 
         async def work() -> None:
-            await Insistence(operator).insist(lambda: ledger.retry_failed(Selection()))
+            await Insistence(operator).insist(lambda: ledger.retry_failed(TaskFilter()))
             self._start()
 
         operator.spawn(work())

@@ -7,7 +7,7 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.hosts import HostLease
-from crawlcw.ledger.protocol import Added, Chosen, Place, Selection
+from crawlcw.ledger.protocol import Added, Place, TaskFilter
 from crawlcw.task import Lease, Status
 from crawlcw.transitions import too_deep
 from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
@@ -118,24 +118,24 @@ OPERATIONS = [
         answers=_no_more,
     ),
     _simple(
-        lambda w: w.near.retry_failed(Selection()),
+        lambda w: w.near.retry_failed(TaskFilter()),
         name="retry_failed",
         answers=_no_more,
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.retry_failed(Selection(ids=_everything(w))),
+        lambda w: w.near.retry_failed(TaskFilter(ids=_everything(w))),
         name="retry_failed-ids",
         answers=_no_more,
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.withdraw(Chosen(until=NOW), reason=Reason.WITHDRAWN),
+        lambda w: w.near.withdraw(TaskFilter(until=NOW), reason=Reason.WITHDRAWN),
         name="withdraw",
         answers=_no_more,
     ),
     _simple(
-        lambda w: w.near.reopen(Chosen(until=NOW), stage="again", anew=True),
+        lambda w: w.near.reopen(TaskFilter(until=NOW), stage="again", anew=True),
         name="reopen",
         answers=_no_more,
     ),
@@ -145,7 +145,7 @@ OPERATIONS = [
         answers=_no_more,
     ),
     _simple(
-        lambda w: w.near.purge(Chosen(statuses=[Status.FINISHED, Status.IGNORED], until=NOW)),
+        lambda w: w.near.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED], until=NOW)),
         name="purge",
         answers=_no_more,
         deletes=True,
@@ -192,7 +192,7 @@ OPERATIONS = [
     ),
     _read("state", lambda w: w.near.state()),
     _read("page", lambda w: w.near.page(limit=50, hosts=["p.com", "q.com"])),
-    _read("find", lambda w: w.near.find(Chosen(), limit=3, after=_place(w))),
+    _read("find", lambda w: w.near.find(TaskFilter(), limit=3, after=_place(w))),
     _read("held", lambda w: w.near.held("a")),
     _read("horizon", lambda w: w.near.horizon()),
     _read("has", lambda w: w.near.has([Status.FINISHED])),

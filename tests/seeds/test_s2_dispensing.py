@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.task import Status, key_id
 from crawlcw.tracking import Dispenser, NewTask, Tracker
 from tests.ledgers import START, FakeClock
@@ -319,5 +319,5 @@ async def test_whoever_asks_at_the_same_time_loses_nothing_and_holds_nothing_twi
         )
 
     assert sorted(accepted) == sorted(keys)
-    found = await tracker.ledger.find(Chosen(ids=[key_id(key) for key in keys]), limit=100)
+    found = await tracker.ledger.find(TaskFilter(ids=[key_id(key) for key in keys]), limit=100)
     assert {len(record.trace) for record in found} == {1}

@@ -8,7 +8,7 @@ import pytest
 
 from crawlcw.errors import Reason, TaskFinishedError, TaskNotFoundError
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.task import Status
 from crawlcw.tracking import Tracker, UseCase
 from tests.ledgers import FakeClock
@@ -65,7 +65,7 @@ async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
     ) as client:
         ledger = MongoLedger(client.get_default_database(), tracker.name, tracked=True)
         since = on_mongodb.clock.time - 29 * DAY
-        chosen = Chosen(statuses=[Status.FAILED], since=since)
+        chosen = TaskFilter(statuses=[Status.FAILED], since=since)
         found = await ledger.find(chosen, limit=10)
 
     assert [record.task.url for record in found] == [f"bad-{day}" for day in range(38, 18, -2)]

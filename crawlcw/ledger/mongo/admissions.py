@@ -11,7 +11,7 @@ from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.task import Task
 from crawlcw.transitions import ADMIT
 
@@ -48,7 +48,7 @@ class Admissions(Hosts, Selections):
         total = 0
         now = self.now()
         within = {} if max_depth is None else {"depth": {"$lte": max_depth}}
-        ignored = Chosen(statuses=ADMIT.from_statuses)
+        ignored = TaskFilter(statuses=ADMIT.from_statuses)
         async for guard in self._walk(ignored, ADMIT.from_statuses, size=BATCH):
             refused = {"_id": guard["_id"], **_kept(now), **within}
             with mapped():

@@ -10,7 +10,7 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.updates import bulk_update
-from crawlcw.ledger.protocol import Selection
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.transitions import RETRY
 
 _RESETS_AT_ONCE = 5_000
@@ -19,7 +19,7 @@ _RESETS_AT_ONCE = 5_000
 class Failures(Hosts):
     """Resets failed tasks, and wakes the hosts for them."""
 
-    async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
+    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
         """Reset the chosen failures a few thousand at a time, within the time limit of each."""
         now = self.now()
         total = 0
@@ -64,18 +64,20 @@ class Failures(Hosts):
             total += result.modified_count
 
 
-def _failures(selection: Selection, *, until: datetime) -> Iterator[dict[str, Any]]:
+def _failures(selection: TaskFilter, *, until: datetime) -> Iterator[dict[str, Any]]:
     """Yield a filter for each status whose tasks may be brought back."""
     for status in RETRY.from_statuses:
         reasons = [str(r) for r in Reason if transitions.retries(status, r)]
         if selection.reason is not None:
             reasons = [reason for reason in reasons if reason == selection.reason]
-        if not reasons:
+        if not reasons or status not in selection.statuses:
             continue
         # What fails again meanwhile is not brought back once more.
         failed_at = {"$lte": until}
         if selection.since is not None:
             failed_at["$gte"] = selection.since
+        if selection.until is not None:
+            failed_at["$lt"] = selection.until
         chosen: dict[str, Any] = {
             "status": int(status),
             "reason": {"$in": reasons},

@@ -19,7 +19,7 @@ from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
-from crawlcw.ledger.protocol import Chosen
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.task import WAITING, Status
 from crawlcw.transitions import BulkChange
 
@@ -29,12 +29,14 @@ _PURGED_AT_ONCE = 1_000
 class MassChanges(Hosts, Selections, Asides, CrawlState):
     """Withdraws, reopens, prioritises and purges tasks."""
 
-    async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
+    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """Ignore them by ids, where they still wait."""
         update = bulk_update(transitions.WITHDRAW, now=self.now(), reason=reason)
         return await self._change(chosen, transitions.WITHDRAW, update)
 
-    async def reopen(self, chosen: Chosen, *, stage: str | None = None, anew: bool = False) -> int:
+    async def reopen(
+        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+    ) -> int:
         """Reset them by ids, and raise their fences.
 
         What was read of them before must not be claimed: it may be of another stage.
@@ -49,7 +51,9 @@ class MassChanges(Hosts, Selections, Asides, CrawlState):
             update["$set"]["results"] = {}
         return await self._change(chosen, transitions.REOPEN, update)
 
-    async def _change(self, chosen: Chosen, change: BulkChange, update: Mapping[str, Any]) -> int:
+    async def _change(
+        self, chosen: TaskFilter, change: BulkChange, update: Mapping[str, Any]
+    ) -> int:
         """Make a bulk change, by *update*, of the chosen tasks that it is for."""
         total = 0
         async for guard in self._walk(chosen, change.from_statuses):
@@ -80,7 +84,7 @@ class MassChanges(Hosts, Selections, Asides, CrawlState):
             total += result.modified_count
         return total
 
-    async def purge(self, chosen: Chosen) -> int:
+    async def purge(self, chosen: TaskFilter) -> int:
         """Delete the tasks first, and then what belongs to them.
 
         A crash in between leaves what nothing refers to; where a reply is lost,

@@ -8,7 +8,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
-from crawlcw.ledger.protocol import Chosen, Place
+from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.task import Record, Status
 
 _ORDER = [("update_time", -1), ("_id", -1)]
@@ -20,7 +20,9 @@ _PLACE = {"update_time": 1}
 class Selections(MongoStore):
     """Finds tasks by status and time."""
 
-    async def find(self, chosen: Chosen, *, limit: int, after: Place | None = None) -> list[Record]:
+    async def find(
+        self, chosen: TaskFilter, *, limit: int, after: Place | None = None
+    ) -> list[Record]:
         """Let the server merge the index's range of each status; ids are looked up instead."""
         where = _conditions(chosen)
         if limit < 1 or not chosen.statuses:
@@ -67,7 +69,7 @@ class Selections(MongoStore):
         return sorted(await all_of(cursor, len(wanted)), key=_place, reverse=True)
 
     async def _walk(
-        self, chosen: Chosen, statuses: Collection[Status], *, size: int = BATCH
+        self, chosen: TaskFilter, statuses: Collection[Status], *, size: int = BATCH
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield filters for writes, each of some of the chosen tasks by their ids.
 
@@ -94,7 +96,7 @@ class Selections(MongoStore):
                 after = Place(update_time=update_time, id=task_id)
 
 
-def _conditions(chosen: Chosen, *, now: datetime | None = None) -> dict[str, Any]:
+def _conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, Any]:
     """Return the filter of what is chosen, without the ids."""
     where: dict[str, Any] = {"status": {"$in": [int(status) for status in chosen.statuses]}}
     times = {}

@@ -4,28 +4,22 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crawlcw.ledger.protocol import Chosen, Selection
+from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import number_of
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.rows import milliseconds
-from crawlcw.ledger.sqlite.walks import Walks, bounds_of, executing
+from crawlcw.ledger.sqlite.walks import Walks, bounds_of, executing, narrowed
 from crawlcw.transitions import RETRY
 
 
 class Failures(Hosts, Walks):
     """Resets failed tasks, and wakes the hosts for them."""
 
-    async def retry_failed(self, selection: Selection, *, dry_run: bool = False) -> int:
+    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
         """See `Ledger.retry_failed`."""
-        sql = ChosenStatements(self._tables, RETRY.from_statuses)
-        chosen = Chosen(
-            statuses=RETRY.from_statuses,
-            reason=selection.reason,
-            host=selection.host,
-            since=selection.since,
-            ids=selection.ids,
-        )
+        chosen = narrowed(selection, RETRY.from_statuses)
+        sql = ChosenStatements(self._tables, chosen.statuses)
         if dry_run and chosen.ids is None:
             return await self._reader.run(number_of, sql.count_failed, bounds_of(chosen))
         if dry_run:

@@ -8,7 +8,7 @@ from itertools import islice
 from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Chosen, Place
+from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import Database, snapshot
 from crawlcw.ledger.sqlite.crawl_state import CrawlState
@@ -29,7 +29,9 @@ from crawlcw.task import Record
 class Selections(Hosts, Walks, CrawlState):
     """Finds tasks; withdraws, reopens, prioritises and purges them."""
 
-    async def find(self, chosen: Chosen, *, limit: int, after: Place | None = None) -> list[Record]:
+    async def find(
+        self, chosen: TaskFilter, *, limit: int, after: Place | None = None
+    ) -> list[Record]:
         """See `Ledger.find`."""
         sql = ChosenStatements(self._tables, chosen.statuses)
         bounds = {**bounds_of(chosen, after), "limit": max(limit, 0)}
@@ -37,7 +39,7 @@ class Selections(Hosts, Walks, CrawlState):
         return [documents.record(document_of(row)) for row in rows]
 
     def _find(
-        self, db: sqlite3.Connection, sql: ChosenStatements, chosen: Chosen, bounds: Row
+        self, db: sqlite3.Connection, sql: ChosenStatements, chosen: TaskFilter, bounds: Row
     ) -> list[sqlite3.Row]:
         if chosen.ids is not None:
             found = [
@@ -55,7 +57,7 @@ class Selections(Hosts, Walks, CrawlState):
             ]
             return list(islice(heapq.merge(*streams, key=_place, reverse=True), bounds["limit"]))
 
-    async def withdraw(self, chosen: Chosen, *, reason: Reason) -> int:
+    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """See `Ledger.withdraw`."""
         chosen = narrowed(chosen, transitions.WITHDRAW.from_statuses)
         sql = ChosenStatements(self._tables, chosen.statuses)
@@ -67,7 +69,9 @@ class Selections(Hosts, Walks, CrawlState):
             why=str(reason),
         )
 
-    async def reopen(self, chosen: Chosen, *, stage: str | None = None, anew: bool = False) -> int:
+    async def reopen(
+        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+    ) -> int:
         """See `Ledger.reopen`."""
         chosen = narrowed(chosen, transitions.REOPEN.from_statuses)
         sql = ChosenStatements(self._tables, chosen.statuses)
@@ -93,7 +97,7 @@ class Selections(Hosts, Walks, CrawlState):
             total += await self._writer.run(change_some, change, rows)
         return total
 
-    async def purge(self, chosen: Chosen) -> int:
+    async def purge(self, chosen: TaskFilter) -> int:
         """See `Ledger.purge`."""
         sql = ChosenStatements(self._tables, chosen.statuses)
 

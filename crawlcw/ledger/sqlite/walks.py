@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from crawlcw.ledger.protocol import Chosen, Place
+from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -27,7 +27,7 @@ class Walks(SqliteStore):
 
     async def _change(
         self,
-        chosen: Chosen,
+        chosen: TaskFilter,
         *,
         walk: str,
         change: Callable[[Database, Row], int],
@@ -42,7 +42,7 @@ class Walks(SqliteStore):
         return total
 
     async def _batches(
-        self, chosen: Chosen, bounds: Row, walk: str
+        self, chosen: TaskFilter, bounds: Row, walk: str
     ) -> AsyncIterator[Sequence[bytes]]:
         if chosen.ids is not None:
             for some in in_batches(list(dict.fromkeys(chosen.ids))):
@@ -57,7 +57,7 @@ class Walks(SqliteStore):
                 place |= {"before": last["update_time"], "before_id": last["id"]}
 
 
-def bounds_of(chosen: Chosen, after: Place | None = None) -> dict[str, Any]:
+def bounds_of(chosen: TaskFilter, after: Place | None = None) -> dict[str, Any]:
     """Return what is chosen as the values of a statement, the statuses and ids apart."""
     # Before a time is before the first id there would be of that time.
     until = INT64 - 1 if chosen.until is None else milliseconds(chosen.until)
@@ -73,7 +73,7 @@ def bounds_of(chosen: Chosen, after: Place | None = None) -> dict[str, Any]:
     }
 
 
-def narrowed(chosen: Chosen, allowed: Collection[Status]) -> Chosen:
+def narrowed(chosen: TaskFilter, allowed: Collection[Status]) -> TaskFilter:
     """Return what is chosen without the tasks that have another status than those allowed."""
     return replace(chosen, statuses=[each for each in allowed if each in chosen.statuses])
 
