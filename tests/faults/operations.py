@@ -138,6 +138,7 @@ OPERATIONS = [
         lambda w: w.near.reopen(TaskFilter(until=NOW), stage="again", anew=True),
         name="reopen",
         answers=_no_more,
+        wakes=True,
     ),
     _simple(
         lambda w: w.near.prioritise(dict.fromkeys(_everything(w), 9)),
