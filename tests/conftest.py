@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,16 +36,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+_CHOICE = pytest.StashKey[str]()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Where no file is named, choose the tests, and use two processes: most tests wait."""
     if hasattr(config, "workerinput"):
-        return  # one of those two, which is given what was chosen
+        config.stash[_CHOICE] = config.workerinput["choice"]
+        return
     everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-    config.option.representatives = everywhere and not (config.option.all or config.option.rest)
+    usual = "representatives" if everywhere and not config.option.all else "all"
+    config.stash[_CHOICE] = "rest" if config.option.rest else usual
     if everywhere and config.option.numprocesses is None and not config.option.usepdb:
         config.option.numprocesses = 2
         config.option.dist = "loadfile"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each process of xdist, whose arguments are not those of the command."""
+    node.workerinput["choice"] = node.config.stash[_CHOICE]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,8 +64,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = items
     if not config.option.soak:
         chosen = [item for item in chosen if item.get_closest_marker("soak") is None]
-    if config.option.representatives or config.option.rest:
-        chosen = [item for item in chosen if is_left_out(item) == config.option.rest]
+    if (choice := config.stash[_CHOICE]) != "all":
+        chosen = [item for item in chosen if is_left_out(item) == (choice == "rest")]
     config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
     items[:] = chosen
 
