@@ -1,7 +1,13 @@
 """An asyncio crawler on a durable ledger: no page is lost, each result is recorded once."""
 
+from crawlcw.api.host_limits import Limit
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl, open_ledger, run_spider
-from crawlcw.crawl import Crawl
+from crawlcw.crawl.crawl import Crawl
+from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.errors import (
     CrawlcwError,
     FetchError,
@@ -17,13 +23,7 @@ from crawlcw.errors import (
     UsageError,
 )
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.limits import Limit
-from crawlcw.request import Request
-from crawlcw.response import Response
-from crawlcw.settings import Settings
-from crawlcw.spider import Spider
-from crawlcw.stats import FinishReason, Report
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 __version__ = "0.1.0"
 

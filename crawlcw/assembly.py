@@ -6,17 +6,17 @@ from pathlib import Path
 
 import anyio
 
-from crawlcw import urls
-from crawlcw.crawl import Crawl
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider, check
+from crawlcw.crawl.crawl import Crawl
+from crawlcw.crawl.suspects import Children
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.engine.stats import Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.tracked import TrackedLedger
-from crawlcw.settings import Settings
-from crawlcw.spider import Spider, check
-from crawlcw.stats import Report
-from crawlcw.suspects import Children
+from crawlcw.model import urls
 
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 

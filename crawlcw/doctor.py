@@ -12,13 +12,13 @@ from typing import Any
 
 import anyio
 
-from crawlcw import invariants
-from crawlcw.invariants import ADVICE, Kind, Violation
+from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.ledger.examination import ExaminedLedger, Health
 from crawlcw.ledger.protocol import Worker
-from crawlcw.printable import printable
-from crawlcw.task import Aside
-from crawlcw.workers import is_dead, is_gone
+from crawlcw.model import invariants
+from crawlcw.model.invariants import ADVICE, Kind, Violation
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Aside
 
 #: A crawl wakes hosts a moment after it has added their tasks.
 SECOND_LOOK = timedelta(seconds=1)

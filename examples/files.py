@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 
 from crawlcw.errors import UnwantedError
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker, UseCase, Worker
 
 files = UseCase("files", max_retry=3)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Ledger
-from tests import ledgers, mongod
-from tests.ledgers import BACKENDS, FakeClock, Ledgers
+from tests.support import ledgers, mongod
+from tests.support.ledgers import BACKENDS, FakeClock, Ledgers
 
 _numbers = itertools.count()
 

@@ -74,7 +74,11 @@ def test_no_example_has_lost_its_indentation():
 def test_the_examples_that_are_known_are_found():
     found = {param.id for param in EXAMPLES}
 
-    assert {"crawlcw.spider", "crawlcw.tracking", "crawlcw.tracking.dispenser:Dispenser"} <= found
+    assert {
+        "crawlcw.api.spider",
+        "crawlcw.tracking",
+        "crawlcw.tracking.dispenser:Dispenser",
+    } <= found
 
 
 @pytest.mark.parametrize(("module", "example"), EXAMPLES)
@@ -98,9 +102,9 @@ async def test_an_example_runs(
 
 
 def test_the_spider_of_its_modules_docstring_is_a_spider():
-    (example,) = next(each for each in DOCSTRINGS if each.module == "crawlcw.spider").examples
+    (example,) = next(each for each in DOCSTRINGS if each.module == "crawlcw.api.spider").examples
     names: dict[str, Any] = {"Spider": Spider}
 
     exec(example, names)
 
-    crawlcw.spider.check(names["Books"]())
+    crawlcw.api.spider.check(names["Books"]())

@@ -19,17 +19,17 @@ from bson import Binary
 from crawlcw import Request, Settings, Spider, doctor, run_spider
 from crawlcw.assembly import look_at_ledger
 from crawlcw.doctor import Report
+from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, Reason
-from crawlcw.invariants import Kind
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.mongo import MongoLedger, examination, store
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.task import Status
+from crawlcw.model.invariants import Kind
+from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
-from crawlcw.workers import this_worker
-from tests.ledgers import LEASE, START, FakeClock, failure, make_task, make_tasks, success
-from tests.mongod import with_database
+from tests.support.ledgers import LEASE, START, FakeClock, failure, make_task, make_tasks, success
+from tests.support.mongod import with_database
 
 HOST = "example.com"
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs import REPOSITORY
+from tests.support.docs import REPOSITORY
 
 
 def output_of(example: str, folder: Path) -> str:

@@ -14,19 +14,19 @@ import click
 import pytest
 
 from crawlcw import Settings, Spider, run_spider
+from crawlcw.api.host_limits import Limit, Limits
+from crawlcw.api.settings import described
+from crawlcw.api.spider import check
 from crawlcw.cli import exit_codes
 from crawlcw.cli.main import cli
 from crawlcw.guide.pages import NAMES, all_pages
-from crawlcw.limits import Limit, Limits
-from crawlcw.retry import RETRY_STATUSES
-from crawlcw.settings import described
-from crawlcw.spider import check
-from crawlcw.task import Status
+from crawlcw.model.retry import RETRY_STATUSES
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import diagram
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Policy, Tracker, UseCase, Worker
-from crawlcw.transitions import diagram
-from tests import api_reference, pages
-from tests.pages import GUIDE, ROOT, WRITTEN, guide
+from tests.support import api_reference, pages
+from tests.support.pages import GUIDE, ROOT, WRITTEN, guide
 
 COMMANDS = {name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(None)}
 #: Options that the page of the commands describes once for all.
@@ -71,7 +71,7 @@ def test_a_page_begins_with_a_heading_and_one_line_about_it():
 
 def test_the_api_reference_is_that_of_the_docstrings():
     assert pages.text_of(api_reference.PAGE) == api_reference.page(), (
-        "run `python -m tests.api_reference`"
+        "run `python -m tests.support.api_reference`"
     )
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from crawlcw import Settings, run_spider
 from crawlcw.assembly import open_ledger
+from crawlcw.engine.stats import Report
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.stats import Report
-from crawlcw.task import Status
-from tests import docs
-from tests.crawl_process import Store
-from tests.docs import DocsSpider, Site
+from crawlcw.model.task import Status
+from tests.support import docs
+from tests.support.crawl_process import Store
+from tests.support.docs import DocsSpider, Site
 
 pytestmark = pytest.mark.thorough
 

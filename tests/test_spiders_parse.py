@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.spider import check, scope
 from crawlcw.demo.bookshop import Bookshop
 from crawlcw.demo.spider import BookshopSpider
-from crawlcw.request import Request
-from crawlcw.response import Response
-from crawlcw.spider import check, scope
-from crawlcw.urls import locate
+from crawlcw.model.urls import locate
 
 SPIDERS = Path(__file__).parent.parent / "spiders"
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
-from crawlcw.cli import progress, signals
+from crawlcw.cli import signals
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK
 from crawlcw.cli.faults import faults_of, last_word
+from crawlcw.cli.terminal import progress
+from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.settings import Settings
-from crawlcw.spider import Spider
-from crawlcw.stats import FinishReason, Report
 
 logger = logging.getLogger(__name__)
 

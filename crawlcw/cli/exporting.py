@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from crawlcw import values
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import ItemRow, Ledger
+from crawlcw.model import values
 
 #: Among these are what JSON leaves as it is and a terminal acts on: DEL, C1
 #: controls, marks that turn the direction of text.

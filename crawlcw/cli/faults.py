@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from crawlcw.printable import printable
-from crawlcw.settings_fields import tolerance
-from crawlcw.stats import FinishReason, Report
+from crawlcw.api.settings_fields import tolerance
+from crawlcw.engine.stats import FinishReason, Report
+from crawlcw.model.sanitize import printable
 
 _NAMED = 3
 #: The ends of a crawl that has come as far as it could. One that the user stopped

@@ -9,11 +9,11 @@ from typing import ParamSpec, TypeVar
 
 import click
 
+from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.assembly import DEFAULT_LEDGER, open_ledger
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.settings import Settings, layered, project_settings
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 P = ParamSpec("P")
 R = TypeVar("R")

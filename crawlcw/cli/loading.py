@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from crawlcw.api.spider import Spider, check, is_name
 from crawlcw.errors import SpiderError, UsageError
-from crawlcw.printable import printable
-from crawlcw.spider import Spider, check, is_name
+from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 

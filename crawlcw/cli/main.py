@@ -31,7 +31,7 @@ from crawlcw.errors import (
     LedgerUnavailableError,
     UsageError,
 )
-from crawlcw.printable import printable
+from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class _Commands(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         name = {"list": "listing"}.get(cmd_name, cmd_name.replace("-", "_"))
-        command = importlib.import_module(f"crawlcw.cli.{name}").command
+        command = importlib.import_module(f"crawlcw.cli.commands.{name}").command
         assert isinstance(command, click.Command)
         return command
 

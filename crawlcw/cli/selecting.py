@@ -4,11 +4,11 @@ import difflib
 from contextlib import suppress
 from datetime import timedelta
 
-from crawlcw.durations import duration
+from crawlcw.api.request import Request
 from crawlcw.errors import FetchError, Reason, SettingsError, UsageError
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.request import Request
-from crawlcw.task import key_id
+from crawlcw.model.durations import duration
+from crawlcw.model.task import key_id
 from crawlcw.tracking import keys
 
 

@@ -16,8 +16,8 @@ from types import FrameType
 from typing import Protocol
 
 from crawlcw.cli.exit_codes import INTERRUPTED
-from crawlcw.durations import spoken
-from crawlcw.printable import printable
+from crawlcw.model.durations import spoken
+from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 

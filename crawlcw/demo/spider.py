@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from crawlcw.request import Request
-from crawlcw.response import Response
-from crawlcw.settings import Settings
-from crawlcw.spider import Spider
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 
 
 class BookshopSpider(Spider):

@@ -20,15 +20,15 @@ import aiohttp
 import yarl
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from crawlcw import urls
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
 from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError
 from crawlcw.downloader.connector import NameResolver, RestingConnector, sending
 from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, codings_of
 from crawlcw.errors import FetchError, Reason
-from crawlcw.printable import printable
-from crawlcw.request import Request
-from crawlcw.response import Response
-from crawlcw.settings import Settings
+from crawlcw.model import urls
+from crawlcw.model.sanitize import printable
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.

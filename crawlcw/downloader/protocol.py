@@ -5,8 +5,8 @@ Redirects, robots.txt and the deadline of the whole attempt are `attempt`'s.
 
 from typing import Protocol
 
-from crawlcw.request import Request
-from crawlcw.response import Response
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
 
 
 class Downloader(Protocol):

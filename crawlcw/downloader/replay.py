@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from crawlcw.request import Request
-from crawlcw.response import Response
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

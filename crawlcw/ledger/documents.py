@@ -48,12 +48,21 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from crawlcw import values
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host, HostLease, Origin, RobotsRecord
 from crawlcw.ledger.protocol import Tally, Worker
-from crawlcw.task import Aside, AttemptError, Carried, Record, ResponseInfo, Status, Task, Trace
-from crawlcw.transitions import Change
+from crawlcw.model import values
+from crawlcw.model.hosts import Host, HostLease, Origin, RobotsRecord
+from crawlcw.model.task import (
+    Aside,
+    AttemptError,
+    Carried,
+    Record,
+    ResponseInfo,
+    Status,
+    Task,
+    Trace,
+)
+from crawlcw.model.transitions import Change
 
 #: What `page` reads of a task: all but what grows with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
-from crawlcw.invariants import Violation
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.task import Aside
+from crawlcw.model.invariants import Violation
+from crawlcw.model.task import Aside
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
 TASK_STATE = (

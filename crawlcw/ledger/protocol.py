@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from crawlcw.dropped import Examples, merged
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host, HostLease
-from crawlcw.task import Lease, Record, Status, Task
-from crawlcw.transitions import Settlement
+from crawlcw.model.dropped import Examples, merged
+from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.task import Lease, Record, Status, Task
+from crawlcw.model.transitions import Settlement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

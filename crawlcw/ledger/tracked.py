@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.task import Aside, Lease
+from crawlcw.model.task import Aside, Lease
 
 
 class TrackedLedger(Ledger, Protocol):

@@ -8,9 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added
 from crawlcw.ledger.protocol import Counts as Counted
-from crawlcw.printable import printable
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Aside, Status
 from crawlcw.server.bodies import StatusName
-from crawlcw.task import Aside, Status
 from crawlcw.tracking import Assigned, Page, TrackedTask
 
 

@@ -13,10 +13,10 @@ from crawlcw.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from crawlcw.printable import printable
+from crawlcw.model.sanitize import printable
+from crawlcw.model.values import to_json
 from crawlcw.server.answers import Answer, Error
 from crawlcw.server.bodies import TAGS
-from crawlcw.values import to_json
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from crawlcw import values
+from crawlcw.engine.patience import Patience
 from crawlcw.ledger.tracked import TrackedLedger
-from crawlcw.patience import Patience
-from crawlcw.task import Aside
+from crawlcw.model import values
+from crawlcw.model.task import Aside
 
 
 class Asides:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from crawlcw.errors import TaskNotFoundError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.tracked import TrackedLedger
-from crawlcw.task import Record, key_id
+from crawlcw.model.task import Record, key_id
 from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.portal import LoopPortal

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from crawlcw.errors import Reason, UsageError
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.task import Status, key_id
+from crawlcw.model.task import Status, key_id
 from crawlcw.tracking import keys
 from crawlcw.tracking.base import Base
 from crawlcw.tracking.questions import statuses

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from crawlcw.errors import UsageError
-from crawlcw.task import Status, Task
+from crawlcw.model.task import Status, Task
 from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.tracker import Tracker
 

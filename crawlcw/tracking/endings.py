@@ -9,12 +9,10 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, assert_never
 
-from crawlcw import transitions, values
 from crawlcw.errors import Reason
-from crawlcw.task import Aside, Carried, Lease, Record, key_id
-from crawlcw.tracking import keys as names
-from crawlcw.tracking.dispensing import Dispensing, holder, is_held
-from crawlcw.transitions import (
+from crawlcw.model import transitions, values
+from crawlcw.model.task import Aside, Carried, Lease, Record, key_id
+from crawlcw.model.transitions import (
     Advanced,
     Event,
     Failed,
@@ -24,6 +22,8 @@ from crawlcw.transitions import (
     Succeeded,
     lease_of,
 )
+from crawlcw.tracking import keys as names
+from crawlcw.tracking.dispensing import Dispensing, holder, is_held
 
 #: So many tasks are read side by side.
 _AT_ONCE = 50

@@ -13,16 +13,16 @@ from typing import Any
 
 import anyio
 
-from crawlcw import values
+from crawlcw.api.user_code import Called, EscapedError
 from crawlcw.errors import LeaseLostError, Reason, UsageError
-from crawlcw.raised import said, shown
-from crawlcw.task import Carried, Lease
+from crawlcw.model import values
+from crawlcw.model.task import Carried, Lease
+from crawlcw.model.tracebacks import said, shown
+from crawlcw.model.transitions import Advanced, Failed, Outcome, Progress, Succeeded
 from crawlcw.tracking import keys
 from crawlcw.tracking.asides import Asides
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.use_case import UseCase
-from crawlcw.transitions import Advanced, Failed, Outcome, Progress, Succeeded
-from crawlcw.user_code import Called, EscapedError
 
 
 class Execution:

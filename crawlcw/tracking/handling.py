@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
+from crawlcw.api.user_code import Called, calls_user_code, raised, without_escape
 from crawlcw.errors import UnwantedError
 from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.use_case import Handler, Runs
-from crawlcw.user_code import Called, calls_user_code, raised, without_escape
 
 T = TypeVar("T")
 

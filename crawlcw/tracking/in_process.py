@@ -14,7 +14,7 @@ from typing import Any
 
 from anyio import CapacityLimiter, to_process
 
-from crawlcw.user_code import raised, without_escape
+from crawlcw.api.user_code import raised, without_escape
 
 
 async def run(

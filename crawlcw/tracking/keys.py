@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from crawlcw import values
+from crawlcw.api.spider import is_name
 from crawlcw.errors import UsageError
-from crawlcw.spider import is_name
+from crawlcw.model import values
 
 LONGEST_KEY = 1024
 LARGEST_PRIORITY = 1000

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Self
 
+from crawlcw.api.settings_fields import Count, Duration, Size
 from crawlcw.errors import SettingsError
-from crawlcw.retry import KEPT_ERRORS, RetryPolicy
-from crawlcw.settings_fields import Count, Duration, Size
+from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
 
 _SHORTEST_LEASE = timedelta(milliseconds=100)
 #: What settings were called before: ledgers may have them written down so.

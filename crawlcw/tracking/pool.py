@@ -8,7 +8,7 @@ from datetime import datetime
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Place, TaskFilter
-from crawlcw.task import WAITING, Status, key_id
+from crawlcw.model.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.changes import A_MILLISECOND
 from crawlcw.tracking.dispensing import Dispensing

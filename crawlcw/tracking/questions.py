@@ -7,7 +7,7 @@ from typing import Any
 
 from crawlcw.errors import Reason, UsageError
 from crawlcw.ledger.protocol import Counts, TaskFilter
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 from crawlcw.tracking import keys, views
 from crawlcw.tracking.base import Base
 from crawlcw.tracking.views import Page, TrackedTask

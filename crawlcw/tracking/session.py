@@ -15,23 +15,23 @@ from datetime import timedelta
 
 import anyio
 
+from crawlcw.engine.batching import write_in_groups
+from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.leases import HeldLeases, Renewer, bury_the_dead
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.spare import SpareConnection
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
+from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
-from crawlcw.groups import write_in_groups
-from crawlcw.leases import HeldLeases, Renewer, bury_the_dead
 from crawlcw.ledger.protocol import Claimed, Tally
 from crawlcw.ledger.tracked import TrackedLedger
-from crawlcw.patience import Patience
-from crawlcw.presence import Presence
-from crawlcw.printable import printable
-from crawlcw.spare import SpareConnection
-from crawlcw.stats import Stats
-from crawlcw.task import Lease, Task
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Lease, Task
+from crawlcw.model.transitions import Outcome, Settlement, settle
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.tracking.together import Together
-from crawlcw.transitions import Outcome, Settlement, settle
-from crawlcw.watchdog import Watchdog
-from crawlcw.workers import this_worker
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
-from crawlcw.task import Carried, Lease, Task
+from crawlcw.model.task import Carried, Lease, Task
+from crawlcw.model.transitions import ended_since, is_suspect
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.dispensing import Dispensing, holder, request_holder
-from crawlcw.transitions import ended_since, is_suspect
 
 #: So many tasks are claimed by one write, and so many more are looked at while some are spared.
 _AT_ONCE = 500

@@ -26,7 +26,8 @@ from crawlcw.errors import (
     UsageError,
 )
 from crawlcw.ledger.protocol import Added, TaskFilter
-from crawlcw.task import Carried, Lease, Record, Status, Task, key_id
+from crawlcw.model.task import Carried, Lease, Record, Status, Task, key_id
+from crawlcw.model.transitions import ended_since, is_suspect
 from crawlcw.tracking import keys, views
 from crawlcw.tracking.changes import A_MILLISECOND, Changes
 from crawlcw.tracking.execution import Execution
@@ -35,10 +36,9 @@ from crawlcw.tracking.new_task import NewTask, in_chunks
 from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.questions import Questions
-from crawlcw.tracking.sync import SyncTracker
+from crawlcw.tracking.sync_calls import SyncCalls
 from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.tracking.use_case import UseCase
-from crawlcw.transitions import ended_since, is_suspect
 
 T = TypeVar("T")
 
@@ -103,9 +103,9 @@ class Tracker(Questions, Changes):
         await self.ledger.close()
 
     @property
-    def sync(self) -> SyncTracker:
+    def sync(self) -> SyncCalls:
         """The same for other threads: `with tracker.sync.start(key)`."""
-        return SyncTracker(self, self._portal)
+        return SyncCalls(self, self._portal)
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from crawlcw.errors import Reason, UsageError
 from crawlcw.ledger.protocol import Place
-from crawlcw.task import Aside, AttemptError, Carried, Record, Status, Task, Trace
+from crawlcw.model.task import Aside, AttemptError, Carried, Record, Status, Task, Trace
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)

@@ -17,6 +17,9 @@ from typing import Any
 import anyio
 from anyio import CapacityLimiter
 
+from crawlcw.api.user_code import Cancellation, EscapedError
+from crawlcw.engine.poison import Quarantine
+from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import (
     LeaseLostError,
     LedgerError,
@@ -25,18 +28,15 @@ from crawlcw.errors import (
     single_errors,
 )
 from crawlcw.ledger.protocol import Counts
-from crawlcw.printable import printable
-from crawlcw.quarantine import Quarantine
-from crawlcw.raised import said
-from crawlcw.stats import FinishReason
-from crawlcw.task import Lease
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Lease
+from crawlcw.model.tracebacks import said
+from crawlcw.model.transitions import ended_since
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
 from crawlcw.tracking.to_the_end import cancelled_gently
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
-from crawlcw.transitions import ended_since
-from crawlcw.user_code import Cancellation, EscapedError
 
 logger = logging.getLogger(__name__)
 

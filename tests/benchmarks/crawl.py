@@ -157,7 +157,7 @@ def main() -> None:
         [
             sys.executable,
             "-m",
-            "tests.static_site",
+            "tests.support.static_site",
             *map(str, arguments.folder or DOCS),
             f"--copies={arguments.copies}",
         ],

@@ -26,9 +26,9 @@ from pathlib import Path
 import pymongo
 
 from crawlcw import Settings, Spider
-from tests.crawl_process import Process, Store
-from tests.docs import REPOSITORY
-from tests.many_hosts import Host, HostsSpider, addresses, served
+from tests.support.crawl_process import Process, Store
+from tests.support.docs import REPOSITORY
+from tests.support.many_hosts import Host, HostsSpider, addresses, served
 
 PAGES = 300
 HOSTS = 50

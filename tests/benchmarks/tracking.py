@@ -23,13 +23,13 @@ from pathlib import Path
 
 import pymongo
 
-from crawlcw import transitions
 from crawlcw.cli.loop import run
-from crawlcw.retry import RetryPolicy
-from crawlcw.task import Status
+from crawlcw.model import transitions
+from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import Progress, Succeeded
 from crawlcw.tracking import Tracker, UseCase, Worker
-from crawlcw.transitions import Progress, Succeeded
-from tests.mongod import with_database
+from tests.support.mongod import with_database
 
 #: As many as a worker may hold at once.
 BATCH = 200

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.docs import REPOSITORY
+from tests.support.docs import REPOSITORY
 
 ENOUGH = 90.0
 

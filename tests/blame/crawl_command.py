@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.docs import REPOSITORY
+from tests.support.docs import REPOSITORY
 
 #: Far more than anything here takes; what is waited for is a condition.
 ENOUGH = 120.0

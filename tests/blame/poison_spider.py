@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from crawlcw import Settings
-from tests.docs import DocsSpider, path_of
+from tests.support.docs import DocsSpider, path_of
 
 
 class PoisonSpider(DocsSpider):

@@ -18,8 +18,8 @@ import pytest
 from tests.blame.code_site import crawled, running, wait_until
 from tests.faults.proxy import Command as Sent
 from tests.faults.proxy import Fault, proxied
-from tests.mongod import with_database
-from tests.work_process import Working, crawlcw
+from tests.support.mongod import with_database
+from tests.support.work_process import Working, crawlcw
 
 NOT_WELL = 3
 GONE = 69

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 from tests.blame.code_site import crawled, running, wait_until
-from tests.crawl_process import Row, Store
+from tests.support.crawl_process import Row, Store
 
 #: Status, headers, body.
 Answer = tuple[int, dict[str, str], str]

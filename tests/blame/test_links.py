@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.blame.code_site import Site, crawled, links, running, wait_until
-from tests.docs import REPOSITORY
-from tests.mongod import with_database
+from tests.support.docs import REPOSITORY
+from tests.support.mongod import with_database
 
 _SPIDER = """
 from crawlcw import Request, Spider

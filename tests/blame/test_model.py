@@ -16,23 +16,13 @@ from typing import Any
 
 import pytest
 
-from crawlcw import (
-    FetchError,
-    Reason,
-    Request,
-    Response,
-    Settings,
-    Spider,
-    blame,
-    fetcher,
-    hosts,
-    network,
-    urls,
-)
-from crawlcw.crawl import Crawl
+from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
+from crawlcw.crawl import blame, fetcher
+from crawlcw.crawl.crawl import Crawl
+from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.stats import Report
-from crawlcw.task import Record, Status
+from crawlcw.model import hosts, network, urls
+from crawlcw.model.task import Record, Status
 from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
 from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
 

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from crawlcw.cli.exit_codes import INTERNAL
-from crawlcw.task import Status
-from tests import docs
+from crawlcw.model.task import Status
 from tests.blame.crawl_command import Command, children_of, crawlcw
-from tests.crawl_process import Store, wait_until
-from tests.docs import Site
 from tests.faults.scenario import crawled_without_faults, examined, items_of, without
+from tests.support import docs
+from tests.support.crawl_process import Store, wait_until
+from tests.support.docs import Site
 
 pytestmark = pytest.mark.thorough
 

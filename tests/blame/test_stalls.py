@@ -9,7 +9,7 @@ import pytest
 
 from crawlcw import open_ledger
 from crawlcw.errors import Reason
-from crawlcw.task import Record, Status
+from crawlcw.model.task import Record, Status
 from crawlcw.tracking import Tracker
 from tests.blame.code_site import Command, Site, crawled, running, wait_until
 from tests.blame.test_user_code import records, spider

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from crawlcw import Spider, StopCrawl, open_ledger, run_spider
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
 from crawlcw.errors import Reason, SpiderError
-from crawlcw.request import Request
-from crawlcw.response import Response
-from crawlcw.settings import Settings
-from crawlcw.task import Record, Status
+from crawlcw.model.task import Record, Status
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Tracker
 from tests.blame.code_site import Command, Site, crawled
-from tests.work_process import crawlcw
+from tests.support.work_process import crawlcw
 
 _SPIDER = """
 import asyncio, sys, time

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from crawlcw.watchdog import Watchdog
+from crawlcw.engine.watchdog import Watchdog
 
 T = TypeVar("T")
 _BEGINNING = 1_000.0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import docs
 from tests.faults import scenario
 from tests.faults.world import World, quick
+from tests.support import docs
 
 #: Of the star: one process holds all of them.
 LEAVES = 40

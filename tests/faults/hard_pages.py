@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-from tests.docs import DocsSpider, path_of
+from tests.support.docs import DocsSpider, path_of
 
 
 class _HardSpider(DocsSpider):

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.hosts import HostLease
-from crawlcw.task import Lease, Status
+from crawlcw.model.hosts import HostLease
+from crawlcw.model.task import Lease, Status
 
 Document = dict[str, Any]
 #: collection -> id -> document. An id that is itself a document is there as its text.

@@ -30,23 +30,25 @@ from functools import cache
 from random import Random
 from typing import Any, TypeVar
 
-from crawlcw import committer, invariants, leases, quarantine, transitions
-from crawlcw.clock import LedgerClock
-from crawlcw.committer import Committer
+from crawlcw.crawl import committer
+from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.fetcher import Done
+from crawlcw.crawl.seen import KnownTasks
+from crawlcw.engine import leases, poison
+from crawlcw.engine.leases import HeldLeases, Renewer
+from crawlcw.engine.poison import Quarantine
+from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
-from crawlcw.fetcher import Done
-from crawlcw.known import KnownTasks
-from crawlcw.leases import HeldLeases, Renewer
 from crawlcw.ledger.mongo import MongoLedger, claims
 from crawlcw.ledger.protocol import Claimed, Committed, TaskFilter
-from crawlcw.quarantine import Quarantine
-from crawlcw.retry import RetryPolicy
-from crawlcw.stats import Stats
-from crawlcw.task import Lease, Status, Task
-from crawlcw.transitions import Failed, Outcome, Settlement, Succeeded
+from crawlcw.model import invariants, transitions
+from crawlcw.model.clock import LedgerClock
+from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.task import Lease, Status, Task
+from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
 from tests.faults.fake_server import CALM, Command, Database, Document, Network, Server, Weather
 from tests.faults.virtual import Process, Signal, Thread, Timeline, virtual
-from tests.ledgers import START, make_task
+from tests.support.ledgers import START, make_task
 
 T = TypeVar("T")
 
@@ -776,7 +778,7 @@ class Schedule:
 
     def run(self) -> None:
         """Let everything happen; raises `ProtocolError`."""
-        with virtual(self.timeline, claims, committer, leases, quarantine):
+        with virtual(self.timeline, claims, committer, leases, poison):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()

@@ -17,9 +17,9 @@ VARIABLE = "CRAWLCW_TEST_MUTANT"
 
 _MONGO = "crawlcw.ledger.mongo"
 _UPDATES = "crawlcw.ledger.mongo.updates"
-_COMMITTER = "crawlcw.committer"
-_CONTRACT = "tests/test_ledger_contract.py::test_"
-_WRITING = "tests/test_committer.py::test_"
+_COMMITTER = "crawlcw.crawl.committer"
+_CONTRACT = "tests/ledger/test_ledger_contract.py::test_"
+_WRITING = "tests/crawl/test_committer.py::test_"
 _OPERATIONS = "tests/faults/test_operations.py::test_"
 _LATE = _OPERATIONS + "what_arrives_after_the_operation_was_repeated_changes_nothing"
 
@@ -141,7 +141,7 @@ MUTANTS = [
             _without("MongoLedger._claim_one", _DUE),
             _without("MongoLedger._claim_together", _DUE),
             Edit(
-                "crawlcw.transitions",
+                "crawlcw.model.transitions",
                 "claim",
                 ("if task.due is None or task.due > now:", "if task.due is None:"),
             ),
@@ -160,7 +160,7 @@ MUTANTS = [
         name="every-lost-lease-counts",
         edits=(
             Edit(
-                "crawlcw.transitions",
+                "crawlcw.model.transitions",
                 "losses",
                 (" and task.begun == task.fence", ""),
             ),

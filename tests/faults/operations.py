@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.hosts import HostLease
 from crawlcw.ledger.protocol import Added, Place, TaskFilter
-from crawlcw.task import Lease, Status
-from crawlcw.transitions import too_deep
+from crawlcw.model.hosts import HostLease
+from crawlcw.model.task import Lease, Status
+from crawlcw.model.transitions import too_deep
 from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
-from tests.ledgers import LEASE, failure, make_task, success
+from tests.support.ledgers import LEASE, failure, make_task, success
 
 
 def _same(answer: Any, expected: Any) -> bool:

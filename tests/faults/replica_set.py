@@ -9,9 +9,9 @@ from typing import Any
 import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
-from tests.crawl_process import wait_until
 from tests.faults.switchboard import CLIENTS, Switchboard, connected
-from tests.mongod_server import Server, found
+from tests.support.crawl_process import wait_until
+from tests.support.mongod_server import Server, found
 
 MEMBERS = 3
 #: How long members wait for one another; MongoDB's own default is ten seconds for each.

@@ -16,8 +16,8 @@ from typing import Any
 from crawlcw import doctor
 from crawlcw.assembly import look_at_ledger, open_ledger
 from crawlcw.ledger.protocol import Worker
-from tests.crawl_process import Process, Store, wait_until
-from tests.docs import Site
+from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.docs import Site
 
 
 class Crew:

@@ -21,13 +21,13 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.clock import LedgerClock
 from crawlcw.ledger.mongo import MongoLedger
-from tests import docs
-from tests.crawl_process import Store, wait_until
-from tests.docs import Site
+from crawlcw.model.clock import LedgerClock
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
-from tests.mongod import with_database
+from tests.support import docs
+from tests.support.crawl_process import Store, wait_until
+from tests.support.docs import Site
+from tests.support.mongod import with_database
 
 pytestmark = pytest.mark.thorough
 

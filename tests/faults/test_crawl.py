@@ -7,17 +7,17 @@ from typing import Any
 import pymongo
 import pytest
 
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.request import Request
-from crawlcw.response import Response
-from crawlcw.settings import Settings
-from crawlcw.spider import Spider
-from crawlcw.stats import Report
-from crawlcw.task import Status
+from crawlcw.engine.stats import Report
+from crawlcw.model.task import Status
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.faults.invariants import assert_sound
 from tests.faults.proxy import ByChance, End, Fault, Loss, Plan, proxied
-from tests.mongod import with_database
+from tests.support.mongod import with_database
 
 pytestmark = pytest.mark.thorough
 

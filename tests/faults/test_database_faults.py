@@ -29,14 +29,14 @@ from pymongo import WriteConcern
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo import store as mongo_store
-from crawlcw.task import Status
-from tests import docs
-from tests.crawl_process import LEDGER_UNAVAILABLE, Store, wait_until
-from tests.docs import REPOSITORY, DocsSpider, Site
+from crawlcw.model.task import Status
 from tests.faults.replica_set import SETTINGS, ReplicaSet, replica_set
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
-from tests.ledgers import make_tasks, success
-from tests.mongod_server import Server, serving
+from tests.support import docs
+from tests.support.crawl_process import LEDGER_UNAVAILABLE, Store, wait_until
+from tests.support.docs import REPOSITORY, DocsSpider, Site
+from tests.support.ledgers import make_tasks, success
+from tests.support.mongod_server import Server, serving
 
 pytestmark = pytest.mark.thorough
 
@@ -228,7 +228,7 @@ def test_all_workers_give_up_a_server_that_stays_away(server: Server, site: Site
 def test_a_supervisor_and_its_workers_give_up_a_server_that_stays_away(
     server: Server, site: Site, tmp_path: Path
 ):
-    spider = "from tests.docs import DocsSpider\n\n\nclass Docs(DocsSpider):\n"
+    spider = "from tests.support.docs import DocsSpider\n\n\nclass Docs(DocsSpider):\n"
     (tmp_path / "docs.py").write_text(f'{spider}    start_urls = ["{site.start}"]\n')
     store = Store(server.uri, DocsSpider.name)
     command = [sys.executable, "-m", "crawlcw", "run", "docs.py", "--processes", "2"]

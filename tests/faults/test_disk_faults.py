@@ -26,10 +26,16 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests import docs
-from tests.crawl_process import LEDGER_NOT_USABLE, LEDGER_UNAVAILABLE, Process, Store, wait_until
-from tests.docs import REPOSITORY, Site
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
+from tests.support import docs
+from tests.support.crawl_process import (
+    LEDGER_NOT_USABLE,
+    LEDGER_UNAVAILABLE,
+    Process,
+    Store,
+    wait_until,
+)
+from tests.support.docs import REPOSITORY, Site
 
 _MEBIBYTE = 1 << 20
 #: In bytes. The crawl's file is of 0.7 MB at its end, the log before it of up to 4 MB.
@@ -39,7 +45,7 @@ WAITING = "the ledger does not answer, trying again"
 AGAIN = "the ledger answers again"
 
 SPIDER = """
-from tests.docs import DocsSpider
+from tests.support.docs import DocsSpider
 
 pytestmark = pytest.mark.thorough
 

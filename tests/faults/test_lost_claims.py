@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.task import Lease, Task
+from crawlcw.model.task import Lease, Task
 from tests.faults.proxy import At, End, Fault, Loss
 from tests.faults.world import World
-from tests.ledgers import LEASE
+from tests.support.ledgers import LEASE
 
 pytestmark = pytest.mark.thorough
 

@@ -7,7 +7,7 @@ import pytest
 from crawlcw.ledger.mongo import MongoLedger, claims
 from tests.faults.proxy import Command, End, Fault, Loss
 from tests.faults.world import World
-from tests.ledgers import LEASE
+from tests.support.ledgers import LEASE
 
 FAULTS = {
     "request lost": Fault(loss=Loss.REQUEST),

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.docs import REPOSITORY
 from tests.faults import model
 from tests.faults.model import Schedule
 from tests.faults.mutants import MUTANTS, Edit
+from tests.support.docs import REPOSITORY
 
 pytestmark = pytest.mark.thorough
 
@@ -105,37 +105,37 @@ WITHOUT |= {
         ),
         (
             "links-are-known-before-they-are-there",
-            "crawlcw.committer",
+            "crawlcw.crawl.committer",
             "Committer._add",
             ("    added: Added = await", "    self._known.add(fresh)\n    added: Added = await"),
         ),
         (
             "work-begins-unwritten",
-            "crawlcw.quarantine",
+            "crawlcw.engine.poison",
             "Quarantine.enter",
             ("await self._patience.insist(lambda: self._ledger.begin(lease))", "True"),
         ),
         (
             "a-suspect-begins-beside-others",
-            "crawlcw.quarantine",
+            "crawlcw.engine.poison",
             "Quarantine.enter",
             ("await self._all_left()", "pass"),
         ),
         (
             "others-begin-beside-a-suspect",
-            "crawlcw.quarantine",
+            "crawlcw.engine.poison",
             "Quarantine.enter",
             ("if self._alone is not None:", "if False:"),
         ),
         (
             "what-was-held-at-a-crash-is-no-suspect",
-            "crawlcw.transitions",
+            "crawlcw.model.transitions",
             "suspicion",
             ("task.begun or 0 if is_suspect(task) else None", "task.begun"),
         ),
         (
             "what-crashed-comes-back-at-once",
-            "crawlcw.transitions",
+            "crawlcw.model.transitions",
             "_put_off",
             ("due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)", "due=now"),
         ),

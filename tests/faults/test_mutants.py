@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tests import mongod
-from tests.docs import REPOSITORY
 from tests.faults.mutants import MUTANTS, VARIABLE, Edit, Mutant
+from tests.support import mongod
+from tests.support.docs import REPOSITORY
 
 pytestmark = pytest.mark.thorough
 

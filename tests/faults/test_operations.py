@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from crawlcw.task import Lease, Status
+from crawlcw.model.task import Lease, Status
 from tests.faults.invariants import Documents, assert_known, assert_later, assert_sound
 from tests.faults.operations import OPERATIONS, Operation, stale_hosts
 from tests.faults.proxy import At, Command, End, Fault, Loss
 from tests.faults.world import LARGE, TALLY, World
-from tests.ledgers import LEASE, success
+from tests.support.ledgers import LEASE, success
 
 pytestmark = pytest.mark.thorough
 

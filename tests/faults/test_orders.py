@@ -8,10 +8,10 @@ from signal import SIGSTOP
 
 import pytest
 
-from crawlcw.task import Status
-from tests.crawl_process import Store
-from tests.docs import REPOSITORY
-from tests.work_process import Working, crawlcw, tasks_of
+from crawlcw.model.task import Status
+from tests.support.crawl_process import Store
+from tests.support.docs import REPOSITORY
+from tests.support.work_process import Working, crawlcw, tasks_of
 
 pytestmark = pytest.mark.thorough
 

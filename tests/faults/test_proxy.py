@@ -15,7 +15,7 @@ from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, ConnectionFailure, NetworkTimeout
 
 from tests.faults.proxy import At, ByChance, Command, End, Fault, Loss, Proxy, proxied
-from tests.mongod import with_database
+from tests.support.mongod import with_database
 
 WAIT = 0.3
 OPTIONS = {

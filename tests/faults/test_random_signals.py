@@ -7,10 +7,10 @@ from signal import SIGTERM
 
 import pytest
 
-from crawlcw.task import Status
-from tests import docs
-from tests.crawl_process import Store, wait_until
+from crawlcw.model.task import Status
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
+from tests.support import docs
+from tests.support.crawl_process import Store, wait_until
 
 pytestmark = pytest.mark.thorough
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from crawlcw.errors import LeaseLostError, LedgerUnavailableError
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker, UseCase, Worker
-from tests.mongod_server import Server, serving
+from tests.support.mongod_server import Server, serving
 
 pytestmark = pytest.mark.thorough
 

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.task import Status
-from tests import docs
-from tests.crawl_process import Process, Row, Store, wait_until
-from tests.docs import Site
+from crawlcw.model.task import Status
 from tests.faults.conftest import LEAVES
 from tests.faults.hard_pages import DeadlySpider
 from tests.faults.scenario import (
@@ -24,6 +21,9 @@ from tests.faults.scenario import (
     without,
     workers_of,
 )
+from tests.support import docs
+from tests.support.crawl_process import Process, Row, Store, wait_until
+from tests.support.docs import Site
 
 pytestmark = pytest.mark.thorough
 

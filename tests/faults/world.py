@@ -13,19 +13,19 @@ import pymongo
 import pytest
 from pymongo import common
 
-from crawlcw import patience
+from crawlcw.engine import patience
+from crawlcw.engine.patience import Patience
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host, HostLease
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger, outcomes, store
 from crawlcw.ledger.protocol import Tally, Worker
-from crawlcw.patience import Patience
-from crawlcw.task import Lease, Task
-from crawlcw.transitions import too_deep
+from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.task import Lease, Task
+from crawlcw.model.transitions import too_deep
 from tests.faults.invariants import Documents
 from tests.faults.proxy import Proxy, proxied
-from tests.ledgers import LEASE, START, FakeClock, failure, make_task, success
-from tests.mongod import with_database
+from tests.support.ledgers import LEASE, START, FakeClock, failure, make_task, success
+from tests.support.mongod import with_database
 
 T = TypeVar("T")
 

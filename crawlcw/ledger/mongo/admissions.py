@@ -12,8 +12,8 @@ from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.task import Task
-from crawlcw.transitions import ADMIT
+from crawlcw.model.task import Task
+from crawlcw.model.transitions import ADMIT
 
 
 class Admissions(Hosts, Selections):

@@ -14,7 +14,7 @@ from crawlcw.ledger.mongo.connection import bucket, mapped
 from crawlcw.ledger.mongo.encoding import UNENCODABLE
 from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.store import BATCH, MongoStore
-from crawlcw.task import Aside
+from crawlcw.model.task import Aside
 
 #: A value takes as many seconds longer than other operations as it has MiB.
 _ANSWER_WITHIN = 10.0

@@ -10,15 +10,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from crawlcw import transitions
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import locked, mine, update_of
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.task import WAITING, Lease, Status, Task
-from crawlcw.transitions import Change
+from crawlcw.model import transitions
+from crawlcw.model.task import WAITING, Lease, Status, Task
+from crawlcw.model.transitions import Change
 
 _CLOCK_CHECK = 60.0
 _CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")

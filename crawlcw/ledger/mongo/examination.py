@@ -14,13 +14,13 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
-from crawlcw.invariants import Kind, Violation
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
 from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
 from crawlcw.ledger.mongo.store import all_of
 from crawlcw.ledger.mongo.updates import setting
+from crawlcw.model.invariants import Kind, Violation
 
 #: What `examine` reads: of the results how many there are, and which are elsewhere.
 _EXAMINED: Mapping[str, Any] = {

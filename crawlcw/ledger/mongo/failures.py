@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.updates import bulk_update
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.transitions import RETRY
+from crawlcw.model import transitions
+from crawlcw.model.transitions import RETRY
 
 _RESETS_AT_ONCE = 5_000
 

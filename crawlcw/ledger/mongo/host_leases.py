@@ -7,13 +7,13 @@ from typing import Any
 from pymongo import UpdateOne
 
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.hosts import Host, HostLease
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_READY
 from crawlcw.ledger.mongo.store import all_of
 from crawlcw.ledger.mongo.updates import setting
+from crawlcw.model.hosts import Host, HostLease
 
 #: How often `lease_hosts` looks again where others were faster.
 _LEASE_ROUNDS = 3

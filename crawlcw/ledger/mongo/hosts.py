@@ -11,15 +11,15 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_READY, HAS_DUE, LONG_AGO
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.protocol import Counts
-from crawlcw.task import Status
-from crawlcw.transitions import GIVE_UP_HOST
+from crawlcw.model.hosts import Host
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import GIVE_UP_HOST
 
 #: How many tasks `host_counts` counts by one command: its groups fit into one reply.
 _COUNTED = 20_000

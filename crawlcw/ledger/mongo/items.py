@@ -11,7 +11,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import ItemRow
-from crawlcw.task import Lease
+from crawlcw.model.task import Lease
 
 _ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
 

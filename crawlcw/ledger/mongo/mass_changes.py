@@ -9,7 +9,6 @@ from typing import Any
 
 from pymongo import UpdateOne
 
-from crawlcw import transitions
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo.asides import Asides
 from crawlcw.ledger.mongo.connection import mapped
@@ -20,8 +19,9 @@ from crawlcw.ledger.mongo.selections import Selections
 from crawlcw.ledger.mongo.store import BATCH, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.task import WAITING, Status
-from crawlcw.transitions import BulkChange
+from crawlcw.model import transitions
+from crawlcw.model.task import WAITING, Status
+from crawlcw.model.transitions import BulkChange
 
 _PURGED_AT_ONCE = 1_000
 

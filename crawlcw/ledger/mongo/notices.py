@@ -18,7 +18,7 @@ from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import connected, mapped, sentence
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.updates import any_of
-from crawlcw.task import WAITING
+from crawlcw.model.task import WAITING
 
 #: So long a question for changes waits at the server where there are none, in seconds.
 _PATIENCE = 5.0

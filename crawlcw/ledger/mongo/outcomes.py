@@ -7,7 +7,6 @@ import bson
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
@@ -16,8 +15,9 @@ from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import all_of
 from crawlcw.ledger.mongo.updates import mine, update_of
 from crawlcw.ledger.protocol import Committed
-from crawlcw.task import Lease
-from crawlcw.transitions import Change, Settlement
+from crawlcw.model import transitions
+from crawlcw.model.task import Lease
+from crawlcw.model.transitions import Change, Settlement
 
 _ITEM_ASIDE = 1 << 20
 _ITEMS_INSIDE = 8 << 20

@@ -15,7 +15,7 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Counts
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 #: How many tasks one command counts by the index alone, and how many it reads.
 _COUNTED = 50_000

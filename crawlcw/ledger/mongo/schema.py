@@ -19,7 +19,7 @@ from crawlcw.ledger.mongo.indexes import (
     Indexes,
 )
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 SCHEMA_VERSION = 3
 #: What is brought up to date when it is opened; it has another index of the statuses.

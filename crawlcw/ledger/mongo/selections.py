@@ -9,7 +9,7 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.protocol import Place, TaskFilter
-from crawlcw.task import Record, Status
+from crawlcw.model.task import Record, Status
 
 _ORDER = [("update_time", -1), ("_id", -1)]
 #: Of tasks of one time: the server would sort them if it were told more.

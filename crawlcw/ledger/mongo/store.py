@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import pymongo
 from pymongo import WriteConcern
 
-from crawlcw.clock import LedgerClock
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
-from crawlcw.task import Task
+from crawlcw.model.clock import LedgerClock
+from crawlcw.model.task import Task
 
 _T = TypeVar("_T")
 _DURABLE = WriteConcern(w="majority", j=True)

@@ -14,7 +14,7 @@ from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import all_of
 from crawlcw.ledger.protocol import Added
-from crawlcw.task import Record, Task
+from crawlcw.model.task import Record, Task
 
 #: What grows with a task's results; `page` leaves it out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)

@@ -12,8 +12,8 @@ from crawlcw.ledger.mongo.encoding import encoding_error
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.updates import mine
-from crawlcw.task import Aside, Lease, Status
-from crawlcw.transitions import lease_of
+from crawlcw.model.task import Aside, Lease, Status
+from crawlcw.model.transitions import lease_of
 
 #: What a lease has no use for.
 _RESULTS = dict.fromkeys(("errors", "response", "items", "trace"), 0)

@@ -6,8 +6,8 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.task import Lease, Status
-from crawlcw.transitions import KEPT_TRACE, BulkChange, Change
+from crawlcw.model.task import Lease, Status
+from crawlcw.model.transitions import KEPT_TRACE, BulkChange, Change
 
 _MAY_BE_ABSENT = ("due", "begun", "reason", "context")
 

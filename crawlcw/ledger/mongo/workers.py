@@ -10,7 +10,7 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import BY_LEFT, BY_OWNER, BY_STATUS, LONG_AGO
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.protocol import Tally, Worker
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 
 class Workers(MongoStore):

@@ -8,7 +8,7 @@ from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.walks import BATCH
-from crawlcw.task import Task
+from crawlcw.model.task import Task
 
 
 class Admissions(Hosts):

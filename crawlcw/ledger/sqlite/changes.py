@@ -9,8 +9,8 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.rows import from_json, milliseconds, row_of, to_json
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.task import Lease, Task
-from crawlcw.transitions import KEPT_TRACE, Change
+from crawlcw.model.task import Lease, Task
+from crawlcw.model.transitions import KEPT_TRACE, Change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,13 @@ through by its index, the last changed first, from one place to the next.
 
 from collections.abc import Collection, Iterator
 
-from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import among, setting
-from crawlcw.task import Status
-from crawlcw.transitions import REOPEN, RETRY, WITHDRAW
+from crawlcw.model import transitions
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import REOPEN, RETRY, WITHDRAW
 
 _SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
 

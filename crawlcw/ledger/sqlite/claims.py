@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from crawlcw import transitions
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.changes import Changes, mine, written
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
-from crawlcw.task import Lease, Task
-from crawlcw.transitions import Change, Event
+from crawlcw.model import transitions
+from crawlcw.model.task import Lease, Task
+from crawlcw.model.transitions import Change, Event
 
 
 class Claims(Changes):

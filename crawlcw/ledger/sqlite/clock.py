@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from crawlcw.clock import LedgerClock
 from crawlcw.ledger.sqlite.rows import EPOCH
+from crawlcw.model.clock import LedgerClock
 
 _CLOCK_SET_EVERY = 60.0
 #: What the machine's clock lacks beyond this was taken from it: it was set back.

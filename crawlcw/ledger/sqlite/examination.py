@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from crawlcw.invariants import Kind, Violation
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.sqlite.connection import snapshot, update
@@ -16,6 +15,7 @@ from crawlcw.ledger.sqlite.marker import MARKER, marker_of, names_in
 from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
 from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
+from crawlcw.model.invariants import Kind, Violation
 
 #: How much of a damaged file is told.
 _DAMAGES = 10

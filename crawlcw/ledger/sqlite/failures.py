@@ -10,7 +10,7 @@ from crawlcw.ledger.sqlite.connection import number_of
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.rows import milliseconds
 from crawlcw.ledger.sqlite.walks import Walks, bounds_of, executing, narrowed
-from crawlcw.transitions import RETRY
+from crawlcw.model.transitions import RETRY
 
 
 class Failures(Hosts, Walks):

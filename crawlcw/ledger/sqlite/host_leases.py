@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from crawlcw.hosts import Host, HostLease
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.connection import transaction
 from crawlcw.ledger.sqlite.hosts import NEW_HOST, Hosts
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds, row_of
+from crawlcw.model.hosts import Host, HostLease
 
 
 class HostLeases(Hosts):

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.hosts import Host
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Counts
 from crawlcw.ledger.sqlite.connection import (
@@ -22,7 +21,8 @@ from crawlcw.ledger.sqlite.priorities import Priorities
 from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment, row_of
 from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, READ
-from crawlcw.task import Status
+from crawlcw.model.hosts import Host
+from crawlcw.model.task import Status
 
 #: One transaction gives up this many tasks, or wakes this many hosts: others wait meanwhile.
 _BATCH = 5_000

@@ -6,7 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from crawlcw.clock import LedgerClock
 from crawlcw.ledger.sqlite.admissions import Admissions
 from crawlcw.ledger.sqlite.claims import Claims
 from crawlcw.ledger.sqlite.clock import machine_clock
@@ -26,6 +25,7 @@ from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.tasks import Tasks
 from crawlcw.ledger.sqlite.tracked import Tracked
 from crawlcw.ledger.sqlite.workers import Workers
+from crawlcw.model.clock import LedgerClock
 
 
 class SqliteLedger(

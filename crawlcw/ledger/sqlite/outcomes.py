@@ -3,14 +3,14 @@
 import sqlite3
 from collections.abc import Sequence
 
-from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite.changes import Changes, Write, mine, written
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, said
-from crawlcw.task import Lease
-from crawlcw.transitions import Settlement
+from crawlcw.model import transitions
+from crawlcw.model.task import Lease
+from crawlcw.model.transitions import Settlement
 
 
 class Outcomes(Changes):

@@ -11,7 +11,7 @@ from crawlcw.ledger.sqlite.connection import number_of, snapshot
 from crawlcw.ledger.sqlite.priorities import Priorities
 from crawlcw.ledger.sqlite.rows import INT64, moment
 from crawlcw.ledger.sqlite.store import COUNTED, READ
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 #: Later than any: the index begins with those last changed.
 _FIRST_TIME = INT64 - 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 SCHEMA_VERSION = 5
 

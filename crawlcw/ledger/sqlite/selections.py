@@ -5,7 +5,6 @@ import sqlite3
 from collections.abc import Mapping
 from itertools import islice
 
-from crawlcw import transitions
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Place, TaskFilter
@@ -23,7 +22,8 @@ from crawlcw.ledger.sqlite.walks import (
     in_batches,
     narrowed,
 )
-from crawlcw.task import Record
+from crawlcw.model import transitions
+from crawlcw.model.task import Record
 
 
 class Selections(Hosts, Walks, CrawlState):

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, Tables
-from crawlcw.task import WAITING, Status
-from crawlcw.transitions import ADMIT, GIVE_UP_HOST, BulkChange
+from crawlcw.model.task import WAITING, Status
+from crawlcw.model.transitions import ADMIT, GIVE_UP_HOST, BulkChange
 
 
 def among(statuses: Collection[Status]) -> str:

@@ -19,7 +19,7 @@ from crawlcw.ledger.sqlite.rows import (
     said,
 )
 from crawlcw.ledger.sqlite.schema import COLUMNS
-from crawlcw.task import Record, Task
+from crawlcw.model.task import Record, Task
 
 _NEW_ROW = dict.fromkeys(COLUMNS)
 

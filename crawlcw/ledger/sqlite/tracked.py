@@ -22,8 +22,8 @@ from crawlcw.ledger.sqlite.rows import (
     to_json,
 )
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.task import Aside, Lease
-from crawlcw.transitions import lease_of
+from crawlcw.model.task import Aside, Lease
+from crawlcw.model.transitions import lease_of
 
 _VERSION = "PRAGMA data_version"
 _LOOK_EVERY = 0.25

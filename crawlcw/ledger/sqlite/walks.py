@@ -13,7 +13,7 @@ from crawlcw.ledger.protocol import Place, TaskFilter
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.task import Status
+from crawlcw.model.task import Status
 
 #: One transaction changes this many tasks: others wait meanwhile.
 BATCH = 2_000

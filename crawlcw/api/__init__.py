@@ -1,0 +1,1 @@
+"""What a spider's author writes against: spiders, requests, responses, settings."""

@@ -1,0 +1,139 @@
+"""What a spider says of single hosts: how many requests at once, and how far apart.
+
+Which of a spider's limits is a host's is found here; the lanes keep to it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from crawlcw.api.settings import Settings
+from crawlcw.errors import FetchError, SettingsError
+from crawlcw.model import durations, urls
+
+_DEFAULT_PORTS = (80, 443)
+#: What a URL may have around a host, and the empty port, which yarl takes.
+_NOT_IN_KEYS = re.compile(r"[\s/?#@*]|:\Z")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Limit:
+    """How a host is to be treated; None: as the settings say.
+
+    Raises `SettingsError` where a value makes no sense.
+    """
+
+    concurrency: int | None  #: requests under way at once; 0: no limit
+    delay: timedelta | None  #: the least time between two requests
+
+    def __init__(
+        self, *, concurrency: int | None = None, delay: timedelta | float | str | None = None
+    ) -> None:
+        whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
+        if concurrency is not None and not (whole and concurrency >= 0):
+            raise SettingsError(
+                f"Limit(concurrency=...): {concurrency!r} is not a whole number of at least 0"
+            )
+        object.__setattr__(self, "concurrency", concurrency)
+        try:
+            read = None if delay is None else durations.duration(delay)
+        except SettingsError as error:
+            raise SettingsError(f"Limit(delay=...): {error}") from None
+        object.__setattr__(self, "delay", read)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLimit:
+    """What holds for one host."""
+
+    concurrency: int  #: requests under way at once; 0: no limit
+    delay: float  #: seconds between the starts of two requests
+
+
+class Limits:
+    """A spider's limits, ready to be asked for those of a host.
+
+    The keys are `shop.example.com:8080`, `shop.example.com` (on every port),
+    `*.example.com` (the hosts below it and not itself, on every port), and `*`.
+    Of those that fit, the first in this order counts; of two `*.`, the longer.
+    """
+
+    def __init__(self, limits: Mapping[str, Limit]) -> None:
+        """Raise `SettingsError` for what is no mapping of such keys to `Limit`."""
+        if not isinstance(limits, Mapping):
+            raise SettingsError(f"limits is {limits!r}: make it a dict of hosts and Limit(...)")
+        self._hosts: dict[str, Limit] = {}  # by `task.host`, with a port or without
+        self._below: dict[str, Limit] = {}  # by the name after `*.`
+        self._others: Limit | None = None
+        for key, limit in limits.items():
+            if not isinstance(limit, Limit):
+                raise SettingsError(f"limits[{key!r}] is {limit!r}: make it a Limit(...)")
+            self._add(key, limit)
+
+    def _add(self, key: str, limit: Limit) -> None:
+        if key == "*":
+            self._others = limit
+            return
+        host = _host(key)
+        same = self._below if key.startswith("*.") else self._hosts
+        if host in same:
+            raise SettingsError(f"limits[{key!r}]: {host} is there twice, leave one out")
+        same[host] = limit
+
+    def of(self, host: str) -> Limit | None:
+        """Return the most specific limit of *host*, which is a task's, or None."""
+        limit = self._hosts.get(host)
+        if limit is not None:
+            return limit
+        name = urls.name_of(host)
+        limit = self._hosts.get(name)
+        if limit is None and self._below:
+            limit = self._of_its_parents(name)
+        return self._others if limit is None else limit
+
+    def _of_its_parents(self, name: str) -> Limit | None:
+        parent = name.partition(".")[2]
+        while parent:
+            limit = self._below.get(parent)
+            if limit is not None:
+                return limit
+            parent = parent.partition(".")[2]
+        return None
+
+
+def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:
+    """Return what holds for *host*: its limit, and the settings where that says nothing."""
+    limit = limits.of(host)
+    concurrency = limit.concurrency if limit else None
+    delay = limit.delay if limit else None
+    return HostLimit(
+        concurrency=settings.per_host_concurrency if concurrency is None else concurrency,
+        delay=(settings.delay if delay is None else delay).total_seconds(),
+    )
+
+
+def _host(key: str) -> str:
+    """Return the host that *key* names, or whose subdomains it names, as tasks have it."""
+    mistake = SettingsError(
+        f"limits[{key!r}] is neither a host nor a pattern: write shop.example.com, "
+        "shop.example.com:8080, *.example.com or *"
+    )
+    if not isinstance(key, str):
+        raise mistake
+    name = key.removeprefix("*.")
+    if _NOT_IN_KEYS.search(name):
+        raise mistake
+    try:
+        url = urls.parse(f"http://{name}/")
+    except FetchError:
+        raise mistake from None
+    host = urls.host_of(url)
+    if name != key and ":" in host:  # what is below an address, or at one port
+        raise mistake
+    if url.explicit_port in _DEFAULT_PORTS:
+        # A task's host has neither, see `urls.Location`: this limit would never count.
+        raise SettingsError(
+            f"limits[{key!r}]: leave out the port, 80 and 443 are not in the names of hosts"
+        )
+    return host

@@ -1,0 +1,271 @@
+"""The settings of a crawl: one frozen value, and the places it is read from.
+
+The last of these wins: the spider's class, `[tool.crawlcw]` in pyproject.toml,
+the environment (`CRAWLCW_CONCURRENCY=50`), `-s concurrency=50`.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from crawlcw.api.settings_fields import (
+    Ceiling,
+    Choice,
+    Count,
+    Duration,
+    Flag,
+    Names,
+    SettingField,
+    Size,
+    Text,
+    Tolerance,
+)
+from crawlcw.api.url_traps import TrapPolicy
+from crawlcw.errors import Reason, SettingsError
+from crawlcw.model.hosts import HostPolicy
+from crawlcw.model.retry import RetryPolicy
+
+_PREFIX = "CRAWLCW_"
+#: Variables with the prefix which are not settings of a crawl; tests have some of their own.
+_OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_TOKEN")
+_OF_TESTS = "CRAWLCW_TEST_"
+_AN_INSTANT = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to crawl. Every field has a default; `replace` makes a changed copy.
+
+    Raises `SettingsError` where a value makes no sense.
+    """
+
+    concurrency: Count = Count(100, "fetchers in one process", unit="fetchers", minimum=1)
+    per_host_concurrency: Count = Count(
+        8, "requests under way to one host at once; 0: no limit", unit="requests"
+    )
+    delay: Duration = Duration("0s", "the least time between two requests to one host")
+    auto_throttle: Flag = Flag(True, "the delay follows how a host takes it")
+    obey_robots: Flag = Flag(True, "obey robots.txt, its Crawl-delay included")
+    user_agent: Text = Text(
+        "crawlcw/0.1 (+https://pypi.org/project/crawlcw)",
+        "what the crawler calls itself; robots.txt is matched against its first word",
+    )
+    timeout: Duration = Duration("30s", "for one attempt, redirects included", minimum=_AN_INSTANT)
+    connect_timeout: Duration = Duration(
+        "10s", "until a connection stands, name look-up included", minimum=_AN_INSTANT
+    )
+    read_timeout: Duration = Duration("10s", "without a byte from the server", minimum=_AN_INSTANT)
+    max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")
+    max_redirects: Count = Count(10, "hops from one URL, over all hosts", unit="hops")
+    max_depth: Ceiling = Ceiling(None, "links from a start URL; none: no limit", unit="links")
+    max_pages: Ceiling = Ceiling(None, "pages finished in this run; none: no limit", unit="pages")
+    max_failures: Tolerance = Tolerance(
+        None,
+        "pages that may be given up in a good run, as a count (`100`) or as a share of those that "
+        "ended (`5%`): more do not stop it, but it exits with 3; none: no limit",
+        unit="pages, or a share",
+    )
+    max_pages_per_host: Ceiling = Ceiling(
+        10_000, "pages of one host; the start URLs' own hosts have no such limit", unit="pages"
+    )
+    max_links_per_page: Count = Count(
+        5000, "links of one page that are followed; the rest is counted", unit="links"
+    )
+    max_url_length: Ceiling = Ceiling(
+        2000, "characters of a link that is followed; none: 8000, as for any URL", unit="characters"
+    )
+    max_path_segments: Ceiling = Ceiling(
+        20, "segments of a link's path, empty ones included; none: no limit", unit="segments"
+    )
+    max_segment_repeats: Ceiling = Ceiling(
+        3, "times that one segment may be in a link's path; none: no limit", unit="times"
+    )
+    max_query_parameters: Ceiling = Ceiling(
+        20, "parameters of a link's query; none: no limit", unit="parameters"
+    )
+    max_retry: Count = Count(
+        3, "failed attempts before a task is given up", unit="attempts", minimum=1
+    )
+    max_lost: Count = Count(
+        5, "workers that may crash on a task alone before it is given up", unit="workers", minimum=1
+    )
+    backoff_base: Duration = Duration("5s", "the longest wait after the first failed attempt")
+    backoff_max: Duration = Duration("1h", "the longest wait after any failed attempt")
+    host_backoff_base: Duration = Duration(
+        "10s", "the rest after a host's first failure; doubles with each"
+    )
+    host_backoff_max: Duration = Duration("1h", "the longest rest after a host's failure")
+    host_max_failures: Count = Count(
+        5, "failures of a host in a row until it is given up", unit="failures", minimum=1
+    )
+    lease: Duration = Duration(
+        "60s",
+        "how long a claimed task stays with a process that no longer renews",
+        minimum=timedelta(seconds=1),
+    )
+    grace: Duration = Duration("25s", "what fetchers get to finish in after a signal to stop")
+    callback_timeout: Duration = Duration(
+        "60s", "for one callback; one that keeps the event loop longer ends its process; 0s: off"
+    )
+    ledger_give_up: Duration = Duration("10m", "how long a crawl waits for a ledger that is away")
+    claim: Choice = Choice(
+        "each", "claim tasks one at a time, or many in a round trip", words=("each", "batch")
+    )
+    cookies: Flag = Flag(False, "keep cookies, in one jar for the whole crawl")
+    allow_private: Names = Names(
+        (), "hosts (`10.0.0.5`, `intranet:8080`) that may be at a private address", unit="names"
+    )
+    insecure: Flag = Flag(False, "accept any TLS certificate")
+    mongo_driver: Choice = Choice(
+        "motor", "the MongoDB client: Motor, or PyMongo's own", words=("motor", "pymongo")
+    )
+
+    def __post_init__(self) -> None:
+        if self.backoff_max < self.backoff_base:
+            raise SettingsError("backoff_max is less than backoff_base: make it longer")
+        if self.host_backoff_max < self.host_backoff_base:
+            raise SettingsError("host_backoff_max is less than host_backoff_base: make it longer")
+
+    @property
+    def deadlines(self) -> dict[Reason, float]:
+        """The deadlines of an attempt in seconds, by the reason of one that ran into them."""
+        return {
+            Reason.TIMEOUT_CONNECT: self.connect_timeout.total_seconds(),
+            Reason.TIMEOUT_READ: self.read_timeout.total_seconds(),
+            Reason.TIMEOUT_TOTAL: self.timeout.total_seconds(),
+        }
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """The settings about further attempts, as the pure core takes them."""
+        return RetryPolicy(
+            max_retry=self.max_retry,
+            max_lost=self.max_lost,
+            base=self.backoff_base,
+            ceiling=self.backoff_max,
+        )
+
+    @property
+    def trap_policy(self) -> TrapPolicy:
+        """The settings about URLs that look endless, as `traps` takes them."""
+        return TrapPolicy(
+            max_length=self.max_url_length,
+            max_path_segments=self.max_path_segments,
+            max_segment_repeats=self.max_segment_repeats,
+            max_query_parameters=self.max_query_parameters,
+        )
+
+    @property
+    def host_policy(self) -> HostPolicy:
+        """The settings about hosts, as the pure core takes them."""
+        return HostPolicy(
+            backoff_base=self.host_backoff_base,
+            backoff_max=self.host_backoff_max,
+            max_failures=self.host_max_failures,
+            auto_throttle=self.auto_throttle,
+        )
+
+
+def described() -> list[tuple[str, SettingField[Any, Any]]]:
+    """Return every setting's name and field, in order."""
+    return [(f.name, vars(Settings)[f.name]) for f in fields(Settings)]
+
+
+def layered(
+    base: Settings,
+    *,
+    project: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Iterable[str] = (),
+) -> Settings:
+    """Return *base* with what the project, the environment and `key=value` texts set.
+
+    Variables that name no setting are left alone, see `unknown_variables`. Raises
+    `SettingsError` naming the setting, where it came from, and what is near it.
+    """
+    merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
+    merged = _with(merged, _from_environment(environment or {}), source="the environment")
+    return _with(merged, _from_texts(assignments), source="-s")
+
+
+def project_settings(folder: Path) -> dict[str, Any]:
+    """Return `[tool.crawlcw]` of the nearest pyproject.toml at or above *folder*, or nothing."""
+    for place in (folder, *folder.parents):
+        path = place / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"cannot read {path}: {error}") from None
+        tools = found.get("tool", {})
+        section = tools.get("crawlcw", {}) if isinstance(tools, dict) else tools
+        if not isinstance(section, dict):
+            raise SettingsError(f"[tool.crawlcw] in {path} is not a table")
+        return section
+    return {}
+
+
+def _with(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings:
+    known = {f.name for f in fields(Settings)}
+    for name in values:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`crawlcw settings` lists them"
+            raise SettingsError(f"there is no setting {name!r} (from {source}): {hint}")
+    try:
+        return replace(base, **values)
+    except SettingsError as error:
+        raise SettingsError(f"{error} (from {source})") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        setting: value
+        for name, value in environment.items()
+        if (setting := _setting(name)) is not None
+    }
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each `CRAWLCW_*` variable that crawlcw does not know.
+
+    They are no error: a machine may have such variables for reasons of its own.
+    """
+    return [
+        f"the environment variable {name} is ignored: {_hint(name)}"
+        for name in sorted(environment)
+        if name.startswith(_PREFIX)
+        and not name.startswith(_OF_TESTS)
+        and name not in _OTHER_VARIABLES
+        and _setting(name) is None
+    ]
+
+
+def _setting(variable: str) -> str | None:
+    """Return the name of the setting that a variable of the environment sets, if any."""
+    name = variable.removeprefix(_PREFIX).lower()
+    known = variable.startswith(_PREFIX) and name in {field.name for field in fields(Settings)}
+    return name if known else None
+
+
+def _hint(variable: str) -> str:
+    known = [_PREFIX + field.name.upper() for field in fields(Settings)]
+    # The prefix, which all have, would make any two of them alike.
+    names = [each.removeprefix(_PREFIX) for each in (*known, *_OTHER_VARIABLES)]
+    near = difflib.get_close_matches(variable.removeprefix(_PREFIX).upper(), names, n=1)
+    return f"did you mean {_PREFIX}{near[0]}?" if near else "`crawlcw settings` lists the settings"
+
+
+def _from_texts(assignments: Iterable[str]) -> dict[str, str]:
+    values = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"-s takes NAME=VALUE, not {text!r}")
+        values[name.strip().lower()] = value.strip()
+    return values

@@ -1,0 +1,228 @@
+"""The kinds of settings: each a descriptor that checks what is assigned and reads it from text.
+
+A dataclass field whose default is one of these takes whatever its kind reads
+(`"30s"`, `30`, a timedelta) and always gives one type back.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, overload
+
+from crawlcw.errors import SettingsError
+from crawlcw.model import durations
+
+Given = TypeVar("Given", contravariant=True)
+Held = TypeVar("Held")
+
+
+class SettingField(Generic[Given, Held]):
+    """A setting: its default, its unit and what it is for."""
+
+    def __init__(self, default: Given, doc: str, *, unit: str = "") -> None:
+        self.doc = doc
+        self.unit = unit
+        self.name = ""
+        self.default = self.read(default)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Held: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Held: ...
+    def __get__(self, instance: object, owner: type) -> Held:
+        if instance is None:
+            return self.default
+        held: Held = instance.__dict__[self.name]
+        return held
+
+    def __set__(self, instance: object, value: Given) -> None:
+        try:
+            instance.__dict__[self.name] = self.read(value)
+        except SettingsError as error:
+            raise SettingsError(f"setting {self.name}: {error}") from None
+
+    def read(self, value: Given) -> Held:
+        """Return *value* as this kind holds it; raises `SettingsError` with a sentence."""
+        raise NotImplementedError
+
+    def shown(self) -> str:
+        """Return the default as a user would write it."""
+        return str(self.default)
+
+
+class Count(SettingField[int | str, int]):
+    """A whole number of at least *minimum*."""
+
+    def __init__(self, default: int, doc: str, *, unit: str = "", minimum: int = 0) -> None:
+        self.minimum = minimum
+        super().__init__(default, doc, unit=unit)
+
+    def read(self, value: int | str) -> int:
+        number = None if isinstance(value, bool) else _whole(value)
+        if number is None or number < self.minimum or number > 1 << 40:
+            raise SettingsError(f"{value!r} is not a whole number of at least {self.minimum}")
+        return number
+
+
+class Ceiling(SettingField[int | str | None, int | None]):
+    """A whole number of at least 1, or None (in text: `none`) for no limit."""
+
+    def read(self, value: int | str | None) -> int | None:
+        if value is None or value == "" or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        number = None if isinstance(value, bool) else _whole(value)
+        if number is None or number < 1:
+            raise SettingsError(f"{value!r} is neither a whole number of at least 1 nor none")
+        return number
+
+    def shown(self) -> str:
+        return "none" if self.default is None else str(self.default)
+
+
+class Tolerance(SettingField[int | float | str | None, int | float | None]):
+    """A count (`100`), a share (`5%`, `0.05`), or None (in text: `none`) for no limit."""
+
+    def read(self, value: int | float | str | None) -> int | float | None:
+        if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
+            return None
+        number = None if isinstance(value, bool) else _count_or_share(value)
+        if number is None or number < 0 or (isinstance(number, float) and not number <= 1):
+            raise SettingsError(f"{value!r} is neither a count, nor a share such as 5%, nor none")
+        return number
+
+    def shown(self) -> str:
+        return tolerance(self.default)
+
+
+def tolerance(value: int | float | None) -> str:
+    """Return a count or a share as a user would write it."""
+    if value is None:
+        return "none"
+    return f"{100 * value:g}%" if isinstance(value, float) else f"{value:,}"
+
+
+class Duration(SettingField[timedelta | float | str, timedelta]):
+    """A duration: a timedelta, a number of seconds, or text such as `30s`."""
+
+    def __init__(self, default: str, doc: str, *, minimum: timedelta = timedelta(0)) -> None:
+        self.minimum = minimum
+        self._shown = default
+        super().__init__(default, doc, unit="duration")
+
+    def read(self, value: timedelta | float | str) -> timedelta:
+        found = durations.duration(value)
+        if found < self.minimum:
+            raise SettingsError(f"{value!r} is less than {durations.spoken(self.minimum)}")
+        return found
+
+    def shown(self) -> str:
+        return self._shown
+
+
+class Flag(SettingField[bool | str, bool]):
+    """True or false; in text also `1`, `0`, `yes`, `no`, `on`, `off`."""
+
+    _WORDS = {"true": True, "1": True, "yes": True, "on": True} | {
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
+
+    def read(self, value: bool | str) -> bool:
+        if isinstance(value, bool):
+            return value
+        found = self._WORDS.get(str(value).strip().lower())
+        if found is None:
+            raise SettingsError(f"{value!r} is neither true nor false")
+        return found
+
+    def shown(self) -> str:
+        return str(self.default).lower()
+
+
+class Size(SettingField[int | str, int]):
+    """A number of bytes; in text also `64 KiB`, `10 MiB`, `1 GiB`."""
+
+    _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+    _UNITS |= {"kb": 10**3, "mb": 10**6, "gb": 10**9}
+    _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)\Z")
+
+    def __init__(self, default: str, doc: str) -> None:
+        self._shown = default
+        super().__init__(default, doc, unit="bytes")
+
+    def read(self, value: int | str) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+        match = self._TEXT.match(str(value).strip().lower())
+        number = float(match[1]) * self._UNITS.get(match[2], 0) if match else 0.0
+        size = int(number) if math.isfinite(number) else 0
+        if size <= 0:
+            raise SettingsError(f"{value!r} is not a size: write bytes, or a text such as 10 MiB")
+        return size
+
+    def shown(self) -> str:
+        return self._shown
+
+
+class Choice(SettingField[str, str]):
+    """One of a few words."""
+
+    def __init__(self, default: str, doc: str, *, words: tuple[str, ...]) -> None:
+        self.words = words
+        super().__init__(default, doc, unit=" or ".join(words))
+
+    def read(self, value: str) -> str:
+        if value not in self.words:
+            raise SettingsError(f"{value!r} is none of {', '.join(self.words)}")
+        return value
+
+
+class Text(SettingField[str, str]):
+    """One line of visible text."""
+
+    def read(self, value: str) -> str:
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise SettingsError(f"{value!r} is not one line of visible text")
+        return value
+
+
+class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
+    """A list of names; in text separated by commas."""
+
+    def read(self, value: Iterable[str] | str) -> tuple[str, ...]:
+        parts: Iterable[Any] = value.split(",") if isinstance(value, str) else value
+        try:
+            names = tuple(part.strip() for part in parts)
+        except (TypeError, AttributeError):
+            raise SettingsError(f"{value!r} is not a list of names") from None
+        return tuple(name for name in names if name)
+
+    def shown(self) -> str:
+        return ",".join(self.default) or "none"
+
+
+def _count_or_share(value: int | float | str) -> int | float | None:
+    """Return a whole number as an int and a share as a float, or None for anything else."""
+    if isinstance(value, int | float):
+        return value
+    if (number := _whole(value)) is not None:
+        return number
+    try:
+        percent = value.strip().endswith("%")
+        return float(value.strip().removesuffix("%")) / (100 if percent else 1)
+    except (ValueError, AttributeError):
+        return None
+
+
+def _whole(value: int | str) -> int | None:
+    """Return a whole number, or None for anything else, `8.5` and `True` included."""
+    try:
+        return int(value) if isinstance(value, int | str) else None
+    except ValueError:
+        return None

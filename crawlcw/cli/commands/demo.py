@@ -1,0 +1,66 @@
+"""`crawlcw demo`: a whole crawl, offline, in a few seconds."""
+
+from pathlib import Path
+
+import click
+
+from crawlcw.assembly import DEFAULT_LEDGER
+from crawlcw.cli import loop
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import UsageError
+
+#: Beside the default ledger, so that it is git-ignored with it, but never in it.
+_LEDGER = Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).with_name("demo.db")
+_URL = f"sqlite:///{_LEDGER}"
+
+
+@click.command("demo")
+@logs.level_option
+@logs.format_option
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
+def command(*, log_level: str | None, log_format: str, quiet: bool) -> int:
+    """Crawl a bundled bookshop, offline.
+
+    This command serves the shop itself, on loopback: a few hundred pages with
+    categories, redirects, broken links, a part that robots.txt forbids, and
+    pages that answer 503 at first. It is crawled into a fresh ledger,
+    .crawlcw/demo.db, in place of what an earlier demo left there.
+    """
+    # A web server and rich, which `--help` need not load.
+    from crawlcw.cli.crawling import Output, crawl
+    from crawlcw.demo.bookshop import Bookshop
+    from crawlcw.demo.spider import BookshopSpider
+
+    output = Output(style=log_format, quiet=quiet)
+    logs.set_up(log_level or output.level, style=log_format)
+    _delete_earlier()
+
+    async def demonstrate() -> int:
+        async with Bookshop() as shop:
+            if not quiet:
+                click.echo(f"Crawling the bookshop at {shop.url} into {_LEDGER}", err=True)
+            spider = BookshopSpider(start_url=shop.url)
+            return await crawl(spider, _URL, settings=spider.settings, output=output)
+
+    code = loop.run(demonstrate())
+    if code == 0 and not quiet and log_format == "text":
+        click.echo(_next_commands(BookshopSpider.name))
+    return code
+
+
+def _delete_earlier() -> None:
+    try:
+        for end in ("", "-wal", "-shm"):
+            _LEDGER.with_name(_LEDGER.name + end).unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot delete {_LEDGER}: {error.strerror}") from None
+
+
+def _next_commands(name: str) -> str:
+    return f"""\
+What it left is in the ledger. Try:
+  crawlcw stats {name} --ledger {_URL}
+  crawlcw export {name} --ledger {_URL} -o books.jsonl
+  crawlcw retry-failed {name} --ledger {_URL} --dry-run
+and then a spider of your own:
+  crawlcw run spider.py"""

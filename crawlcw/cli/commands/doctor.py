@@ -1,0 +1,178 @@
+"""`crawlcw doctor`: whether a ledger holds what it promises, and mending what does not."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from crawlcw import doctor
+from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.assembly import look_at_ledger
+from crawlcw.cli import ledger_option, loading, loop
+from crawlcw.cli.exit_codes import OK, VIOLATIONS
+from crawlcw.cli.terminal import logs
+from crawlcw.doctor import Finding, Report
+from crawlcw.errors import UsageError
+from crawlcw.model.invariants import ADVICE
+
+
+@click.command("doctor")
+@click.argument("spider")
+@ledger_option.ledger_option
+@click.option("--repair", is_flag=True, help="Mend what can be mended safely, and say what was.")
+@click.option(
+    "--max-retry", type=click.IntRange(min=1), metavar="N", help="No task was tried more often."
+)
+@click.option(
+    "--max-lost", type=click.IntRange(min=1), metavar="N", help="No task crashed more workers."
+)
+@click.option(
+    "--examples",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How many findings of each kind are shown; all are counted.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@logs.level_option
+def command(
+    *,
+    spider: str,
+    ledger_url: str,
+    repair: bool,
+    max_retry: int | None,
+    max_lost: int | None,
+    examples: int,
+    as_json: bool,
+    log_level: str | None,
+) -> int:
+    """Check that the ledger of SPIDER holds what it promises.
+
+    Every task, every host, the workers and the store itself are looked at; a
+    crawl may go on meanwhile. Exits with 0 where all is well or was mended, and
+    with 1 where a violation is left. Notes are no violations. A ledger does not
+    record the crawl's limits: name them with --max-retry and --max-lost to have
+    them checked. SPIDER is a spider's name, anything that `crawlcw run` takes, or
+    the name of a use case.
+    """
+    logs.set_up(log_level or "warning")
+    name = loading.name_of(spider)
+    report = loop.run(
+        _examined(
+            name,
+            ledger_url,
+            repair=repair,
+            max_retry=max_retry,
+            max_lost=max_lost,
+            examples=examples,
+        )
+    )
+    if as_json:
+        click.echo(_json(name, report))
+    else:
+        for line in _lines(name, report):
+            click.echo(line)
+    return OK if report.clean else VIOLATIONS
+
+
+async def _examined(
+    name: str,
+    url: str,
+    *,
+    repair: bool,
+    max_retry: int | None,
+    max_lost: int | None,
+    examples: int,
+) -> Report:
+    settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
+    ledger = await look_at_ledger(url, name, settings=settings)
+    try:
+        report = await doctor.examine(
+            ledger, repair=repair, max_retry=max_retry, max_lost=max_lost, examples=examples
+        )
+    finally:
+        await ledger.close()
+    if report is None:
+        raise UsageError(ledger_option.nothing_of(name))
+    return report
+
+
+def _json(name: str, report: Report) -> str:
+    return json.dumps(
+        {
+            "use_case" if report.tracked else "spider": name,
+            "clean": report.clean,
+            "facts": dict(report.facts),
+            "examined": {
+                "tasks": report.tasks,
+                "hosts": report.hosts,
+                "workers": report.workers,
+            },
+            "findings": [
+                {
+                    "kind": finding.kind,
+                    "severity": "note" if finding.note else "violation",
+                    "count": finding.count,
+                    "mended": finding.mended,
+                    "meaning": ADVICE[finding.kind].meaning,
+                    "todo": ADVICE[finding.kind].todo,
+                    "examples": [
+                        {**example.where, "detail": example.detail} for example in finding.examples
+                    ],
+                }
+                for finding in _in_order(report)
+            ],
+        }
+    )
+
+
+def _lines(name: str, report: Report) -> Iterator[str]:
+    yield f"{name}: {_numbered(report)}"
+    for fact, value in report.facts.items():
+        yield f"  {fact}: {value}"
+    for finding in _in_order(report):
+        yield ""
+        yield from _paragraph(finding)
+    yield ""
+    yield _verdict(report)
+
+
+def _numbered(report: Report) -> str:
+    hosts = "" if report.tracked else f"{_number(report.hosts, 'host')}, "
+    return (
+        f"looked at {_number(report.tasks, 'task')}, {hosts}"
+        f"{_number(report.workers, 'worker')} at work"
+    )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def _in_order(report: Report) -> list[Finding]:
+    """Return the violations and then the notes, most first."""
+    return sorted(report.findings.values(), key=lambda each: (each.note, -each.count, each.kind))
+
+
+def _paragraph(finding: Finding) -> Iterator[str]:
+    advice = ADVICE[finding.kind]
+    mended = f", {finding.mended:,} mended" if finding.mended else ""
+    title = "note" if finding.note else "VIOLATION"
+    yield f"{title} {finding.kind} ({finding.count:,}{mended}): {advice.meaning}"
+    for example in finding.examples:
+        where = " ".join(example.where.values())
+        yield f"    {where}: {example.detail}" if where else f"    {example.detail}"
+    if finding.count > len(finding.examples):
+        yield f"    and {finding.count - len(finding.examples):,} more"
+    if finding.mended < finding.count:
+        yield f"    what to do: {advice.todo}"
+
+
+def _verdict(report: Report) -> str:
+    left = sum(f.count - f.mended for f in report.findings.values() if not f.note)
+    mended = sum(f.mended for f in report.findings.values())
+    said = "clean: no violation" if not left else _number(left, "violation")
+    return f"{said}; {mended:,} mended" if mended else said

@@ -1,0 +1,218 @@
+"""`crawlcw hosts`: where every host stands, and why it is not being crawled just now."""
+
+import heapq
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import click
+
+from crawlcw.cli import exporting, ledger_option, loading, loop
+from crawlcw.cli.terminal import logs
+from crawlcw.ledger.protocol import Counts, Ledger
+from crawlcw.model.durations import spoken
+from crawlcw.model.hosts import Host
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import WAITING, Status
+
+_NOTHING = "-"
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One host as it is shown: without its robots.txt, for there may be a million of them."""
+
+    name: str
+    counts: Counts
+    owner: str | None
+    delay: float  #: the adaptive one, in seconds
+    resting_until: datetime | None
+    failures: int  #: of the host, in a row
+    given_up: str | None
+    sitemaps: tuple[str, ...]  #: those that its robots.txt names
+    why: str
+
+
+@click.command("hosts")
+@click.argument("spider")
+@ledger_option.ledger_option
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="How many hosts the table has; 0: all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="All hosts, one JSON object a line.")
+@logs.level_option
+def command(
+    *, spider: str, ledger_url: str, limit: int, as_json: bool, log_level: str | None
+) -> None:
+    """Show why each host of SPIDER is not being crawled just now.
+
+    The hosts with the most tasks to do come first; with --json they come by name.
+    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
+    a use case, whose stages are shown instead. One of which nothing is recorded
+    is an error (exit code 2).
+    """
+    logs.set_up(log_level or "warning")
+    name = loading.name_of(spider)
+    loop.run(_write_json(name, ledger_url) if as_json else _write(name, ledger_url, limit=limit))
+
+
+async def _write_json(name: str, ledger_url: str) -> None:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        async for row in _rows(ledger, now=ledger.now()):
+            line = _json(row, called=_called(ledger))
+            click.echo(exporting.visible(line), nl=False)
+
+
+async def _write(name: str, ledger_url: str, *, limit: int) -> None:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        now, called = ledger.now(), _called(ledger)
+        rows = [row async for row in _rows(ledger, now=now)]
+    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, called=called):
+        click.echo(line)
+    if 0 < limit < len(rows):
+        click.echo(f"{limit:,} of {len(rows):,} {called}s; --limit 0 shows all")
+
+
+def _called(ledger: Ledger) -> str:
+    return "stage" if ledger.tracked else "host"
+
+
+async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
+    """Yield the known hosts by name, and then those that so far have tasks and nothing else."""
+    counts = await ledger.host_counts()
+    async for host in ledger.hosts():
+        yield _row(host, counts.pop(host.name, Counts()), now=now)
+    for name in sorted(counts):
+        yield _row(Host(name=name), counts[name], now=now)
+
+
+def _row(host: Host, counts: Counts, *, now: datetime) -> Row:
+    rests = host.not_before is not None and host.not_before > now
+    return Row(
+        name=host.name,
+        counts=counts,
+        owner=_owner(host, now=now),
+        delay=host.delay,
+        resting_until=host.not_before if rests else None,
+        failures=host.failures,
+        given_up=_given_up(host),
+        sitemaps=host.robots.sitemaps if host.robots else (),
+        why=why(host, counts, now=now),
+    )
+
+
+def why(host: Host, counts: Counts, *, now: datetime) -> str:
+    """Return in one short phrase why *host* is not being crawled: the first reason that holds."""
+    owner = _owner(host, now=now)
+    rest = (host.not_before or now) - now
+    wait = (host.ready_at or now) - now
+    given_up = _given_up(host)
+    if given_up is not None and (host.given_up is not None or not _unfinished(counts)):
+        return f"given up: {given_up}"
+    if not _unfinished(counts):
+        return "done"
+    if owner is not None:
+        return f"owned by {owner}"
+    if rest > timedelta(0) and host.failures:
+        failures = "1 failure" if host.failures == 1 else f"{host.failures:,} failures"
+        return f"resting for {spoken(rest)}: {failures}"
+    if rest > timedelta(0):
+        return f"waiting its turn in {spoken(rest)}"
+    if wait > timedelta(0):
+        return f"next task due in {spoken(wait)}"
+    return "ready"
+
+
+def _given_up(host: Host) -> str | None:
+    """Return why the host, or which of its origins for what reason, was given up."""
+    if host.given_up is not None:
+        return str(host.given_up)
+    lost = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
+    return ", ".join(lost) or None
+
+
+def _owner(host: Host, *, now: datetime) -> str | None:
+    """Return the name of the worker that holds the host, if its lease has not run out."""
+    if host.owner is None or host.ready_at is None or host.ready_at <= now:
+        return None
+    return host.owner.rpartition(":")[0]
+
+
+def _waiting(counts: Counts) -> int:
+    return sum(counts[status] for status in WAITING)
+
+
+def _unfinished(counts: Counts) -> int:
+    return _waiting(counts) + counts[Status.PROCESSING]
+
+
+def _rank(row: Row) -> tuple[bool, int, str]:
+    return not _unfinished(row.counts), -_waiting(row.counts), row.name
+
+
+def _json(row: Row, *, called: str) -> str:
+    until = row.resting_until
+    fields = {
+        called: row.name,
+        **{status.name.lower(): row.counts[status] for status in Status},
+        "owner": row.owner,
+        "delay": row.delay,
+        "resting_until": None if until is None else until.isoformat().replace("+00:00", "Z"),
+        "failures": row.failures,
+        "given_up": row.given_up,
+        "sitemaps": row.sitemaps,
+        "why": row.why,
+    }
+    return json.dumps(fields) + "\n"
+
+
+def table(rows: Sequence[Row], *, now: datetime, called: str = "host") -> Iterator[str]:
+    """Yield the lines of a table, without the columns in which no host has anything.
+
+    *called* is what is shown: hosts, or stages.
+    """
+    cells = [_cells(row, now=now) for row in rows]
+    columns = [
+        [called if header == "host" else header, *(row[header] for row in cells)]
+        for header in _HEADERS
+        if any(row[header] != _NOTHING for row in cells)
+    ]
+    lines = zip(*map(_aligned, columns), strict=True)
+    return ("  ".join(line).rstrip() for line in lines)
+
+
+_TEXTS = ("host", "stage", "owner", "given up", "why")
+_HEADERS = (
+    *("host", "todo", "in flight", "failed", "finished", "ignored"),
+    *("owner", "delay", "rest", "failures in a row", "given up", "why"),
+)
+
+
+def _cells(row: Row, *, now: datetime) -> dict[str, str]:
+    until = row.resting_until
+    return {
+        "host": printable(row.name, limit=_LONGEST_NAME),
+        "todo": f"{row.counts[Status.TODO]:,}",
+        "in flight": f"{row.counts[Status.PROCESSING]:,}",
+        "failed": f"{row.counts[Status.FAILED]:,}",
+        "finished": f"{row.counts[Status.FINISHED]:,}",
+        "ignored": f"{row.counts[Status.IGNORED]:,}",
+        "owner": _NOTHING if row.owner is None else printable(row.owner),
+        "delay": f"{row.delay:.2f} s" if row.delay else _NOTHING,
+        "rest": _NOTHING if until is None else spoken(until - now),
+        "failures in a row": f"{row.failures:,}" if row.failures else _NOTHING,
+        "given up": _NOTHING if row.given_up is None else printable(row.given_up),
+        "why": printable(row.why),
+    }
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    width = max(map(len, column))
+    side = "<" if column[0] in _TEXTS else ">"
+    return [f"{cell:{side}{width}}" for cell in column]

@@ -1,0 +1,47 @@
+"""`crawlcw policy`: how the tasks of a use case are leased and tried again."""
+
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from crawlcw.cli import ledger_option, loop
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import UsageError
+from crawlcw.model.durations import spoken
+from crawlcw.tracking import Policy, Tracker, keys
+
+
+@click.command("policy")
+@click.argument("use_case")
+@click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
+@ledger_option.ledger_option
+@logs.level_option
+def command(
+    *, use_case: str, assignments: tuple[str, ...], ledger_url: str, log_level: str | None
+) -> None:
+    """Show the settings of USE_CASE, or change them: workers follow within half a minute.
+
+    They are written in the ledger, for all processes on it.
+    """
+    logs.set_up(log_level or "warning")
+    given = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"write NAME=VALUE, not {text!r}")
+        given[name.strip()] = value.strip()
+    policy = loop.run(_policy(keys.use_case(use_case), ledger_url, given))
+    for field in fields(Policy):
+        kind = vars(Policy)[field.name]
+        click.echo(f"{field.name:<16} {_shown(getattr(policy, field.name)):<10} {kind.doc}")
+
+
+async def _policy(name: str, ledger_url: str, given: dict[str, str]) -> Policy:
+    async with Tracker.open(ledger_url, name) as tracker:
+        return await tracker.configure(**given) if given else tracker.policy
+
+
+def _shown(value: Any) -> str:
+    return spoken(value) if isinstance(value, timedelta) else f"{value:,}"

@@ -1,0 +1,162 @@
+"""`crawlcw run`: crawl a spider's site into its ledger."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import click
+
+from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.api.spider import Spider
+from crawlcw.cli import exporting, ledger_option, loading, loop
+from crawlcw.cli.terminal import logs
+from crawlcw.ledger.protocol import Ledger
+
+
+@click.command("run")
+@click.argument("spider")
+@ledger_option.ledger_option
+@click.option(
+    "--processes",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Worker processes on this crawl; with 0 this process does it, for a debugger or stdin.",
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in each process."
+)
+@click.option(
+    "-s",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting; `crawlcw settings` lists them. May be repeated.",
+)
+@click.option(
+    "-a",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument for the spider's constructor. May be repeated.",
+)
+@click.option(
+    "--max-pages",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Stop after this many pages, of all processes together: each gets its share.",
+)
+@click.option(
+    "-o",
+    "output",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all recorded items to FILE (JSON Lines) when the crawl has ended.",
+)
+@click.option(
+    "--claim",
+    type=click.Choice(("each", "batch")),
+    help="Claim tasks one at a time, or many in a round trip.",
+)
+@logs.level_option
+@logs.format_option
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
+@click.option("--worker-channel", "channel", type=int, hidden=True)
+@click.option("--worker-max-pages", "share", type=int, hidden=True)
+@click.option("--suspects-channel", "parent", type=int, hidden=True)
+def command(
+    *,
+    spider: str,
+    ledger_url: str,
+    processes: int,
+    concurrency: int | None,
+    assignments: tuple[str, ...],
+    arguments: tuple[str, ...],
+    max_pages: int | None,
+    output: Path | None,
+    claim: str | None,
+    log_level: str | None,
+    log_format: str,
+    quiet: bool,
+    channel: int | None,
+    share: int | None,
+    parent: int | None,
+) -> int:
+    """Crawl SPIDER, or go on with a crawl that was ended.
+
+    SPIDER is the name of a spider in ./spiders/*.py, a path (file.py, or
+    file.py:Class), or package.module:Class.
+
+    Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
+    CRAWLCW_* variables and -s, the last wins. SIGINT or SIGTERM ends softly:
+    what is under way is finished, the rest released; the second ends at once.
+
+    The crawl runs in a worker process. One that crashes is started again after
+    a second, and a page that crashed it is found out and ignored; after five
+    crashes in a row without a page finished, 1 s, 2 s, 4 s and 8 s apart, it
+    stays down. Of several workers the exit code is the worst: 0, 130, 3, 2, 69,
+    78, 70. With --processes 0 nothing is restarted.
+
+    Exit code 3: the crawl has ended, but nothing was finished, hosts were given
+    up, more pages failed than max_failures allows (it stops no crawl), or a
+    callback is broken. The last line says which.
+    """
+
+    def made_as_told() -> tuple[Spider, Settings]:
+        logs.set_up(
+            log_level or ("warning" if quiet else "info"),
+            style=log_format,
+            # A worker and a child have the environment of who started them, and said so.
+            environment=os.environ if channel is None and parent is None else {},
+        )
+        made = loading.make(loading.find(spider), arguments)
+        shorthands = _assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)
+        settings = layered(
+            made.settings,
+            project=project_settings(Path.cwd()),
+            environment=os.environ,
+            assignments=[*assignments, *shorthands],
+        )
+        return made, settings
+
+    # What `--help` need not load; and rich, which nobody needs but whoever shows the progress.
+    from crawlcw.cli.main import exit_code
+    from crawlcw.cli.processes import child, worker
+
+    if parent is not None:
+        return child.run(child.Parent(parent), made_as_told)
+    if channel is not None:
+        told = channel
+        worker.prepare(told)
+
+        def work() -> int:
+            made, settings = made_as_told()
+            return loop.run(worker.crawl(made, ledger_url, settings=settings, channel=told))
+
+        return worker.last_word(told, lambda: exit_code(work))
+    from crawlcw.cli import crawling
+    from crawlcw.cli.processes import supervisor
+
+    made, settings = made_as_told()
+    if output is not None:
+        exporting.check_writable(output)
+
+    wanted = crawling.Output(style=log_format, quiet=quiet)
+
+    async def write_items(ledger: Ledger) -> None:
+        if output is not None:
+            await exporting.to_file(ledger, output)
+
+    crawl = crawling.crawl if not processes else partial(supervisor.crawl, processes=processes)
+    return loop.run(
+        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+    )
+
+
+def _assigned(**options: object) -> Iterator[str]:
+    """Yield the options that are given as `-s` would have them."""
+    for name, value in options.items():
+        if value is not None:
+            yield f"{name}={value}"

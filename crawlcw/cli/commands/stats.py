@@ -1,0 +1,149 @@
+"""`crawlcw stats`: what a ledger holds, in numbers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import click
+
+from crawlcw.cli import ledger_option, loading, loop
+from crawlcw.cli.terminal import logs
+from crawlcw.engine.workers import is_dead
+from crawlcw.errors import POLICY_REASONS
+from crawlcw.ledger.protocol import Counts, Worker
+from crawlcw.model.dropped import Examples
+from crawlcw.model.durations import spoken
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    name: str
+    tracked: bool  #: whether it is a use case's and no spider's
+    counts: Counts
+    items: int
+    reasons: dict[str, int]
+    links_dropped: dict[str, int]
+    stalls: int
+    longest_stall: float  #: seconds
+    link_examples: Examples
+    workers: list[Worker]
+    next_due: datetime | None
+    now: datetime
+
+
+@click.command("stats")
+@click.argument("spider")
+@ledger_option.ledger_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@logs.level_option
+def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
+    """Show where the tasks of SPIDER stand, and who works on them.
+
+    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
+    a use case. One of which nothing is recorded is an error (exit code 2).
+    """
+    logs.set_up(log_level or "warning")
+    numbers = loop.run(_numbers(loading.name_of(spider), ledger_url))
+    if as_json:
+        click.echo(_json(numbers))
+    else:
+        _print(numbers)
+
+
+async def _numbers(name: str, ledger_url: str) -> _Numbers:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        tally = await ledger.tally()
+        return _Numbers(
+            name=name,
+            tracked=ledger.tracked,
+            counts=await ledger.counts(),
+            items=await ledger.item_count(),
+            reasons=await ledger.reasons(),
+            links_dropped=_largest_first(tally.dropped),
+            stalls=tally.stalls,
+            longest_stall=tally.longest_stall,
+            link_examples=tally.examples,
+            workers=_at_work(await ledger.workers()),
+            next_due=await ledger.horizon(),
+            now=ledger.now(),
+        )
+
+
+def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(numbers.items(), key=lambda each: (-each[1], each[0])))
+
+
+def _at_work(workers: list[Worker]) -> list[Worker]:
+    # One that was killed is on the list until another one starts.
+    return sorted((w for w in workers if not is_dead(w)), key=lambda w: (w.started, w.name))
+
+
+def _json(numbers: _Numbers) -> str:
+    return json.dumps(
+        {
+            "use_case" if numbers.tracked else "spider": numbers.name,
+            "counts": {status.name.lower(): numbers.counts[status] for status in Status},
+            "total": numbers.counts.total,
+            "items": numbers.items,
+            "reasons": numbers.reasons,
+            "links_dropped": numbers.links_dropped,
+            "stalls": numbers.stalls,
+            "longest_stall": numbers.longest_stall,
+            "link_examples": {reason: list(some) for reason, some in numbers.link_examples.items()},
+            "workers": [
+                {
+                    "host": worker.host,
+                    "pid": worker.pid,
+                    "started": _moment(worker.started),
+                    "heartbeat": _moment(worker.heartbeat),
+                    "pages": worker.tally.pages,
+                }
+                for worker in numbers.workers
+            ],
+            "next_due": _moment(numbers.next_due),
+        }
+    )
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+def _print(numbers: _Numbers) -> None:
+    from rich.console import Console  # 60 ms that `--help` need not spend
+
+    from crawlcw.cli.terminal.tables import two_columns
+
+    rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
+    rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
+    rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
+    if numbers.stalls:
+        longest = spoken(timedelta(seconds=numbers.longest_stall))
+        rows["event loop stood still"] = f"{numbers.stalls:,} times, {longest} at most"
+    console = Console(markup=False, highlight=False)
+    console.print(two_columns(numbers.name, rows))
+    if numbers.reasons:
+        reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
+        console.print(two_columns("failed and ignored by reason", reasons))
+    if numbers.links_dropped:
+        dropped = {printable(name): f"{n:,}" for name, n in numbers.links_dropped.items()}
+        console.print(two_columns("links not followed by reason", dropped))
+        for name in numbers.links_dropped:
+            # Whole, so that they can be found in a page: never folded to the terminal's width.
+            for link in numbers.link_examples.get(name, ()):
+                console.print(f"  {printable(name)}: {printable(link)}", soft_wrap=True)
+
+
+def _reason(name: str) -> str:
+    unwanted = name in POLICY_REASONS
+    return f"{printable(name)} (unwanted, no failure)" if unwanted else printable(name)
+
+
+def _when(numbers: _Numbers) -> str:
+    if numbers.next_due is None:
+        return "never: drained"
+    wait = numbers.next_due - numbers.now
+    return f"in {spoken(wait)}" if wait > timedelta(0) else "now"

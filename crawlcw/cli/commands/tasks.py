@@ -1,0 +1,159 @@
+"""`crawlcw tasks`: which tasks there are of a status, a time, a reason; and all about one."""
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from crawlcw.cli import exporting, ledger_option, loading, loop, selecting
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import UsageError
+from crawlcw.ledger.documents import error_document, response_document, trace_document
+from crawlcw.ledger.protocol import Ledger, Place, TaskFilter
+from crawlcw.model import values
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Aside, Record, Status
+
+_PAGE = 200
+_LONGEST_KEY = 70
+
+
+@click.command("tasks")
+@click.argument("name")
+@ledger_option.ledger_option
+@click.option("--key", metavar="KEY", help="This task alone: its key, or its URL in a crawl.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice([status.name.lower() for status in Status]),
+    help="Only these; may be repeated.",
+)
+@click.option("--reason", metavar="R", help="Only what failed or is ignored for this reason.")
+@click.option("--stage", "--host", "host", metavar="S", help="Only those of this stage, or host.")
+@click.option("--since", metavar="DURATION", help="Only what changed in the last 30m, 12h, 30d ...")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="How many at most; 0: all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="All about each, one JSON object a line.")
+@logs.level_option
+def command(
+    *,
+    name: str,
+    ledger_url: str,
+    key: str | None,
+    statuses: tuple[str, ...],
+    reason: str | None,
+    host: str | None,
+    since: str | None,
+    limit: int,
+    as_json: bool,
+    log_level: str | None,
+) -> None:
+    """List tasks of NAME, a use case or a spider: the last changed first."""
+    logs.set_up(log_level or "warning")
+    age = None if since is None else selecting.age(since)
+    chosen = TaskFilter(
+        statuses=tuple(Status[each.upper()] for each in statuses) or tuple(Status),
+        reason=None if reason is None else selecting.any_reason(reason),
+        host=host,
+    )
+    loop.run(
+        _list(
+            loading.name_of(name),
+            ledger_url,
+            chosen,
+            key=key,
+            age=age,
+            limit=limit,
+            as_json=as_json,
+        )
+    )
+
+
+async def _list(
+    name: str,
+    ledger_url: str,
+    chosen: TaskFilter,
+    *,
+    key: str | None,
+    age: timedelta | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        if key is not None:
+            chosen = replace(chosen, ids=(selecting.task_of(ledger, key),))
+        if age is not None:
+            chosen = replace(chosen, since=ledger.now() - age)
+        shown = 0
+        async for record in _found(ledger, chosen, limit=limit):
+            line = values.to_json(_object(record)) if as_json else _line(record)
+            click.echo(exporting.visible(line + "\n") if as_json else line, nl=not as_json)
+            shown += 1
+        if key is not None and not shown:
+            raise UsageError(f"{name} has no task {key!r} of which all that holds")
+
+
+async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIterator[Record]:
+    after: Place | None = None
+    left = limit or sys.maxsize
+    while left:
+        records = await ledger.find(chosen, limit=min(left, _PAGE), after=after)
+        for record in records:
+            yield record
+        if len(records) < min(left, _PAGE):
+            return
+        left -= len(records)
+        last = records[-1].task
+        after = Place(update_time=last.update_time, id=last.id)
+
+
+def _line(record: Record) -> str:
+    task = record.task
+    why = f" {task.reason}" if task.reason else ""
+    said = f": {record.errors[-1].message}" if why and record.errors else ""
+    holder = f" by {task.lock.partition(':')[0]}" if task.lock else ""
+    return printable(
+        f"{task.update_time:%Y-%m-%dT%H:%M:%SZ} {task.status.name.lower():<10} {task.host:<16} "
+        f"{printable(task.url, limit=_LONGEST_KEY)}{why}{said}{holder}"
+    )
+
+
+def _object(record: Record) -> dict[str, Any]:
+    """Return all about a task, as JSON has it."""
+    task = record.task
+    carried = task.carried
+    found: dict[str, Any] = {
+        "key" if carried else "url": task.url,
+        "stage" if carried else "host": task.host,
+        "status": task.status.name.lower(),
+        "reason": task.reason,
+        "priority": task.priority,
+        "retry": task.retry,
+        "lost": task.lost,
+        "due": task.due,
+        "lock": task.lock,
+        "update_time": task.update_time,
+        "create_time": task.create_time,
+        "context": _shown(task.context),
+        "errors": [error_document(error) for error in record.errors],
+    }
+    if carried:
+        found["data"] = _shown(carried.data)
+        found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
+        found["trace"] = [trace_document(trace) for trace in record.trace]
+    elif record.response:
+        found["response"] = response_document(record.response)
+    return found
+
+
+def _shown(value: Any) -> Any:
+    return {"aside": value.id, "size": value.size} if isinstance(value, Aside) else value

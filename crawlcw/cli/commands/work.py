@@ -1,0 +1,140 @@
+"""`crawlcw work`: work on the tasks of a use case."""
+
+from datetime import timedelta
+
+import click
+
+from crawlcw.cli import ledger_option, loading_use_case, loop, signals
+from crawlcw.cli.exit_codes import INTERRUPTED, OK
+from crawlcw.cli.terminal import logs
+from crawlcw.engine.stats import FinishReason
+from crawlcw.errors import SettingsError
+from crawlcw.model.durations import duration
+from crawlcw.model.task import Status
+from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
+
+
+@click.command("work")
+@click.argument("use_case", metavar="MODULE:OBJECT")
+@ledger_option.ledger_option
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Tasks under way at once.",
+)
+@click.option(
+    "--prefetch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Tasks held ahead, at most and by default as many as --concurrency.",
+)
+@click.option("--drain", is_flag=True, help="End when nothing is left to do.")
+@click.option(
+    "--grace",
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="What is under way gets this to finish when the worker is stopped.",
+)
+@click.option(
+    "--stall-timeout",
+    default="60s",
+    show_default=True,
+    metavar="DURATION",
+    help="A handler that keeps the event loop for longer ends the process (124); 0s: off.",
+)
+@logs.level_option
+@logs.format_option
+@click.option("--quiet", "-q", is_flag=True, help="No report; only warnings.")
+def command(
+    *,
+    use_case: str,
+    ledger_url: str,
+    concurrency: int,
+    prefetch: int | None,
+    drain: bool,
+    grace: str,
+    stall_timeout: str,
+    log_level: str | None,
+    log_format: str,
+    quiet: bool,
+) -> int:
+    """Work on the tasks of a use case, until stopped or with --drain until none is left.
+
+    MODULE:OBJECT is a `crawlcw.tracking.UseCase`, as package.module:object,
+    file.py:object, or file.py that declares one. Any number of workers, on any
+    machine, may work on one ledger.
+
+    SIGINT or SIGTERM ends softly: what is under way is finished, the rest
+    released; the second ends at once.
+    """
+    logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
+    soft = _duration(grace, "--grace")
+    longest_stall = _duration(stall_timeout, "--stall-timeout")
+    return loop.run(
+        _work(
+            loading_use_case.find(use_case),
+            ledger_url,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            drain=drain,
+            grace=soft,
+            stall_timeout=longest_stall,
+            quiet=quiet,
+        )
+    )
+
+
+def _duration(text: str, option: str) -> timedelta:
+    try:
+        return duration(text)
+    except SettingsError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+async def _work(
+    use_case: UseCase,
+    ledger_url: str,
+    *,
+    concurrency: int,
+    prefetch: int | None,
+    drain: bool,
+    grace: timedelta,
+    stall_timeout: timedelta,
+    quiet: bool,
+) -> int:
+    tracker = await Tracker.open(ledger_url, use_case)
+    try:
+        worker = Worker(
+            tracker,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            drain=drain,
+            grace=grace,
+            stall_timeout=stall_timeout,
+        )
+    except BaseException:
+        await tracker.close()
+        raise
+    # Signals obey until all is given back, and do not interrupt that.
+    with signals.stopping(worker, grace=grace, stuck=worker):
+        async with tracker:
+            report = await worker.run()
+    if not quiet:
+        click.echo(_summed_up(tracker.name, report))
+    return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
+
+
+def _summed_up(name: str, report: WorkReport) -> str:
+    if report.counts is None:
+        has = f"not counted in time: `crawlcw stats {name}` counts"
+    else:
+        numbers = (f"{report.counts[status]:,} {status.name.lower()}" for status in Status)
+        has = f"{name} has {', '.join(numbers)}"
+    return (
+        f"{report.finish_reason}: {report.done:,} done, {report.failed:,} failed attempts, "
+        f"{report.released:,} released here; {has}"
+    )

@@ -1,0 +1,1 @@
+"""A supervisor, its workers and their children: how they start, talk and end."""

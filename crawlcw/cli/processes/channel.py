@@ -1,0 +1,174 @@
+"""What a supervisor and a worker have to say to each other, on a socket of their own.
+
+The worker says what it has counted, the supervisor when to stop, each in lines.
+It is no signal, which a worker that is just starting would die of, and not the
+worker's stdout, which is the spider's. Whose lines come to their end is gone.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from crawlcw.engine.stats import EarlyEnd, FinishReason
+from crawlcw.model.dropped import Examples, merged
+from crawlcw.model.standstill import Standstill
+
+#: What is longer is given on in pieces: nobody waits for the end of a line for ever.
+_LONGEST_LINE = 1 << 20
+_LAST_WORD = b"exit "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWord:
+    """What a worker says that ends by itself; who has not said it has crashed.
+
+    No exit code tells that: a page may end the process with any.
+    """
+
+    code: int  #: what it exits with
+
+    def line(self) -> bytes:
+        """Return it as it is sent."""
+        return b"%s%d\n" % (_LAST_WORD, self.code)
+
+    @classmethod
+    def read(cls, line: bytes) -> "LastWord | None":
+        """Return it, or None for a line that is none; raises `ValueError` for a part of one."""
+        return cls(code=int(line[len(_LAST_WORD) :])) if line.startswith(_LAST_WORD) else None
+
+
+class Order(StrEnum):
+    """What a supervisor tells a worker. To say the same again changes nothing."""
+
+    STOP = "stop"
+    STOP_NOW = "stop-now"
+
+
+class _Counted(Protocol):
+    """A crawl's counters, or its report."""
+
+    @property
+    def pages(self) -> int: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def failures(self) -> Mapping[str, int]: ...
+    @property
+    def host_failures(self) -> Mapping[str, int]: ...
+    @property
+    def links_dropped(self) -> Mapping[str, int]: ...
+    @property
+    def link_examples(self) -> Examples: ...
+    @property
+    def leases_lost(self) -> int: ...
+    @property
+    def given_up(self) -> int: ...
+    @property
+    def hosts_given_up(self) -> Mapping[str, str]: ...
+    @property
+    def more_hosts_given_up(self) -> int: ...
+    @property
+    def stalls(self) -> int: ...
+    @property
+    def longest_stall(self) -> float: ...
+    @property
+    def forgiven(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What one worker has counted since it started; each account takes the place of the last."""
+
+    pages: int = 0
+    items: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    host_failures: Mapping[str, int] = field(default_factory=dict)
+    links_dropped: Mapping[str, int] = field(default_factory=dict)
+    link_examples: Examples = field(default_factory=dict)
+    leases_lost: int = 0
+    given_up: int = 0
+    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
+    more_hosts_given_up: int = 0
+    standstill: Standstill | None = None  #: why nothing moves; None while something does
+    stalls: int = 0
+    longest_stall: float = 0.0
+    forgiven: int = 0
+    released: int = 0
+    finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
+    ending: FinishReason | None = None  #: why it ends itself; None while it does not
+    detail: str = ""  #: what that is due to
+
+    @classmethod
+    def of(
+        cls,
+        counted: _Counted,
+        *,
+        standstill: Standstill | None = None,
+        released: int = 0,
+        finish_reason: FinishReason | None = None,
+        ending: EarlyEnd | None = None,
+    ) -> "Account":
+        """Return the account of a crawl that runs, or has ended."""
+        return cls(
+            pages=counted.pages,
+            items=counted.items,
+            failures=dict(counted.failures),
+            host_failures=dict(counted.host_failures),
+            links_dropped=dict(counted.links_dropped),
+            link_examples=merged([counted.link_examples]),
+            leases_lost=counted.leases_lost,
+            given_up=counted.given_up,
+            hosts_given_up=dict(counted.hosts_given_up),
+            more_hosts_given_up=counted.more_hosts_given_up,
+            standstill=standstill,
+            stalls=counted.stalls,
+            longest_stall=counted.longest_stall,
+            forgiven=counted.forgiven,
+            released=released,
+            finish_reason=finish_reason,
+            ending=None if ending is None else ending.reason,
+            detail="" if ending is None else ending.detail,
+        )
+
+    def line(self) -> bytes:
+        """Return the account as it is sent."""
+        return json.dumps(asdict(self), default=datetime.isoformat).encode() + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> "Account":
+        """Return the account that was sent; raises `ValueError` for a part of one."""
+        fields = json.loads(line)
+        if fields["standstill"] is not None:
+            fields["standstill"] = Standstill.of(fields["standstill"])
+        for name in ("finish_reason", "ending"):
+            if fields[name] is not None:
+                fields[name] = FinishReason(fields[name])
+        return cls(**fields)
+
+
+class Lines(asyncio.Protocol):
+    """Gives each line that arrives to *take*, without its end, and what is left at the end."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self.ended = asyncio.Event()
+        self._take = take
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Give on what is whole by now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._take(line)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Give on the rest, and note the end."""
+        if self._rest:
+            self._take(self._rest)
+        self.ended.set()

@@ -1,0 +1,325 @@
+"""The children of a worker, each of which works on one suspect at a time until it dies.
+
+They are started when there is a suspect, end when there was none for a while,
+and are this process's own command once more, with a hidden option.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable, Container
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.cli.processes import messages
+from crawlcw.cli.processes.messages import (
+    Answer,
+    Broken,
+    End,
+    Fetch,
+    Fetched,
+    Kept,
+    KeptResponse,
+    Mistaken,
+    Order,
+    Ready,
+    Refused,
+    Run,
+)
+from crawlcw.cli.processes.worker_process import own_command
+from crawlcw.crawl.callbacks import Produced, Scope
+from crawlcw.crawl.runner import Runner
+from crawlcw.crawl.suspects import ChildDiedError, NoChildError
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Task
+from crawlcw.model.transitions import Failed
+
+logger = logging.getLogger(__name__)
+
+_MOST = 4
+#: Seconds without a suspect until a child ends.
+_IDLE = 10.0
+#: What a child gets for its start, and for its end.
+_STARTS_WITHIN = 60.0
+_ENDS_WITHIN = 5.0
+#: So much longer than a callback may take it has to be silent.
+_LONGER = 10.0
+#: After so many failures in a row nobody tries to start one any more.
+_FAILURES = 3
+
+
+class ChildProcess:
+    """One child, as its parent sees it; it is a `Downloader` as well."""
+
+    def __init__(self, *, patience: float | None) -> None:
+        """*patience* is how long it may run a method, in seconds."""
+        self.patience = patience
+        self._process: Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self.idle_from = 0.0  #: the loop's time
+        self._at_work = False
+
+    @property
+    def downloader(self) -> Self:
+        """See `Child`."""
+        return self
+
+    def runner(
+        self, *, scope: Scope, known: Container[bytes], now: Callable[[], datetime]
+    ) -> Runner:
+        """See `Child`."""
+        return _Runner(child=self, scope=scope, known=known, now=now)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it lives, as far as is known, and nothing is under way in it."""
+        lives = self._started.returncode is None and self._reader is not None
+        return lives and not self._at_work and not (self._reader and self._reader.at_eof())
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready; raises `NoChildError`."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+                self._process = await asyncio.create_subprocess_exec(
+                    *own_command(f"--suspects-channel={theirs.fileno()}"),
+                    stdin=DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                )
+            with anyio.fail_after(_STARTS_WITHIN):
+                answer = await self._answer()
+        except (OSError, TimeoutError) as error:
+            await self.kill()
+            raise NoChildError(f"it cannot be started: {error}") from error
+        except ChildDiedError as death:
+            await self.kill()
+            raise NoChildError(f"it died at its start: {death}") from death
+        except BaseException:
+            await self.kill()
+            raise
+        if not isinstance(answer, Ready):
+            await self.kill()
+            raise NoChildError(answer.message if isinstance(answer, Broken) else "no answer")
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        """See `Downloader.fetch`; the body stays in the child."""
+        answer = await self.asked(Fetch(request=request, url=url))
+        match answer:
+            case Fetched():
+                return KeptResponse(answer, request=request)
+            case Refused():
+                raise answer.error()
+        raise _unexpected(answer)
+
+    async def close(self) -> None:
+        """Do nothing: whoever has started it ends it."""
+
+    async def end(self) -> None:
+        """Let it close its spider and end; kill it where it does not in time."""
+        with suppress(OSError), anyio.move_on_after(_ENDS_WITHIN):
+            self._send(End())
+            await self._started.wait()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End it at once, if it has not ended yet."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            with anyio.CancelScope(shield=True):
+                await self._process.wait()
+
+    @property
+    def _started(self) -> Process:
+        assert self._process is not None
+        return self._process
+
+    def _send(self, order: Order) -> None:
+        assert self._writer is not None
+        self._writer.write(messages.packed(order))
+
+    async def asked(self, order: Order, *, within: float | None = None) -> Answer:
+        """Return the answer to an order; raises `ChildDiedError`.
+
+        Of one that is silent for longer than *within*, in seconds, as well.
+        """
+        # Whoever is cancelled in between leaves a child that is at work.
+        self._at_work = True
+        self._send(order)
+        try:
+            with anyio.fail_after(within):
+                answer = await self._answer()
+        except TimeoutError:
+            raise ChildDiedError(f"it was silent for {within:g} s, and killed") from None
+        self._at_work = False
+        return answer
+
+    async def _answer(self) -> Answer:
+        """Wait for an answer; raises `ChildDiedError`."""
+        assert self._reader is not None
+        try:
+            head = await self._reader.readexactly(messages.LENGTH_SIZE)
+            content = await self._reader.readexactly(messages.length(head))
+        except (asyncio.IncompleteReadError, OSError):
+            raise ChildDiedError(_how(await self._started.wait())) from None
+        answer: Answer = messages.unpacked(content)
+        return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Runner:
+    """Runs the spider's methods in a child."""
+
+    child: ChildProcess
+    scope: Scope
+    known: Container[bytes]
+    now: Callable[[], datetime]
+
+    async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
+        """See `Runner.run`."""
+        order = Run(
+            callback=callback,
+            arguments=tuple(_sent(argument) for argument in arguments),
+            task=task,
+            scope=self.scope,
+            now=self.now(),
+        )
+        answer = await self.child.asked(order, within=self.child.patience)
+        match answer:
+            case Produced():
+                answer.tasks = [found for found in answer.tasks if found.id not in self.known]
+                return answer
+            case Failed():
+                return answer
+            case Mistaken():
+                raise answer.error()
+        raise _unexpected(answer)
+
+
+class ChildProcesses:
+    """See `suspects.Children`; they end with the block."""
+
+    def __init__(self, *, fetchers: int, callback_timeout: timedelta) -> None:
+        """Of so many *fetchers* half at most work on suspects, one by each child.
+
+        Within the *callback_timeout* a child ends itself; one that is stopped cannot.
+        """
+        seconds = callback_timeout.total_seconds()
+        self._patience = seconds + _LONGER if seconds else None
+        self._most = min(_MOST, (os.cpu_count() or 1) + 1, max(1, fetchers // 2))
+        self._in_use = 0
+        self._starts = False  #: whether one is being started just now
+        self._idle: list[ChildProcess] = []
+        self._ending: set[asyncio.Task[None]] = set()
+        self._failures = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with anyio.CancelScope(shield=True):
+            for child in self._idle[:]:
+                self._end_later(child)
+            await asyncio.gather(*self._ending)
+
+    @property
+    def usable(self) -> bool:
+        """See `Children`."""
+        return self._failures < _FAILURES
+
+    @property
+    def free(self) -> bool:
+        """See `Children`."""
+        # One after the other: the first is ready sooner, and may have done by then
+        # what the others would have been started for.
+        return bool(self._idle) or (not self._starts and self._in_use < self._most)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[ChildProcess]:
+        """See `Children`."""
+        self._in_use += 1
+        try:
+            child = await self._idle_one() or await self._new()
+            try:
+                yield child
+            finally:
+                if child.is_ready:
+                    self._idle.append(child)
+                    loop = asyncio.get_running_loop()
+                    child.idle_from = loop.time()
+                    loop.call_later(_IDLE, self._end_idle, child, child.idle_from)
+                else:
+                    await child.kill()
+        finally:
+            self._in_use -= 1
+
+    async def _idle_one(self) -> ChildProcess | None:
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_ready:
+                return child
+            await child.kill()  # it died, and of nothing that it was given
+        return None
+
+    async def _new(self) -> ChildProcess:
+        child = ChildProcess(patience=self._patience)
+        self._starts = True
+        try:
+            await child.start()
+        except NoChildError as error:
+            self._failures += 1
+            if not self.usable:
+                logger.warning(
+                    "no process for suspects can be started, so they run in this one, alone: %s",
+                    printable(str(error)),
+                    extra={"event": "no_children"},
+                )
+            raise
+        finally:
+            self._starts = False
+        self._failures = 0
+        return child
+
+    def _end_idle(self, child: ChildProcess, since: float) -> None:
+        if child in self._idle and child.idle_from == since:
+            self._end_later(child)
+
+    def _end_later(self, child: ChildProcess) -> None:
+        self._idle.remove(child)
+        ending = asyncio.get_running_loop().create_task(child.end())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+
+def _sent(argument: object) -> object:
+    if isinstance(argument, KeptResponse):
+        return Kept(request=argument.request, elapsed=argument.elapsed)
+    return argument
+
+
+def _unexpected(answer: Answer) -> RuntimeError:
+    said = answer.message if isinstance(answer, Broken) else type(answer).__name__
+    return RuntimeError(f"in a child: {said}")
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"

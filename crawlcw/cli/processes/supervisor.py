@@ -1,0 +1,283 @@
+"""The workers on one crawl: started, watched, restarted when they crash, stopped, summed up.
+
+The supervisor itself claims nothing and fetches nothing. What the workers have
+to know of each other, they know from the ledger.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import anyio
+
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.assembly import open_ledger
+from crawlcw.cli import signals
+from crawlcw.cli.background_tasks import beside
+from crawlcw.cli.crawling import Output, sum_up, watched
+from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
+from crawlcw.cli.processes import totals
+from crawlcw.cli.processes.channel import Account, Order
+from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
+from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
+from crawlcw.cli.processes.totals import Totals
+from crawlcw.cli.processes.worker_process import WorkerProcess
+from crawlcw.engine.leases import bury_the_dead
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.stats import FinishReason, Report
+from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError, Reason
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.durations import spoken
+from crawlcw.model.sanitize import printable
+from crawlcw.model.standstill import Standstill, merged
+from crawlcw.model.task import Status
+
+logger = logging.getLogger(__name__)
+
+_NOT_AT_ALL = timedelta(0)
+_CRASHED = {"event": "worker_crashed"}
+
+
+async def crawl(
+    spider: Spider,
+    ledger_url: str,
+    *,
+    settings: Settings,
+    output: Output,
+    processes: int,
+    afterwards: Callable[[Ledger], Awaitable[None]],
+) -> int:
+    """Crawl *spider* by *processes* workers to its end and return the worst exit code.
+
+    The code is also that of what all of them came to. *afterwards* is called with
+    the ledger, still open, unless the crawl was stopped at once or no worker came
+    as far as to begin with it.
+    """
+    # It is created here: a ledger that cannot be had is found out once, not by each worker.
+    ledger = await open_ledger(ledger_url, spider.name, settings=settings)
+    try:
+        supervisor = Supervisor(spider, ledger, settings, processes=processes)
+        with signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill):
+            async with watched(supervisor, output):
+                code = await supervisor.run()
+                report = await supervisor.report()
+        if report is not None and report.finish_reason != FinishReason.STOPPED_AT_ONCE:
+            await afterwards(ledger)
+    finally:
+        await ledger.close()
+    if report is None:
+        return code
+    return worst((code, sum_up(report, output, settings=settings)))
+
+
+def shares(max_pages: int | None, processes: int) -> list[int | None]:
+    """Return how many pages each worker may finish: in all *max_pages*, and each at least one."""
+    if max_pages is None:
+        return [None] * processes
+    number = min(max_pages, processes)
+    return [(max_pages + each) // number for each in range(number)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """How a slot came to its end."""
+
+    code: int
+    finish_reason: FinishReason | None = None  #: None where its last worker failed
+
+
+class Supervisor:
+    """The workers of one crawl, each in a slot that is filled again when it crashes.
+
+    `run` may be called once. `stop`, `stop_now` and `kill` may be called from
+    signal handlers of the loop, at any time.
+    """
+
+    def __init__(
+        self, spider: Spider, ledger: Ledger, settings: Settings, *, processes: int
+    ) -> None:
+        """Take a ledger that is open, and stays so."""
+        self.spider = spider
+        self.ledger = ledger
+        self.settings = settings
+        self._shares = shares(settings.max_pages, processes)
+        self._workers: list[WorkerProcess] = []
+        self._running: set[WorkerProcess] = set()
+        self._ends: list[_End] = []
+        self._order: Order | None = None
+        self._silent = SilentWorkers(
+            callback_timeout=settings.callback_timeout, grace=settings.grace
+        )
+        self._stopping = asyncio.Event()
+        self._patience = Patience(settings.ledger_give_up)
+        self.stats = Totals(lambda: (worker.account for worker in self._workers))
+
+    def stop(self) -> None:
+        """Let each worker end softly; start no other."""
+        self._patience.shorten(self.settings.grace)
+        self._tell(Order.STOP)
+
+    def stop_now(self) -> None:
+        """Let each worker release everything at once."""
+        self._patience.shorten(_NOT_AT_ALL)
+        self._tell(Order.STOP_NOW)
+
+    def kill(self) -> None:
+        """End each worker by SIGKILL."""
+        for worker in self._running:
+            worker.kill()
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """Why nothing moves in any of the workers; None while something does in one."""
+        accounts = [worker.account for worker in self._running]
+        return merged(each.standstill for each in accounts if each.finish_reason is None)
+
+    async def run(self) -> int:
+        """Keep the workers going until the crawl has ended; return the worst exit code."""
+        async with beside(self._look_after_silent_ones()), asyncio.TaskGroup() as group:
+            slots = [
+                group.create_task(self._keep_filled(number, share))
+                for number, share in enumerate(self._shares, start=1)
+            ]
+        self._ends = [slot.result() for slot in slots]
+        return worst(end.code for end in self._ends)
+
+    async def report(self) -> Report | None:
+        """Return the report of all workers together; None where none came as far as to count.
+
+        None as well where workers have given up the ledger and it still is away.
+        Raises `LedgerUnavailableError` where it is away though no worker knows.
+        """
+        if all(worker.account == Account() for worker in self._workers):
+            return None
+        given_up = UNAVAILABLE in (end.code for end in self._ends)
+        if given_up:
+            # Somebody has waited long enough for it, and has said so.
+            self._patience.shorten(_NOT_AT_ALL)
+        try:
+            horizon = await self._patience.insist(self.ledger.horizon)
+            counts = await self._patience.in_time(self.ledger.counts)
+            any_finished = self.stats.pages > 0 or await self._patience.in_time(
+                lambda: self.ledger.has([Status.FINISHED])
+            )
+        except (LedgerUnavailableError, LedgerGoneError):
+            if given_up:
+                return None
+            raise
+        reasons = (end.finish_reason for end in self._ends)
+        return self.stats.report(
+            self.spider.name,
+            finish_reason=totals.finish_reason(reasons, is_empty=horizon is None),
+            counts=counts,
+            any_finished=any_finished,
+        )
+
+    def _heed(self, account: Account) -> None:
+        """Let all end where a spider or its callback ends one of them."""
+        if account.ending is not None and self._order is None:
+            self.stop()
+
+    async def _look_after_silent_ones(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            # One that has come to its end has nothing more to say.
+            self._silent.look([w for w in self._running if w.account.finish_reason is None])
+
+    def _tell(self, order: Order) -> None:
+        self._order = order
+        self._silent.told(at_once=order is Order.STOP_NOW)
+        self._stopping.set()
+        for worker in self._running:
+            worker.tell(order)
+
+    async def _keep_filled(self, number: int, share: int | None) -> _End:
+        """Keep a worker in slot *number* until one ends by itself, or too many have crashed."""
+        restarts = Restarts()
+        while not self._stopping.is_set():
+            worker = WorkerProcess(on_account=self._heed)
+            code = await self._run_one(worker, number, share)
+            if worker.last_word is not None:
+                reason = worker.account.finish_reason
+                return _End(code=worker.last_word.code, finish_reason=reason)
+            await self._take_back()
+            if self._stopping.is_set():
+                logger.warning("worker %d has crashed: %s", number, _how(code), extra=_CRASHED)
+                # Where each process gets a signal at a shutdown, a worker that
+                # is just starting dies of it.
+                return self._as_told() if code == -signal.SIGTERM else _End(code=INTERNAL)
+            if share is not None:
+                share -= worker.account.pages
+                if share <= 0:
+                    return _End(code=OK, finish_reason=FinishReason.MAX_PAGES)
+            wait = restarts.crashed(progressed=has_progressed(worker.account))
+            if wait is None:
+                logger.error(
+                    "worker %d has crashed %d times without progress and stays down: %s",
+                    number,
+                    MOST_CRASHES,
+                    _how(code),
+                    extra={"event": "worker_down", "worker": number},
+                )
+                return _End(code=INTERNAL)
+            logger.warning(
+                "worker %d has crashed: %s; it is started again in %s",
+                number,
+                _how(code),
+                spoken(wait),
+                extra=_CRASHED,
+            )
+            with anyio.move_on_after(wait.total_seconds()):
+                await self._stopping.wait()
+        return self._as_told()
+
+    async def _run_one(self, worker: WorkerProcess, number: int, share: int | None) -> int:
+        """Run a worker from its start to its end; return its exit code."""
+        try:
+            await worker.start(max_pages=share)
+        except OSError as error:
+            logger.warning("worker %d cannot be started: %s", number, printable(error))
+            return INTERNAL
+        logger.log(
+            # Of the only one nobody needs to know.
+            logging.INFO if len(self._shares) > 1 else logging.DEBUG,
+            "worker %d is process %d",
+            number,
+            worker.pid,
+            extra={"event": "worker_started", "worker": number, "pid": worker.pid},
+        )
+        self._workers.append(worker)
+        self._running.add(worker)
+        try:
+            if self._order is not None:
+                worker.tell(self._order)
+            return await worker.ended()
+        finally:
+            self._running.discard(worker)
+            worker.close()
+
+    async def _take_back(self) -> None:
+        """Give back what dead workers held, before a third of a lease has passed."""
+        try:
+            await bury_the_dead(self.ledger)
+        except LedgerError as error:
+            logger.debug("no look at the workers: %s", printable(error))
+
+    def _as_told(self) -> _End:
+        """Return the end of a slot that had no worker when all were told to stop."""
+        if self._order is Order.STOP_NOW:
+            return _End(code=INTERRUPTED, finish_reason=FinishReason.STOPPED_AT_ONCE)
+        return _End(code=OK, finish_reason=FinishReason.STOPPED)
+
+
+def has_progressed(account: Account) -> bool:
+    """Return whether a worker has come any further: the next one will not begin as it did."""
+    return account.pages > 0 or account.failures.get(Reason.CRASHED_WORKER, 0) > 0
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,162 @@
+"""A crawl as one of several workers does it: it shows nothing, and obeys its supervisor."""
+
+import asyncio
+import io
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.assembly import open_crawl
+from crawlcw.cli import signals
+from crawlcw.cli.background_tasks import beside
+from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
+from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
+from crawlcw.cli.processes.children import ChildProcesses
+from crawlcw.crawl.crawl import Crawl
+from crawlcw.engine.stats import FinishReason
+
+_ACCOUNT_EVERY = 0.5
+#: Until there is something to tell: it decides whether a crash is one without progress.
+_FIRST_ACCOUNT_WITHIN = 0.05
+
+
+def prepare(channel: int) -> None:
+    """Make this process a worker, before any code of the spider runs in it."""
+    # A process that the spider starts must not keep the channel open.
+    os.set_inheritable(channel, False)
+    sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+
+
+def last_word(channel: int, command: Callable[[], int]) -> int:
+    """Run *command*, and tell the supervisor what it ends with, if it does so by itself.
+
+    Not of an error of crawlcw itself: that is a crash as any other.
+    """
+    # The connection of the crawl is closed when it ends.
+    descriptor = os.dup(channel)
+    code = command()
+    if code != INTERNAL:
+        # It is gone, or has more to read than it could: then it starts another one.
+        with suppress(OSError):
+            os.write(descriptor, LastWord(code=code).line())
+    return code
+
+
+class _Pipe(io.FileIO):
+    """A pipe to the supervisor, which may have been killed."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            # A page must not fail for what it prints, not even before this
+            # process has seen that nobody reads any more.
+            return memoryview(data).nbytes
+
+
+def _lines_to(descriptor: int) -> io.TextIOWrapper:
+    # The supervisor gives on whole lines, of UTF-8.
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Pipe(descriptor, "wb", closefd=False)),
+        encoding="utf-8",
+        errors="backslashreplace",
+        line_buffering=True,
+    )
+
+
+async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel: int) -> int:
+    """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code."""
+    async with (
+        ChildProcesses(
+            fetchers=settings.concurrency, callback_timeout=settings.callback_timeout
+        ) as children,
+        open_crawl(spider, ledger=ledger_url, settings=settings, children=children) as running,
+    ):
+        # A signal may come from elsewhere: an orderly shutdown of the machine
+        # sends one to each process.
+        with signals.stopping(running, grace=settings.grace, stuck=running):
+            supervisor = await _Supervisor.connected(channel, obey=_obedience(running))
+            try:
+                async with beside(_tell(running, supervisor), _outlive(running, supervisor)):
+                    report = await running.run()
+                supervisor.tell(
+                    Account.of(
+                        report,
+                        released=report.released,
+                        finish_reason=report.finish_reason,
+                        ending=running.ending,
+                    )
+                )
+            finally:
+                await supervisor.close()
+    return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
+
+
+class _Supervisor:
+    """The supervisor, as its worker sees it."""
+
+    def __init__(self, transport: asyncio.Transport, lines: Lines) -> None:
+        self._transport = transport
+        self._lines = lines
+
+    @classmethod
+    async def connected(cls, channel: int, *, obey: Callable[[bytes], None]) -> "_Supervisor":
+        loop = asyncio.get_running_loop()
+        transport, lines = await loop.create_unix_connection(
+            lambda: Lines(obey), sock=socket.socket(fileno=channel)
+        )
+        return cls(transport, lines)
+
+    def tell(self, account: Account) -> None:
+        """Send *account*, unless nobody is there."""
+        if not self._transport.is_closing():
+            self._transport.write(account.line())
+
+    def listens(self) -> bool:
+        """Say whether it has taken all that it was told."""
+        return not self._transport.get_write_buffer_size()
+
+    async def gone(self) -> None:
+        """Wait until the supervisor has ended."""
+        await self._lines.ended.wait()
+
+    async def close(self) -> None:
+        """End the connection when everything is sent."""
+        self._transport.close()
+        await self._lines.ended.wait()
+
+
+def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
+    orders = {Order.STOP.encode(): crawl.stop, Order.STOP_NOW.encode(): crawl.stop_now}
+
+    def obey(line: bytes) -> None:
+        # Of a supervisor that was killed, half an order may arrive.
+        if order := orders.get(line):
+            order()
+
+    return obey
+
+
+async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
+    while True:
+        account = Account.of(crawl.stats, standstill=crawl.standstill, ending=crawl.ending)
+        if supervisor.listens():
+            supervisor.tell(account)
+        await asyncio.sleep(_ACCOUNT_EVERY if account.pages else _FIRST_ACCOUNT_WITHIN)
+
+
+async def _outlive(crawl: Crawl, supervisor: _Supervisor) -> None:
+    """Stop softly when the supervisor was killed."""
+    await supervisor.gone()
+    # Nobody reads what is printed any more, and what a page that is still under
+    # way has started must not fail for that either.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    crawl.stop()

@@ -1,0 +1,242 @@
+"""The log as the commands set it up: one line a record, whatever the record holds.
+
+Messages carry crawled text, so every one goes through `printable`: an escape
+sequence or a line feed in a URL neither rewrites the terminal nor forges a line.
+Records of crawlcw that say the same again and again are counted instead.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from crawlcw.api.settings import unknown_variables
+from crawlcw.model.sanitize import printable, printable_block
+
+logger = logging.getLogger(__name__)
+
+LEVELS = ("debug", "info", "warning", "error")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A message has parts which are cut already; together they may be longer.
+_LONGEST_MESSAGE = 1000
+_LONGEST_EXTRA = 2000
+_FIRST_FEW = 5
+_COUNT_EVERY = 60.0
+_KEYS_KEPT = 500
+#: Libraries that log each packet, the commands sent to a database included.
+_TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
+#: Events of which each is worth a line, and which come seldom enough.
+_ALWAYS_SHOWN = frozenset(
+    {"progress", "worker_started", "worker_crashed", "worker_down", "callback_failed"}
+)
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def level_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `--log-level` to a command."""
+    return click.option(
+        "--log-level",
+        type=click.Choice(LEVELS, case_sensitive=False),
+        help="The least level to log; debug shows every page, and tracebacks.",
+    )(command)
+
+
+def format_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `--log-format` to a command."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(("text", "json")),
+        default="text",
+        show_default=True,
+        help="How to log on stderr; with json progress and the report are records as well.",
+    )(command)
+
+
+def set_up(level: str, *, style: str = "text", environment: Mapping[str, str] = os.environ) -> None:
+    """Log to stderr from *level* on; *style* is `text` or `json`. Replaces an earlier set-up.
+
+    Warns of the variables in *environment* that look like crawlcw's and are not.
+    """
+    # A log that cannot be written (disk full, pipe closed) must not end a crawl.
+    logging.raiseExceptions = False
+    logging.captureWarnings(True)
+    handler = TerseHandler()
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    for earlier in root.handlers[:]:
+        if isinstance(earlier, TerseHandler):
+            root.removeHandler(earlier)
+            earlier.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for sentence in unknown_variables(environment):
+        logger.warning(sentence, extra={"event": "unknown_variable"})
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-20T19:30:45Z INFO message`, and a traceback as a block of printable lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text."""
+        line = f"{_time(record, 'seconds')} {record.levelname} {_message(record)}"
+        block = _traceback(self, record)
+        return f"{line}\n{block}" if block else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the record's extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line of ASCII."""
+        fields = {
+            "time": _time(record, "milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        fields |= {k: _plain(v) for k, v in vars(record).items() if k not in _STANDARD}
+        if block := _traceback(self, record):
+            fields["traceback"] = block
+        return json.dumps(fields)
+
+
+def _time(record: logging.LogRecord, precision: str) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def _message(record: logging.LogRecord) -> str:
+    return printable(record.getMessage(), limit=_LONGEST_MESSAGE)
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    if not record.exc_info or record.exc_info[0] is None:
+        # That of a callback is text already: it may be of another process.
+        told = getattr(record, "traceback", "")
+        return printable_block(told) if isinstance(told, str) else ""
+    return printable_block(formatter.formatException(record.exc_info))
+
+
+def _plain(value: object) -> Any:
+    """Return an extra field as JSON can hold it."""
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {printable(k): _plain(v) for k, v in value.items()}
+    return printable(value, limit=_LONGEST_EXTRA)
+
+
+@dataclass(slots=True)
+class _Repeat:
+    seen: int = 0
+    unsaid: int = 0
+    since: float = 0.0  #: when the last count was given
+
+
+class Repeats:
+    """Which of many equal records are worth a line: the first few, then a count each minute.
+
+    *now* is in seconds, of any clock that runs forward.
+    """
+
+    def __init__(self) -> None:
+        self._repeats: OrderedDict[tuple[str, ...], _Repeat] = OrderedDict()
+
+    def admit(self, key: tuple[str, ...], *, now: float) -> bool:
+        """Say whether a record with *key* is to be shown."""
+        repeat = self._repeats.setdefault(key, _Repeat(since=now))
+        repeat.seen += 1
+        if repeat.seen <= _FIRST_FEW:
+            repeat.since = now
+            return True
+        repeat.unsaid += 1
+        return False
+
+    def counts(self, *, now: float) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Yield the keys whose time has come and how many of each were not shown since."""
+        for key, repeat in list(self._repeats.items()):
+            if now - repeat.since < _COUNT_EVERY:
+                continue
+            if repeat.unsaid:
+                yield key, repeat.unsaid
+                repeat.unsaid, repeat.since = 0, now
+            else:
+                # A quiet minute: should it come back, the first few tell of it.
+                del self._repeats[key]
+        while len(self._repeats) > _KEYS_KEPT:
+            self._repeats.popitem(last=False)
+
+    def rest(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        """Yield what has not been told yet."""
+        for key, repeat in self._repeats.items():
+            if repeat.unsaid:
+                yield key, repeat.unsaid
+        self._repeats.clear()
+
+
+class TerseHandler(logging.Handler):
+    """Writes to whatever `sys.stderr` is just now, and counts what repeats.
+
+    Only records of crawlcw itself are counted, by their event and reason; what
+    a spider logs, and what was asked for with `debug`, is its own affair.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._repeats = Repeats()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record unless it is one too many."""
+        now = self._clock()
+        for key, number in self._repeats.counts(now=now):
+            self._tell(key, number)
+        if _counted(record) and not self._repeats.admit(_key(record), now=now):
+            return
+        self._write(record)
+
+    def close(self) -> None:
+        """Tell what was not told yet."""
+        for key, number in self._repeats.rest():
+            self._tell(key, number)
+        super().close()
+
+    def _tell(self, key: tuple[str, ...], number: int) -> None:
+        extra = {"event": "repeated", "of": key[0], "reason": key[1], "times": number}
+        fields = {"name": __name__, "levelno": logging.INFO, "levelname": "INFO"}
+        what = ", ".join(part for part in key if part)
+        fields |= {"msg": "%d more like this: %s", "args": (number, what)}
+        self._write(logging.makeLogRecord(fields | extra))
+
+    def _write(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:  # nothing that the log does may end a crawl
+            self.handleError(record)
+
+
+def _counted(record: logging.LogRecord) -> bool:
+    ours = record.name.partition(".")[0] == "crawlcw"
+    return ours and record.levelno > logging.DEBUG and _key(record)[0] not in _ALWAYS_SHOWN
+
+
+def _key(record: logging.LogRecord) -> tuple[str, str]:
+    # Without an event the message's template says what it is about.
+    event = getattr(record, "event", None) or record.msg
+    return str(event), str(getattr(record, "reason", ""))

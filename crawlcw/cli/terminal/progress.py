@@ -1,0 +1,298 @@
+"""How a crawl is doing, while it runs and when it has ended.
+
+On a terminal a few lines that change; elsewhere a line in the log every ten
+seconds. Counting a large ledger takes time, so it is asked so rarely that the
+crawl loses at most a twentieth of it.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from crawlcw.api.spider import Spider
+from crawlcw.cli.background_tasks import beside
+from crawlcw.cli.terminal.tables import two_columns
+from crawlcw.engine.stats import Report
+from crawlcw.errors import LedgerError
+from crawlcw.ledger.protocol import Counts, Ledger
+from crawlcw.model.durations import spoken
+from crawlcw.model.sanitize import printable
+from crawlcw.model.standstill import Standstill
+from crawlcw.model.task import Status
+
+logger = logging.getLogger(__name__)
+
+_LINE_EVERY = 10.0
+_FRAME_EVERY = 0.25
+#: The next count is not before this many times what the last one took: 5 %.
+_COUNT_COST = 20
+_RATE_OVER = 60.0
+_TOP = 8
+_SHOWN = (Status.TODO, Status.PROCESSING, Status.FAILED, Status.FINISHED, Status.IGNORED)
+
+
+class Counters(Protocol):
+    """What has been counted since the crawl was started."""
+
+    @property
+    def pages(self) -> int:
+        """Pages finished."""
+
+    @property
+    def items(self) -> int:
+        """Items recorded."""
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+
+
+class Watched(Protocol):
+    """A crawl that runs, in this process or in others."""
+
+    @property
+    def spider(self) -> Spider:
+        """Whose crawl it is."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where it is recorded."""
+
+    @property
+    def stats(self) -> Counters:
+        """How far it has come by itself, whoever else works on the ledger."""
+
+    @property
+    def standstill(self) -> Standstill | None:
+        """Why nothing moves in it; None while something does."""
+
+
+class Rate:
+    """How fast a number grows, over the last minute."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add(self, value: int, *, now: float) -> None:
+        """Note that the number is *value* at *now*, in seconds."""
+        self._samples.append((now, value))
+        while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_OVER:
+            self._samples.popleft()
+
+    @property
+    def per_minute(self) -> float:
+        """The growth in a minute; 0 while it is not known."""
+        if len(self._samples) < 2:
+            return 0.0
+        (began, first), (ended, last) = self._samples[0], self._samples[-1]
+        return 60 * (last - first) / (ended - began) if ended > began else 0.0
+
+
+class Progress:
+    """What is known of a running crawl: the ledger's counts, and its own pace."""
+
+    def __init__(self, crawl: Watched, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._crawl = crawl
+        self._clock = clock
+        self.counts = Counts()
+        self._done = Rate()
+        self._pages = Rate()
+        self._pages.add(0, now=clock())
+        self._next_count = 0.0
+
+    async def look(self) -> None:
+        """Count anew, if the last count is old enough for what it took."""
+        began = self._clock()
+        if began >= self._next_count:
+            try:
+                self.counts = await self._crawl.ledger.counts()
+            except LedgerError as error:
+                # The crawl itself says so, and waits; here the last count stays.
+                logger.debug("no counts: %s", printable(error))
+            else:
+                self._done.add(_done(self.counts), now=self._clock())
+            self._next_count = self._clock() + _COUNT_COST * (self._clock() - began)
+        self._pages.add(self._crawl.stats.pages, now=self._clock())
+
+    @property
+    def pages_per_minute(self) -> float:
+        """Pages that the crawl finished in a minute."""
+        return self._pages.per_minute
+
+    @property
+    def eta(self) -> timedelta | None:
+        """How long the tasks known by now will take all processes; None while that is open."""
+        left = self.counts.total - _done(self.counts)
+        rate = self._done.per_minute
+        return timedelta(minutes=left / rate) if rate > 0 else None
+
+    def line(self) -> str:
+        """Return everything in one line."""
+        parts = [f"{_word(status)} {self.counts[status]:,}" for status in _SHOWN]
+        parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self._crawl.stats.items:,}"]
+        line = ", ".join([*parts, f"eta {_spoken_eta(self.eta)}"])
+        return f"{line}; {why}" if (why := self._standstill) else line
+
+    @property
+    def _standstill(self) -> str:
+        standstill = self._crawl.standstill
+        return "" if standstill is None else printable(standstill.sentence())
+
+    def fields(self) -> dict[str, object]:
+        """Return the same for a program to read."""
+        numbers: dict[str, object] = {_word(status): self.counts[status] for status in _SHOWN}
+        return numbers | {
+            "event": "progress",
+            "pages_per_minute": round(self.pages_per_minute, 1),
+            "items": self._crawl.stats.items,
+            "eta": None if self.eta is None else round(self.eta.total_seconds()),
+            "standstill": standstill.fields() if (standstill := self._crawl.standstill) else None,
+        }
+
+    def frame(self) -> Group:
+        """Return what a terminal shows."""
+        stats, total = self._crawl.stats, self.counts.total
+        tasks = Text("  ".join(f"{_word(s)} {self.counts[s]:,}" for s in _SHOWN))
+        pace = Text(
+            f"{self.pages_per_minute:,.0f} pages/min  items {stats.items:,}  "
+            f"elapsed {spoken(timedelta(seconds=stats.elapsed))}  eta {_spoken_eta(self.eta)}",
+            style="dim",
+        )
+        title = Text(self._crawl.spider.name, style="bold")
+        bar = ProgressBar(total=max(total, 1), completed=_done(self.counts), width=40)
+        top = Table.grid(padding=(0, 2))
+        top.add_row(title, bar)
+        why = self._standstill
+        return Group(top, tasks, pace, *([Text(why, style="yellow")] if why else []))
+
+
+@asynccontextmanager
+async def shown(crawl: Watched, console: Console, *, live: bool) -> AsyncIterator[None]:
+    """Show the progress of *crawl* within the block, on *console* or in the log."""
+    progress = Progress(crawl)
+    if not live:
+        async with beside(_log(progress)):
+            yield
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as display:
+        async with beside(_count(progress), _draw(progress, display)):
+            yield
+
+
+async def _count(progress: Progress) -> None:
+    while True:
+        await progress.look()
+        await asyncio.sleep(_FRAME_EVERY)
+
+
+async def _draw(progress: Progress, display: Live) -> None:
+    while True:
+        display.update(progress.frame(), refresh=True)
+        await asyncio.sleep(_FRAME_EVERY)
+
+
+async def _log(progress: Progress) -> None:
+    while True:
+        await asyncio.sleep(_LINE_EVERY)
+        await progress.look()
+        logger.info("%s", progress.line(), extra=progress.fields())
+
+
+def summary(report: Report) -> Group:
+    """Return the tables a crawl ends with."""
+    minutes = report.elapsed / 60
+    run = {
+        "pages": f"{report.pages:,}",
+        "items": f"{report.items:,}",
+        "elapsed": spoken(timedelta(seconds=report.elapsed)),
+        "pages/min": f"{report.pages / minutes:,.0f}" if minutes else "-",
+    }
+    if report.stalls:
+        run["event loop stood still"] = (
+            f"{report.stalls:,} times, {spoken(timedelta(seconds=report.longest_stall))} at most"
+        )
+    tables = [
+        two_columns(f"{report.spider}: the ledger", _counted(report)),
+        two_columns("this run", run),
+    ]
+    if report.failures:
+        tables.append(two_columns("failed attempts by reason", _numbers(report.failures)))
+    if report.host_failures:
+        tables.append(two_columns("failures of hosts by reason", _numbers(report.host_failures)))
+    if report.hosts_given_up:
+        tables.append(two_columns("hosts given up", _named(report)))
+    if report.links_dropped:
+        tables.append(two_columns("links not followed by reason", _numbers(report.links_dropped)))
+    return Group(*tables)
+
+
+def summary_fields(report: Report) -> dict[str, object]:
+    """Return the same for a program to read."""
+    return {
+        "event": "report",
+        "finish_reason": report.finish_reason,
+        "detail": report.detail,
+        "elapsed": round(report.elapsed, 3),
+        "pages": report.pages,
+        "items_recorded": report.items,
+        "released": report.released,
+        "counts": report.counts and {_word(status): report.counts[status] for status in _SHOWN},
+        "given_up": report.given_up,
+        "failures": dict(report.failures),
+        "host_failures": dict(report.host_failures),
+        "hosts_given_up": dict(report.hosts_given_up),
+        "more_hosts_given_up": report.more_hosts_given_up,
+        "links_dropped": dict(report.links_dropped),
+        "leases_lost": report.leases_lost,
+        "stalls": report.stalls,
+        "longest_stall": round(report.longest_stall, 3),
+        "forgiven": report.forgiven,
+    }
+
+
+def _counted(report: Report) -> dict[str, str]:
+    if report.counts is None:
+        return {"not counted in time": f"crawlcw stats {report.spider} counts"}
+    counts = _numbers({_word(status): report.counts[status] for status in _SHOWN})
+    return counts | {"total": f"{report.counts.total:,}"}
+
+
+def _named(report: Report) -> dict[str, str]:
+    """Return some of the hosts that were given up and why, and how many more there are."""
+    hosts = list(report.hosts_given_up.items())
+    rows = {printable(origin): printable(reason) for origin, reason in hosts[:_TOP]}
+    if rest := len(hosts) - len(rows) + report.more_hosts_given_up:
+        rows[f"{rest:,} more"] = ""
+    return rows
+
+
+def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
+    """Return the largest numbers as text, in the order given."""
+    top = list(numbers.items())
+    rows = {printable(name): f"{number:,}" for name, number in top[:_TOP]}
+    if rest := top[_TOP:]:
+        rows[f"{len(rest)} more"] = f"{sum(number for _, number in rest):,}"
+    return rows
+
+
+def _done(counts: Counts) -> int:
+    return counts[Status.FINISHED] + counts[Status.IGNORED]
+
+
+def _word(status: Status) -> str:
+    return status.name.lower()
+
+
+def _spoken_eta(eta: timedelta | None) -> str:
+    return "-" if eta is None else spoken(eta)

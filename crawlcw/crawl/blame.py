@@ -1,0 +1,109 @@
+"""Whose fault a failed attempt was: the page's, its origin's, or our own network's.
+
+Only what happens at the task's own origin, before any redirect, is evidence about
+that origin. What happens behind a redirect is the fault of the page that leads there.
+"""
+
+import logging
+import time
+from datetime import datetime
+
+from crawlcw.crawl.frontier import NOBODYS, OWN, Fault, Frontier
+from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.errors import FetchError
+from crawlcw.model.hosts import HOST_FAILURES
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Task
+from crawlcw.model.urls import scheme_of
+
+logger = logging.getLogger(__name__)
+
+
+class Blame:
+    """Tells the frontier and the network how attempts ended; returns whose fault failures were."""
+
+    def __init__(self, frontier: Frontier, watch: NetworkWatch) -> None:
+        self._frontier = frontier
+        self._watch = watch
+
+    def may_begin(self, task: Task) -> bool:
+        """Return whether the origin of a task may be asked now."""
+        if task.host not in self._frontier or self._watch.network.in_doubt:
+            return False
+        # A loop that stood still must not ask a host that has a new owner.
+        if not self._frontier.may_ask(task.host, now=time.monotonic()):
+            return False
+        return not self._frontier.lost_origin(task) and not self._frontier.resting_until(task)
+
+    def answered(self, task: Task) -> None:
+        """Note that the task's own origin answered, whatever it said."""
+        self._watch.answered(task.host)
+
+    def answered_well(
+        self,
+        task: Task,
+        *,
+        latency: float,
+        page: bool,
+        sent: datetime | None,
+        witness: str | None = None,
+    ) -> None:
+        """Note an answer that is no sign of load; the arguments are `Frontier.answered`'s."""
+        self._frontier.answered(
+            task.host,
+            latency=latency,
+            page=page,
+            scheme=scheme_of(task.url),
+            sent=sent,
+            witness=witness,
+            now=time.monotonic(),
+        )
+        if witness is not None:
+            self._watch.network.remember(task.host, witness)
+
+    def failed(self, task: Task, error: FetchError, *, sent: datetime, began: float) -> Fault:
+        """Return whose fault it is that a request came to nothing.
+
+        *sent* and *began* are when the attempt began, by the ledger's clock and the
+        monotonic one.
+        """
+        if error.hop > 1:
+            self.answered(task)
+            return OWN
+        reason, now = error.underlying, time.monotonic()
+        if self._watch.network.failed(task.host, reason, sent=began, now=now):
+            return NOBODYS
+        if error.reason not in HOST_FAILURES:
+            return OWN
+        self._log(task, error)
+        return self._frontier.host_failed(
+            task.host,
+            reason,
+            scheme=scheme_of(task.url),
+            sent=sent,
+            status=error.status,
+            retry_after=error.retry_after,
+            now=now,
+        )
+
+    def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Fault:
+        """Return whose fault it is that a page was answered by 429, or 503 with Retry-After."""
+        assert error.status is not None
+        fault = self._frontier.page_throttled(
+            task,
+            sent=sent,
+            status=error.status,
+            retry_after=error.retry_after,
+            now=time.monotonic(),
+        )
+        if not fault.own:
+            self._log(task, error)
+        return fault
+
+    def _log(self, task: Task, error: FetchError) -> None:
+        logger.info(
+            "host %s failed: %s",
+            printable(task.host),
+            printable(error),
+            extra={"event": "host_failed", "host": task.host, "reason": str(error.reason)},
+        )

@@ -1,0 +1,136 @@
+"""Writing back what the fetchers did, many outcomes at a time.
+
+The links of a page are added and acknowledged before its outcome is committed:
+a crash in between repeats the page and loses none of its links.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+from crawlcw.crawl.fetcher import Done
+from crawlcw.crawl.seen import KnownTasks
+from crawlcw.engine.batching import write_in_groups
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.stats import Stats
+from crawlcw.ledger.protocol import Added, Committed, Ledger
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Task
+from crawlcw.model.transitions import Settlement
+
+logger = logging.getLogger(__name__)
+
+
+class Following(Protocol):
+    """Who is told of what is in the ledger."""
+
+    async def announce(self, tasks: Iterable[Task]) -> None:
+        """Wake the hosts of tasks that were added."""
+
+    def written(self, *, more: bool, again: Iterable[str]) -> None:
+        """*more*: a group left new tasks, or tasks to be tried *again*, of these hosts."""
+
+
+class Committer:
+    """Drains the queue of what is done into the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        done: asyncio.Queue[Done],
+        *,
+        held: HeldLeases,
+        known: KnownTasks,
+        stats: Stats,
+        patience: Patience,
+        following: Following,
+        max_depth: int | None = None,
+    ) -> None:
+        """*max_depth* is how deep the crawl goes, for links may have been refused for it before."""
+        self._ledger = ledger
+        self._done = done
+        self._held = held
+        self._known = known
+        self._stats = stats
+        self._patience = patience
+        self._following = following
+        self._max_depth = max_depth
+        #: Links that are kept and lie too deep. Not among the known: found nearer they count.
+        self._kept = KnownTasks()
+
+    async def run(self) -> None:
+        """Write group after group until cancelled."""
+        await write_in_groups(self._done, self._write)
+
+    async def _write(self, group: list[Done]) -> None:
+        aliases = [settlement for done in group for settlement in done.aliases]
+        settlements = [settlement for done in group for settlement in done.settlements] + aliases
+        self._held.settling(settlement.lease for settlement in settlements)
+        await self._keep([task for done in group for task in done.too_deep])
+        added = await self._add([task for done in group for task in done.tasks])
+        await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
+        for done in group:
+            self._stats.dropped.add(done.dropped)
+        again = {s.lease.task.host for s in settlements if s.change.due is not None}
+        self._following.written(more=bool(again) or added > 0, again=again)
+
+    async def _add(self, tasks: list[Task]) -> int:
+        # Two pages of one group often have the same new links.
+        fresh = {task.id: task for task in tasks if task.id not in self._known}
+        if not fresh:
+            return 0
+        added: Added = await self._patience.insist(lambda: self._ledger.add(list(fresh.values())))
+        new = added.new
+        if self._max_depth is not None and added.known:
+            tasks = list(fresh.values())
+            new += await self._patience.insist(lambda: self._ledger.admit_nearer(tasks))
+        self._stats.links_added += new
+        rejected = self._rejected(added)
+        # Known or new: whoever added it may have been killed before it could say so.
+        await self._following.announce(fresh.values())
+        self._known.add(task_id for task_id in fresh if task_id not in rejected)
+        return new
+
+    async def _keep(self, tasks: list[Task]) -> None:
+        """Write down links that lie too deep; nothing of them is due, so nobody is told."""
+        fresh = {
+            task.id: task
+            for task in tasks
+            if task.id not in self._known and task.id not in self._kept
+        }
+        if fresh:
+            added = await self._patience.insist(lambda: self._ledger.add(list(fresh.values())))
+            rejected = self._rejected(added)
+            self._kept.add(task_id for task_id in fresh if task_id not in rejected)
+
+    def _rejected(self, added: Added) -> set[bytes]:
+        """Count and tell what the store cannot hold; return the ids."""
+        for task, why in added.rejected:
+            self._stats.dropped.note("store-rejected", task.url)
+            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+        return {task.id for task, _ in added.rejected}
+
+    async def _commit(self, settlements: list[Settlement], *, aliases: set[bytes]) -> None:
+        committed: Committed = await self._patience.insist(lambda: self._ledger.commit(settlements))
+        lost = {lease.task.id for lease in committed.lost}
+        self._stats.leases_lost += len(lost)
+        for lease in committed.lost:
+            # Not a failure: the lease ran out while the page was loading, and
+            # the newer holder's result is the one that counts.
+            logger.info(
+                "result dropped, another worker has %s",
+                printable(lease.task.url),
+                extra={"event": "lease_lost", "url": lease.task.url},
+            )
+        rejected = {lease.task.id for lease, _ in committed.rejected}
+        for lease, why in committed.rejected:
+            logger.warning("cannot store %s: %s", printable(lease.task.url), printable(why))
+            self._stats.failures["store-rejected"] += 1
+            self._stats.given_up += 1
+        for settlement in settlements:
+            task_id = settlement.lease.task.id
+            if task_id not in lost and task_id not in rejected:
+                self._stats.record(settlement, alias=task_id in aliases)
+        self._held.end(settlement.lease for settlement in settlements)

@@ -1,0 +1,600 @@
+"""Deciding what is worked on next: host, page, claim, lane, queue.
+
+The coordinator never fetches and never parses. It leases hosts that are ready,
+pages the tasks of theirs that are due, claims them ahead, on low water rather
+than on a timer, at most twice as many as there are fetchers, and hands them out
+as their hosts' turns come. Hosts without work go back, and so do those whose
+slice is over while others wait. It sleeps until something changes or the next
+task is due; and it ends when the ledger has nothing that ever will be due.
+After an outage of the ledger it leaves leases that ran out meanwhile to their
+holders for a while.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import anyio
+import anyio.abc
+
+from crawlcw.api.settings import Settings
+from crawlcw.crawl.frontier import Frontier, HeldHost
+from crawlcw.crawl.host_leasing import Tenures
+from crawlcw.crawl.lanes import AHEAD, bonus
+from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.probes import Probes
+from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.robots_gate import Openings
+from crawlcw.crawl.suspects import Suspects
+from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.hosts import Host
+from crawlcw.model.stalls import Excuses
+from crawlcw.model.standstill import Standstill
+from crawlcw.model.task import Lease, Task
+from crawlcw.model.transitions import ended_since, put_off
+
+_SHORTEST_IDLE = 0.05
+_LONGEST_IDLE = 8.0
+_IDLE_BESIDE_OTHERS = 1.0
+_FEW_CLAIMS = 32
+_MANY_CLAIMS = 64
+_HOSTS_A_PAGE = 100
+_CROWDED_PAGES = 8
+#: What a host without limits is given at least.
+_TURN = 8
+#: Of many hosts, so many tasks of each may be held beyond the prefetch.
+_A_FEW = 8
+#: How many times the prefetch is held in all, hosts with a delay included.
+_MOST_HELD = 4
+#: Seconds without work until an idle process looks for lost wake-ups.
+_SWEEP_FROM = 0.8
+#: Seconds between two looks at a host of which leases are spared.
+_SPARE_PAUSE = 1.0
+#: While leases are spared, so many more tasks are looked at: they are due before all others.
+_MOST_SPARED = 1_000
+#: Seconds without a request under way until a crawl stands still.
+_A_MOMENT = 1.0
+#: Seconds without a host until a worker says that it wants some.
+_HUNGRY_FROM = 0.1
+
+
+class Coordinator:
+    """Keeps the queue filled for the fetchers of one process."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        settings: Settings,
+        frontier: Frontier,
+        robots: Robots,
+        held: HeldLeases,
+        stats: Stats,
+        patience: Patience,
+        presence: Presence,
+        probes: Probes,
+        watch: NetworkWatch,
+        suspects: Suspects,
+        worker: str,
+        excuses: Excuses,
+    ) -> None:
+        self.queue: asyncio.Queue[Lease] = asyncio.Queue()
+        self._ledger = ledger
+        self._settings = settings
+        self._frontier = frontier
+        self._lanes = frontier.lanes
+        self._held = held
+        self._stats = stats
+        self._patience = patience
+        self._presence = presence
+        self._watch = watch
+        self._suspects = suspects
+        self._worker = worker
+        #: Tasks whose host is not ours any more, or rests: to be released.
+        self._returned: list[Lease] = []
+        self._in_flight = 0
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._prefetch = 2 * settings.concurrency
+        # Claims take a while: let fetchers begin with the first ones.
+        self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else _MANY_CLAIMS
+        self._shuffles = False
+        self._idle = _SHORTEST_IDLE
+        self._moved_at = time.monotonic()  #: when the last request ended
+        #: What the last look at the ledger found that there is to wait for.
+        self._waits_for: Standstill | None = None
+        self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
+        self.tenures = Tenures(
+            ledger,
+            frontier,
+            held=held,
+            patience=patience,
+            presence=presence,
+            stats=stats,
+            worker=worker,
+            concurrency=settings.concurrency,
+            lease=settings.lease,
+            on_change=self._changed.set,
+        )
+        self._openings = Openings(
+            frontier,
+            robots,
+            probes,
+            watch,
+            at_once=2 * settings.concurrency,
+            ledger_now=ledger.now,
+            on_change=self._changed.set,
+            excuses=excuses,
+        )
+
+    async def run(self) -> FinishReason:
+        """Keep the queue filled until there is nothing more to do; return why it ended.
+
+        `drained`: nothing in the ledger will ever be due. `max-pages`: enough
+        pages are finished. `stopped`: `stop` was called.
+        """
+        async with anyio.create_task_group() as background:
+            background.start_soon(self._watch.run, self._changed.set)
+            while True:
+                self._changed.clear()
+                self.dispatch()
+                if self._stopping:
+                    reason = FinishReason.STOPPED
+                    break
+                if self._pages_left() <= 0:
+                    reason = FinishReason.MAX_PAGES
+                    break
+                if await self._look(background):
+                    reason = FinishReason.DRAINED
+                    break
+                self.dispatch()
+                await self._wait()
+            self._stopping = True
+            background.cancel_scope.cancel()
+        return reason
+
+    def seeded(self) -> None:
+        """Note that all seeds are in the ledger."""
+        self._frontier.seeded = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at the ledger again: there may be more to claim."""
+        self._idle = _SHORTEST_IDLE
+        self._look_at = 0.0
+        self.tenures.wake()
+        self._changed.set()
+
+    def written(self, *, more: bool, again: Iterable[str]) -> None:
+        """Note that outcomes are in the ledger.
+
+        *more* says that they left something to do, *again* of which hosts
+        there are tasks to be tried again.
+        """
+        for host in again:
+            self._frontier.look(host)
+        if more or not self._held:
+            self.wake()
+        self._changed.set()
+
+    async def announce(self, tasks: Iterable[Task]) -> None:
+        """Wake the hosts of tasks that are in the ledger by now and may be due."""
+        now = self._ledger.now()
+        dues: dict[str, datetime] = {}
+        for task in tasks:
+            if self._frontier.owns(task.host):
+                self._frontier.look(task.host)
+            elif task.due is not None:
+                due = _turn(task, now)
+                dues[task.host] = min(due, dues.get(task.host, due))
+        if dues:
+            await self._patience.insist(lambda: self._ledger.wake_hosts(dues))
+            self.wake()
+
+    def stop(self) -> None:
+        """Claim and dispatch nothing more."""
+        self._stopping = True
+        self._changed.set()
+
+    def fetched(self, lease: Lease) -> None:
+        """Note that the request of a dispatched lease has ended."""
+        host = lease.task.host
+        self._in_flight -= 1
+        self._moved_at = time.monotonic()
+        self._lanes.finished(host, now=time.monotonic())
+        self.dispatch()
+        if self._in_flight == 0 or self._is_low() or self._is_wanting(host):
+            self._changed.set()
+
+    def _is_wanting(self, host: str) -> bool:
+        if host not in self._frontier:
+            return False
+        held = self._frontier[host]
+        return held.leaving or held.unsaved or self._is_hungry(held)
+
+    def put_back(self, lease: Lease) -> None:
+        """Take back a task that was not tried: its host has failed, or is not ours any more."""
+        self._place(lease)
+        self._changed.set()
+
+    def _place(self, lease: Lease) -> None:
+        """Let a task wait for its host's turn, or go back where that is not now."""
+        task = lease.task
+        if task.host not in self._frontier or self._frontier[task.host].leaving:
+            self._returned.append(lease)
+            self._frontier.look(task.host)
+        elif self._frontier.lost_origin(task):
+            # Once it is back it is ignored with all others of its origin.
+            self._returned.append(lease)
+        elif (until := self._frontier.resting_until(task)) is not None:
+            self._returned.append(put_off(lease, until=until))
+        elif task.due is not None and task.due > self._ledger.now():
+            self._returned.append(lease)
+        else:
+            self._lanes.add(lease, now=time.monotonic())
+
+    def lost(self, task_ids: set[bytes]) -> None:
+        """Forget waiting tasks whose leases are lost."""
+        self._lanes.drop(task_ids)
+        self._returned = [each for each in self._returned if each.task.id not in task_ids]
+
+    def undispatched(self) -> list[Lease]:
+        """Return the leases no fetcher has begun with, and forget them."""
+        leases = [*self._lanes.empty(), *self._returned]
+        self._returned = []
+        while not self.queue.empty():
+            leases.append(self.queue.get_nowait())
+            self._in_flight -= 1
+        return leases
+
+    def standstill(self) -> Standstill | None:
+        """Return why no request has been under way for a moment; None where one has."""
+        known = self._frontier.rests.standstill(self._ledger.now())
+        if known.away_since is not None:
+            return known  # what is under way are questions whether it is back
+        if self._in_flight or time.monotonic() - self._moved_at < _A_MOMENT:
+            return None
+        return known if known.hosts else self._waits_for or known
+
+    async def idle(self) -> None:
+        """Wait until no fetcher is at work."""
+        while self._in_flight:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def dispatch(self) -> None:
+        """Move leases whose turn has come to the queue, as many as fetchers are free."""
+        now = time.monotonic()
+        while self._may_dispatch():
+            lease = self._lanes.take(now=now)
+            if lease is None:
+                return
+            self._in_flight += 1
+            self.queue.put_nowait(lease)
+
+    def _may_dispatch(self) -> bool:
+        pages = self._pages_left() > self._in_flight + self._unwritten()
+        asks = not (self._stopping or self._watch.network.in_doubt)
+        return pages and asks and self._has_idle_fetchers()
+
+    def _pages_left(self) -> float:
+        most = self._settings.max_pages
+        return float("inf") if most is None else most - self._stats.pages
+
+    def _unwritten(self) -> int:
+        waiting = self._lanes.waiting + len(self._returned)
+        return max(0, len(self._held) - self._in_flight - waiting)
+
+    def _room(self) -> int:
+        """Return how many more tasks to hold: of hosts without a delay, and in all.
+
+        What a host's own limit lets nobody begin with keeps no fetcher busy:
+        of many hosts a few each are held, until there is a turn for everybody.
+        """
+        lanes = self._lanes
+        few = min(_A_FEW, self._settings.concurrency) * len(lanes)
+        fast = max(self._prefetch, few) - (lanes.waiting - lanes.waiting_slow)
+        return min(self._prefetch - lanes.soon, fast, _MOST_HELD * self._prefetch - lanes.waiting)
+
+    def _is_low(self) -> bool:
+        return self._room() >= max(1, self._prefetch // 2)
+
+    async def _look(self, background: anyio.abc.TaskGroup) -> bool:
+        """Give back, lease, page and claim; return whether the ledger is drained."""
+        await self._give_back_tasks()
+        await self.tenures.save()
+        self.tenures.give_up_origins(background)
+        for host in self._frontier.unproven(now=time.monotonic()):
+            self._openings.prove(host, background)
+        await self.tenures.give_back(background)
+        if await self.tenures.lease(hungry=self._has_idle_fetchers()):
+            self._idle = _SHORTEST_IDLE
+        await self.tenures.make_way()
+        await self.tenures.share_out()
+        if not self._is_low():
+            return False
+        if await self._feed(background):
+            return False
+        if time.monotonic() < self._look_at:
+            return False
+        return await self._look_around()
+
+    async def _give_back_tasks(self) -> None:
+        self._returned += [*self._frontier.leaving(), *self._frontier.put_off()]
+        if not self._returned:
+            return
+        returned, self._returned = self._returned, []
+        await self._patience.insist(lambda: self._ledger.release(returned))
+        self._held.end(returned)
+        for lease in returned:
+            self._frontier.look(lease.task.host)
+        await self.announce(lease.task for lease in returned)
+
+    def _has_idle_fetchers(self) -> bool:
+        return self._in_flight < self._settings.concurrency
+
+    def _is_hungry(self, host: HeldHost) -> bool:
+        serving = not (host.leaving or host.busy)
+        if not (host.look and serving and self._lanes.is_hungry(host.name)):
+            return False
+        # Nothing can be begun with before its lease is renewed.
+        return self._lanes.may_ask(host.name, now=time.monotonic())
+
+    async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
+        """Page and claim tasks of the hosts held; return whether there were any to look at."""
+        now = time.monotonic()
+        hungry = [
+            host
+            for host in self._frontier.owned()
+            if self._is_hungry(host) and self._lanes[host.name].next_start - now < AHEAD
+        ]
+        if not hungry:
+            return False
+        share = max(1, self._room() // len(hungry))
+        # Those that were fed longest ago go first, for the room may not be enough for all.
+        hungry.sort(key=lambda host: host.fed)
+        # A host with many tasks would fill the page of all others.
+        tables = [[host] for host in hungry if host.crowded][:_CROWDED_PAGES]
+        if others := [host for host in hungry if not host.crowded][:_HOSTS_A_PAGE]:
+            tables.append(others)
+        for asked in sorted(tables, key=lambda asked: asked[0].fed):
+            if (room := self._room()) > 0:
+                await self._feed_some(asked, room, share, background)
+        return True
+
+    def _helping(self, host: HeldHost, share: int) -> int:
+        """Return how many tasks to claim for a host: its *share* of the room, or two turns."""
+        turn = 1 if host.delay else 2 * host.limit.concurrency or _TURN
+        return min(self._lanes.room(host.name), max(share, turn))
+
+    async def _feed_some(
+        self, asked: list[HeldHost], room: int, share: int, background: anyio.abc.TaskGroup
+    ) -> None:
+        names = [host.name for host in asked]
+        limit = min(room, sum(self._helping(host, share) for host in asked)) + self._spareable()
+        now = time.monotonic()
+        for host in asked:
+            host.fed = now
+            # What is added from here on may be missing in the page.
+            host.look = False
+        page = await self._patience.insist(lambda: self._ledger.page(limit=limit, hosts=names))
+        spared = self._spared(page)
+        found: dict[str, list[Task]] = {}
+        for task in page:
+            # A lease of ours that ran out during an outage shows up again.
+            if task.id in self._held or task.id in spared:
+                continue
+            # What waits for an origin that was given up is ignored, all of it at once.
+            if not self._frontier.lost_origin(task):
+                found.setdefault(task.host, []).append(task)
+        whole = len(page) == limit
+        wanted: list[Task] = []
+        for host in asked:
+            tasks = found.get(host.name, [])
+            if not host.opened and not (
+                tasks and self._openings.open(host, self._first_url(tasks), background)
+            ):
+                host.look = host.look or whole
+                continue
+            taken = tasks[: min(self._helping(host, share), room - len(wanted))]
+            wanted += taken
+            host.crowded = len(taken) < len(tasks) or (whole and len(asked) == 1)
+            host.look = host.look or host.crowded
+        if whole and found:
+            for host in asked:
+                host.look = True
+        for host in asked:
+            # Spared tasks may have taken the place of any other's.
+            if spared and (whole or host.name in spared.values()) and not host.busy:
+                host.busy = host.look = True
+                background.start_soon(self._look_later, host)
+        await self._claim_all(wanted)
+
+    def _first_url(self, tasks: list[Task]) -> str:
+        """Return the URL to open a host with: not of an origin that fails, if there is another."""
+        for task in tasks:
+            if not self._frontier.origin_of(task).failures:
+                return task.url
+        return tasks[0].url
+
+    def _spareable(self) -> int:
+        """Return how many tasks of a page may be there in vain."""
+        return 0 if self._patience.spared_since(self._ledger.now()) is None else _MOST_SPARED
+
+    def _spared(self, page: Iterable[Task]) -> dict[bytes, str]:
+        """Return the tasks, and their hosts, that are left to their holders after an outage."""
+        since = self._patience.spared_since(self._ledger.now())
+        return {
+            task.id: task.host
+            for task in page
+            if ended_since(task, since) and task.id not in self._held
+        }
+
+    async def _look_later(self, host: HeldHost) -> None:
+        """Let a host rest, for it is neither to be asked about on and on nor to be released."""
+        try:
+            await anyio.sleep(_SPARE_PAUSE)
+        finally:
+            host.busy = False
+        self._changed.set()
+
+    async def _claim_all(self, wanted: list[Task]) -> None:
+        for start in range(0, len(wanted), self._claims_at_once):
+            await self._claim(wanted[start : start + self._claims_at_once])
+            self.dispatch()
+
+    async def _claim(self, wanted: list[Task]) -> None:
+        claimed = await self._patience.insist(
+            lambda: self._ledger.claim(
+                wanted,
+                worker=self._worker,
+                lease=self._settings.lease,
+                max_lost=self._suspects.max_lost,
+            )
+        )
+        self._held.add(claimed.leases)
+        self._stats.claims += len(wanted)
+        self._stats.claims_missed += claimed.missed
+        self._stats.given_up += claimed.abandoned
+        # Another coordinator is at the same tasks: begin elsewhere next time.
+        self._shuffles = claimed.missed > len(wanted) // 2
+        for lease in claimed.leases:
+            self._place(lease)
+
+    async def _look_around(self) -> bool:
+        """Take part in hosts that are shared; return whether the ledger is drained."""
+        if self._frontier.may_share:
+            room = self._room()
+            limit = self._prefetch + self._spareable()
+            page = await self._patience.insist(lambda: self._ledger.page(limit=limit))
+            spared = self._spared(page)
+            page = [task for task in page if task.id not in spared]
+            await self._visit({task.host: task.url for task in page})
+            if self._shuffles:
+                random.shuffle(page)
+            wanted = [task for task in page if self._is_shared(task)][:room]
+            await self._claim_all(wanted)
+            if wanted:
+                self._presence.hunger(False)
+                self._idle = _SHORTEST_IDLE
+                return False
+        return await self._drained()
+
+    def _is_shared(self, task: Task) -> bool:
+        if task.id in self._held or task.host not in self._frontier:
+            return False
+        host = self._frontier[task.host]
+        return host.lease is None and not host.leaving
+
+    async def _visit(self, urls: dict[str, str]) -> None:
+        """Take part in those hosts that their owners share, given a URL of each."""
+        now = time.monotonic()
+        new = [
+            name
+            for name in urls
+            if name not in self._frontier and self._frontier.shares(name, now=now)
+        ]
+        if not new:
+            return
+        found = await self._patience.insist(lambda: self._ledger.get_hosts(new))
+        for name, state in found.items():
+            if name in self._frontier or not self._is_served(state):
+                continue
+            rules = self._openings.known(state.robots, urls[name])
+            if rules is not None and not rules.crawl_delay:
+                now = time.monotonic()
+                self._frontier.visit(state, now=now)
+                self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
+
+    def _is_served(self, state: Host) -> bool:
+        """Say whether a host has an owner, and answers without being asked slowly."""
+        rests = state.not_before is not None and state.not_before > self._ledger.now()
+        return not (state.owner is None or state.delay or state.failures or state.given_up or rests)
+
+    async def _drained(self) -> bool:
+        """Say whether nothing is left, here or in the ledger; else note when to look again."""
+        horizon = await self._patience.insist(self._ledger.horizon)
+        busy = self._held or not self._frontier.seeded or self._changed.is_set()
+        if horizon is None and not busy:
+            return True
+        idle = self._idle
+        now = self._ledger.now()
+        others_work = horizon is not None and horizon <= now and not busy
+        starves = others_work and not self._frontier.owned() and idle >= _HUNGRY_FROM
+        self._presence.hunger(starves)
+        if others_work:
+            idle = min(idle, await self._until_ready())
+        elif horizon is not None and horizon > now:
+            idle = min(idle, (horizon - now).total_seconds())
+        if horizon is not None and horizon <= now + self._settings.lease:
+            # Somebody is at work, and may be done, or find more to do, at any time.
+            idle = min(idle, _IDLE_BESIDE_OTHERS)
+        if self._idle >= _SWEEP_FROM:
+            # A host that is held waits for its turn, and nobody else for anything.
+            waits = not (busy or self._frontier.owned())
+            self._waits_for = await self._waiting(horizon) if waits else None
+        self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
+        self.tenures.rest(self._look_at)
+        self._idle = min(self._idle * 2, _LONGEST_IDLE)
+        return False
+
+    async def _waiting(self, horizon: datetime | None) -> Standstill:
+        """Return what there is to wait for, where this process has nothing to do."""
+        now = self._ledger.now()
+        until = horizon
+        if horizon is not None and horizon <= now:
+            # Tasks are due, and their hosts are not ready.
+            until = await self._patience.insist(self._ledger.next_ready)
+        workers, _ = await self._patience.insist(self._presence.neighbours)
+        # What others hold is leased for no longer, and renewed.
+        if workers > 1 and (until is None or until <= now + self._settings.lease):
+            return Standstill(others=True)
+        return Standstill(until=until if until is not None and until > now else None)
+
+    async def _until_ready(self) -> float:
+        """Return the seconds until a host will be ready, where tasks are due of none that is."""
+        ready = await self._patience.insist(self._ledger.next_ready)
+        if self._idle >= _SWEEP_FROM:
+            await self.tenures.sweep()
+        wait = 0.0 if ready is None else (ready - self._ledger.now()).total_seconds()
+        # What is ready already is not for us: somebody leases it just now, or all
+        # the hosts that we may hold wait for their turns.
+        return wait if wait > 0 else _LONGEST_IDLE
+
+    async def _wait(self) -> None:
+        """Wait for a change, for the next turn of a lane, or for the next look at the ledger."""
+        now = time.monotonic()
+        hungry = self._has_idle_fetchers()
+        until = min(now + _LONGEST_IDLE, self.tenures.next_look(hungry=hungry))
+        if self._is_low():
+            until = min(until, self._look_at, self._next_meal())
+        turn = self._lanes.next_turn()
+        # A turn that may not be used, for the last pages are under way, is always there.
+        if turn is not None and self._may_dispatch():
+            until = min(until, turn)
+        with anyio.move_on_after(max(0.0, until - now)):
+            await self._changed.wait()
+
+    def _next_meal(self) -> float:
+        """Return when the next host is to be fed."""
+        return min(
+            (
+                self._lanes[host.name].next_start - AHEAD
+                for host in self._frontier.owned()
+                if self._is_hungry(host)
+            ),
+            default=float("inf"),
+        )
+
+
+def _turn(task: Task, now: datetime) -> datetime:
+    """Return when a task's host is to be ready for it: earlier than others for a priority."""
+    assert task.due is not None
+    earlier = timedelta(seconds=max(0, bonus(task.priority)))
+    return now - earlier if task.due <= now else task.due

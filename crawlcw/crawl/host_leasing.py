@@ -1,0 +1,320 @@
+"""Which hosts this process has: leased many at a time, renewed, saved, given back.
+
+A host goes back when nothing of it is left to do, when it rests for long, when
+it is given up, and when its slice is over and others wait: hosts, or workers
+that have none.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+
+import anyio.abc
+
+from crawlcw.crawl.frontier import SLICE_PAGES, SLICE_SECONDS, Frontier, HeldHost
+from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.stats import Stats
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.sanitize import printable
+
+logger = logging.getLogger(__name__)
+
+#: Hosts held for each fetcher: most of them wait for their next turn.
+_HOSTS_A_FETCHER = 4
+#: Seconds between two looks for hosts that are ready, and for others that wait.
+_LEASE_PAUSE = 0.1
+_OTHERS_PAUSE = 1.0
+_SHARE_PAUSE = 0.5
+#: Hosts go back many at a time: after so many seconds, or when there are so many of them.
+_LINGER = 0.3
+_MANY_IDLE = 32
+#: How many hosts an idle process looks at in case that their wake-up was lost.
+_SWEPT = 25
+
+
+class Tenures:
+    """The leases of hosts of one process."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        frontier: Frontier,
+        *,
+        held: HeldLeases,
+        patience: Patience,
+        presence: Presence,
+        stats: Stats,
+        worker: str,
+        concurrency: int,
+        lease: timedelta,
+        on_change: Callable[[], None],
+    ) -> None:
+        """*on_change* is called when there is something for the coordinator to do."""
+        self._ledger = ledger
+        self._frontier = frontier
+        self._held = held
+        self._patience = patience
+        self._presence = presence
+        self._stats = stats
+        self._worker = worker
+        self._lease = lease
+        self._on_change = on_change
+        self._capacity = _HOSTS_A_FETCHER * concurrency
+        self._lease_at = 0.0
+        self._shared_until = 0.0  #: until then others are to take what was left to them
+        self._others_at = 0.0
+        self._share_at = 0.0
+        self._idle_since: float | None = None
+        self._swept = ""
+
+    def wake(self) -> None:
+        """Look for hosts that are ready, soon."""
+        self._lease_at = min(self._lease_at, time.monotonic() + _LEASE_PAUSE)
+
+    def rest(self, until: float) -> None:
+        """Look for hosts that are ready at *until*: there are none before."""
+        self._lease_at = until
+
+    def next_look(self, *, hungry: bool) -> float:
+        """Return when there is something to do next; *hungry*: some fetchers have no work."""
+        times = [float("inf")]
+        if self._idle_since is not None:
+            times.append(self._idle_since + _LINGER)
+        if len(self._frontier.owned()) >= self._capacity:
+            times.append(max(self._others_at, time.monotonic() + _LEASE_PAUSE))
+        else:
+            times.append(self._next_lease(often=hungry))
+        return min(times)
+
+    def _next_lease(self, *, often: bool) -> float:
+        soonest = self._lease_at if often else self._lease_at + _OTHERS_PAUSE
+        return max(soonest, self._shared_until)
+
+    async def lease(self, *, hungry: bool) -> bool:
+        """Lease hosts that are ready, often if there are few or fetchers are *hungry*; say if any.
+
+        And now and then in any case: others may wait while the hosts that are
+        held keep all fetchers busy, and for long.
+        """
+        now = time.monotonic()
+        room = self._capacity - len(self._frontier.owned())
+        often = room >= self._capacity // 2 or hungry
+        if room <= 0 or now < self._next_lease(often=often):
+            return False
+        self._lease_at = now + _LEASE_PAUSE
+        leases = await self._patience.insist(
+            lambda: self._ledger.lease_hosts(worker=self._worker, limit=room, lease=self._lease)
+        )
+        for lease in leases:
+            # The question may have been asked again and again, and the lease be
+            # one of the first time.
+            left = lease.expires - self._ledger.now()
+            past = max(0.0, (self._lease - left).total_seconds())
+            now = time.monotonic()
+            self._frontier.begin(lease, now=now, asked=now - past)
+        if leases:
+            self._presence.hunger(False)
+        return bool(leases)
+
+    async def renew(self) -> None:
+        """Renew all leases, and save what was learned meanwhile."""
+        await self._save([host for host in self._frontier.owned() if not host.leaving])
+        leases = [host.lease for host in self._frontier.owned() if host.lease is not None]
+        if not leases:
+            return
+        asked = time.monotonic()
+        lost = await self._ledger.renew_hosts(leases, lease=self._lease)
+        for lease in leases:
+            name = lease.host.name
+            if name not in lost:
+                self._frontier.renewed(name, asked=asked, now=time.monotonic())
+            elif self._frontier.owns(name) and self._frontier[name].lease == lease:
+                self._lose(name)
+        # Of some it may not have been sure any more that they may be asked.
+        self._on_change()
+
+    def _lose(self, name: str) -> None:
+        logger.warning(
+            "the lease of host %s ran out",
+            printable(name),
+            extra={"event": "host_lost", "host": name},
+        )
+        self._frontier.lose(name, now=time.monotonic())
+        self._on_change()
+
+    async def save(self) -> None:
+        """Write what the ledger is to know at once: a host has failed, or was opened for others."""
+        await self._save([host for host in self._frontier.owned() if host.unsaved])
+
+    async def _save(self, hosts: Sequence[HeldHost]) -> None:
+        states = [(host.lease, host.state) for host in hosts if host.lease is not None]
+        if not states:
+            return
+        for host in hosts:
+            host.unsaved = False
+        lost = await self._patience.insist(lambda: self._ledger.save_hosts(states))
+        for lease, state in states:
+            name = lease.host.name
+            if not (self._frontier.owns(name) and self._frontier[name].lease == lease):
+                continue
+            if name in lost:
+                self._lose(name)
+            else:
+                self._frontier.saved(name, state)
+
+    async def give_back(self, background: anyio.abc.TaskGroup) -> None:
+        """Release the hosts of which nothing is left to do, many at a time."""
+        now = time.monotonic()
+        going: list[HeldHost] = []
+        for host in self._frontier.idle():
+            if host.lease is None:
+                self._frontier.part(host, now=now)
+            elif host.state.given_up is not None:
+                host.busy = True
+                background.start_soon(self._give_up, host, host.state.given_up)
+            else:
+                going.append(host)
+        if not going:
+            self._idle_since = None
+            return
+        since = self._idle_since = self._idle_since or now
+        if now - since >= _LINGER or len(going) >= _MANY_IDLE:
+            self._idle_since = None
+            await self._patience.insist(partial(self._release, self._parted(going)))
+
+    async def leave(self) -> None:
+        """Give back all hosts; their tasks are written or released."""
+        states = self._parted(self._frontier.owned())
+        await self._patience.insist(lambda: self._release(states))
+
+    def _parted(self, hosts: Iterable[HeldHost]) -> list[tuple[HostLease, Host]]:
+        # They are not ours from here on: who adds a task of theirs meanwhile
+        # wakes them, and the ledger looks for what came before.
+        now = time.monotonic()
+        return [
+            (host.lease, self._frontier.part(host, now=now))
+            for host in hosts
+            if host.lease is not None
+        ]
+
+    async def _release(self, states: Sequence[tuple[HostLease, Host]]) -> None:
+        if states:
+            await self._ledger.release_hosts(states)
+
+    async def _give_up(self, host: HeldHost, reason: Reason) -> None:
+        """Ignore what waits for a host that nobody will ask any more."""
+        ignored = await self._patience.insist(
+            lambda: self._ledger.give_up_host(host.name, reason=reason)
+        )
+        if reason is not Reason.HOST_FULL and ignored:
+            self._stats.hosts_given_up[host.name] = str(reason)
+            self._stats.given_up += ignored
+        if ignored:
+            self._log_given_up(host.name, reason, ignored)
+        # Where its lease has run out meanwhile, it is parted with like any that is lost.
+        host.busy = False
+        await self._patience.insist(partial(self._release, self._parted([host])))
+        self._on_change()
+
+    def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
+        """Begin to ignore what waits for origins that nobody will ask any more."""
+        for host in self._frontier.losing():
+            schemes, host.lost = host.lost, set()
+            # It is neither fed nor released before that is done.
+            host.busy = True
+            background.start_soon(self._give_up_origins, host, schemes)
+
+    async def _give_up_origins(self, host: HeldHost, schemes: Iterable[str]) -> None:
+        try:
+            for scheme in schemes:
+                await self._give_up_origin(host, scheme)
+        finally:
+            host.busy = False
+        host.look = True
+        self._on_change()
+
+    async def _give_up_origin(self, host: HeldHost, scheme: str) -> None:
+        reason = host.state.origin(scheme).given_up
+        if reason is None:
+            return  # it has answered meanwhile
+        ignored = await self._patience.insist(
+            lambda: self._ledger.give_up_host(host.name, reason=reason, scheme=scheme)
+        )
+        if ignored:
+            self._stats.given_up += ignored
+            self._log_given_up(f"{scheme}://{host.name}", reason, ignored)
+
+    def _log_given_up(self, what: str, reason: Reason, ignored: int) -> None:
+        logger.warning(
+            "gave up host %s (%s): %d waiting tasks are ignored",
+            printable(what),
+            reason,
+            ignored,
+            extra={"event": "host_given_up", "host": what, "reason": str(reason)},
+        )
+
+    async def make_way(self) -> None:
+        """Leave hosts whose slice is over, where other hosts wait and there is no room for them."""
+        now = time.monotonic()
+        owned = self._frontier.owned()
+        if len(owned) < self._capacity or now < self._others_at:
+            return
+        self._others_at = now + _OTHERS_PAUSE
+        over = [
+            host
+            for host in owned
+            if host.answered >= SLICE_PAGES or now - host.since >= SLICE_SECONDS
+        ]
+        if not over:
+            return
+        ready = await self._patience.insist(self._ledger.next_ready)
+        if ready is not None and ready <= self._ledger.now():
+            self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
+
+    async def share_out(self) -> None:
+        """Leave some hosts to workers that have none, for they may have come later."""
+        now = time.monotonic()
+        owned = self._frontier.owned()
+        if len(owned) < 2 or now < max(self._share_at, self._shared_until):
+            return
+        self._share_at = now + _SHARE_PAUSE
+        workers, hungry = await self._patience.insist(self._presence.neighbours)
+        if share := len(owned) * hungry // max(workers, 1):
+            owned.sort(key=lambda host: self._held.of_host(host.name))
+            self._hand_on(owned[:share])
+            # Or they would be taken back before anybody else has seen them.
+            self._shared_until = now + 2 * _OTHERS_PAUSE
+
+    def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
+        for host in hosts:
+            self._frontier.leave(host)
+            host.look = True
+        self._on_change()
+
+    async def sweep(self) -> None:
+        """Wake the next few hosts that have tasks, and that nobody would ever lease.
+
+        Who is killed between adding a task and waking its host, or between
+        giving back a host and looking for what came meanwhile, leaves such.
+        """
+        names = await self._patience.insist(
+            lambda: self._ledger.due_hosts(after=self._swept, limit=_SWEPT)
+        )
+        self._swept = names[-1] if len(names) == _SWEPT else ""
+        found = await self._patience.insist(lambda: self._ledger.get_hosts(names))
+        dues: dict[str, datetime] = {}
+        for name in names:
+            host = found.get(name)
+            if host is None or (host.owner is None and host.ready_at is None):
+                due = await self._patience.insist(partial(self._ledger.earliest_due, name))
+                if due is not None:
+                    dues[name] = due
+        if dues:
+            logger.info("woke %d hosts", len(dues), extra={"event": "hosts_woken"})
+            await self._patience.insist(lambda: self._ledger.wake_hosts(dues))

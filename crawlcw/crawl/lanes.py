@@ -1,0 +1,241 @@
+"""Whose turn it is: a lane for each host that may be asked, and heaps of the times of turns.
+
+All of it is synchronous and takes the time as an argument. A lease waits in its
+host's lane until the host may be asked again, so that no fetcher ever sleeps
+for politeness and a slow host holds up nobody but itself. A lane whose right to
+ask its host has ended has no turn any more.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from crawlcw.model.task import Lease
+
+#: Seconds: what a delayed host serves in this time is held for it.
+AHEAD = 5.0
+_MOST_BONUS = 10
+
+
+def bonus(priority: int) -> int:
+    """Return how many seconds of waiting *priority* is worth: as many as it is, up to ten."""
+    return max(-_MOST_BONUS, min(priority, _MOST_BONUS))
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One host's queue in this process."""
+
+    host: str
+    limit: int  #: requests at once at the most; 0: no limit
+    allowed: int  #: requests at once for now
+    delay: float  #: seconds between the starts of two requests
+    next_start: float  #: no request starts earlier
+    deadline: float  #: when the right to ask the host ends
+    opened: bool = False  #: false until the host's robots.txt is known
+    active: int = 0  #: requests under way
+    waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
+    queued: bool = False  #: whether it is given a turn
+    counted: tuple[int, int, int] = (0, 0, 0)  #: what it adds to the sums of `Lanes`
+
+
+class Lanes:
+    """The lanes of all hosts that one process may ask."""
+
+    def __init__(self, *, half_lease: float) -> None:
+        """Hold no more for a host than it can be served in *half_lease* seconds."""
+        self._ahead = min(AHEAD, half_lease)
+        self._lanes: dict[str, Lane] = {}
+        self._turns: list[tuple[float, int, Lane]] = []
+        #: Those whose turn has come and no fetcher was free, the most urgent first.
+        self._urgent: list[tuple[float, int, Lane]] = []
+        self._order = count()
+        self.waiting = 0  #: leases in all lanes
+        self.waiting_slow = 0  #: those of them whose hosts are served with a delay
+        self.soon = 0  #: one turn of each of the others
+
+    def __len__(self) -> int:
+        return len(self._lanes)
+
+    def __getitem__(self, host: str) -> Lane:
+        return self._lanes[host]
+
+    def begin(
+        self,
+        host: str,
+        *,
+        limit: int,
+        allowed: int,
+        delay: float,
+        next_start: float,
+        deadline: float,
+    ) -> Lane:
+        """Make a lane for a host; it is closed until `open`."""
+        lane = Lane(host, limit, allowed, delay, next_start, deadline)
+        self._lanes[host] = lane
+        return lane
+
+    def end(self, host: str) -> list[Lease]:
+        """Forget a host; return the leases that waited for it."""
+        lane = self._lanes.pop(host)
+        lane.opened = False
+        return self._emptied(lane)
+
+    def clear(self, host: str) -> list[Lease]:
+        """Return the leases that wait for *host*, and forget them."""
+        return self._emptied(self._lanes[host])
+
+    def empty(self) -> list[Lease]:
+        """Return all waiting leases, and forget them."""
+        return [lease for lane in self._lanes.values() for lease in self._emptied(lane)]
+
+    def withdraw(self, host: str, unwanted: Callable[[Lease], bool]) -> list[Lease]:
+        """Return those of the leases that wait for *host* which are *unwanted*, and forget them."""
+        lane = self._lanes[host]
+        withdrawn = [entry[2] for entry in lane.waiting if unwanted(entry[2])]
+        if withdrawn:
+            self._keep(lane, lambda lease: not unwanted(lease))
+        return withdrawn
+
+    def open(self, host: str, *, now: float) -> None:
+        """Let a host be served."""
+        lane = self._lanes[host]
+        lane.opened = True
+        self._queue(lane, now)
+
+    def close(self, host: str) -> None:
+        """Serve a host no more, until `open`."""
+        self._lanes[host].opened = False
+
+    def pace(self, host: str, *, delay: float, allowed: int, now: float) -> None:
+        """Serve a host with *allowed* requests at once from now on, *delay* seconds apart."""
+        lane = self._lanes[host]
+        if delay > lane.delay and lane.active:
+            # The request that showed the need for a longer delay has just been made.
+            lane.next_start = max(lane.next_start, now + delay)
+        lane.delay = delay
+        lane.allowed = allowed
+        self._count(lane)
+        self._queue(lane, now)
+
+    def rest(self, host: str, *, until: float) -> None:
+        """Start no request to a host before *until*."""
+        lane = self._lanes[host]
+        lane.next_start = max(lane.next_start, until)
+
+    def extend(self, host: str, *, deadline: float, now: float) -> None:
+        """Move the end of the right to ask a host."""
+        lane = self._lanes[host]
+        lane.deadline = deadline
+        self._queue(lane, now)
+
+    def add(self, lease: Lease, *, now: float) -> None:
+        """Queue a lease of a host that has a lane."""
+        lane = self._lanes[lease.task.host]
+        heapq.heappush(lane.waiting, (-lease.task.priority, next(self._order), lease))
+        self._count(lane)
+        self._queue(lane, now)
+
+    def room(self, host: str) -> int:
+        """Return how many more leases of *host* are worth holding.
+
+        A few seconds' worth where it is served with a delay, and never more
+        than can be served in half a lease; a few turns where its concurrency
+        is limited. Others wait too.
+        """
+        lane = self._lanes[host]
+        return max(0, self._most(lane) - len(lane.waiting))
+
+    def is_hungry(self, host: str) -> bool:
+        """Say whether *host* has used up half of what is worth holding for it."""
+        lane = self._lanes[host]
+        return len(lane.waiting) <= self._most(lane) // 2
+
+    def _most(self, lane: Lane) -> int:
+        most = min(4 * lane.limit or 1 << 30, 8 * lane.allowed or 1 << 30)
+        return min(most, max(1, int(self._ahead / lane.delay))) if lane.delay else most
+
+    def take(self, *, now: float) -> Lease | None:
+        """Return the next lease whose host's turn has come, or None.
+
+        Hosts take turns. Where more have their turn than there are fetchers,
+        each priority of a host's best task counts like a second of waiting:
+        higher ones go first, and nobody waits for ever.
+        """
+        while self._turns and self._turns[0][0] <= now:
+            turn, order, lane = heapq.heappop(self._turns)
+            if self._may_start(lane, now):
+                earlier = bonus(-lane.waiting[0][0])
+                heapq.heappush(self._urgent, (turn - earlier, order, lane))
+        while self._urgent:
+            lane = heapq.heappop(self._urgent)[2]
+            if not self._may_start(lane, now):
+                continue
+            lane.queued = False
+            lease = heapq.heappop(lane.waiting)[2]
+            self._count(lane)
+            lane.active += 1
+            lane.next_start = now + lane.delay
+            self._queue(lane, now)
+            return lease
+        return None
+
+    def _may_start(self, lane: Lane, now: float) -> bool:
+        """Say whether a lane's turn is to be used; if not, it has none or a later one."""
+        if self._is_ready(lane) and now < lane.deadline and lane.next_start <= now:
+            return True
+        lane.queued = False
+        if now < lane.deadline:
+            self._queue(lane, now)
+        return False
+
+    def finished(self, host: str, *, now: float) -> None:
+        """Note that a request to *host* has ended."""
+        if lane := self._lanes.get(host):
+            lane.active -= 1
+            self._queue(lane, now)
+
+    def may_ask(self, host: str, *, now: float) -> bool:
+        """Say whether this process still has the right to ask *host*."""
+        lane = self._lanes.get(host)
+        return lane is not None and now < lane.deadline
+
+    def next_turn(self) -> float | None:
+        """Return the time of the next turn, if any lane waits for one."""
+        if self._urgent:
+            return float("-inf")
+        return self._turns[0][0] if self._turns else None
+
+    def drop(self, task_ids: set[bytes]) -> None:
+        """Forget waiting leases whose tasks are among *task_ids*."""
+        for lane in self._lanes.values():
+            self._keep(lane, lambda lease: lease.task.id not in task_ids)
+
+    def _keep(self, lane: Lane, wanted: Callable[[Lease], bool]) -> None:
+        kept = [entry for entry in lane.waiting if wanted(entry[2])]
+        heapq.heapify(kept)
+        lane.waiting = kept
+        self._count(lane)
+
+    def _emptied(self, lane: Lane) -> list[Lease]:
+        waiting, lane.waiting = lane.waiting, []
+        self._count(lane)
+        return [lease for _, _, lease in waiting]
+
+    def _count(self, lane: Lane) -> None:
+        waiting = len(lane.waiting)
+        slow, soon = (waiting, 0) if lane.delay else (0, min(waiting, lane.allowed or waiting))
+        before, lane.counted = lane.counted, (waiting, slow, soon)
+        self.waiting += waiting - before[0]
+        self.waiting_slow += slow - before[1]
+        self.soon += soon - before[2]
+
+    def _is_ready(self, lane: Lane) -> bool:
+        free = not lane.allowed or lane.active < lane.allowed
+        return bool(lane.opened and lane.waiting and free)
+
+    def _queue(self, lane: Lane, now: float) -> None:
+        if not lane.queued and self._is_ready(lane):
+            lane.queued = True
+            heapq.heappush(self._turns, (max(lane.next_start, now), next(self._order), lane))

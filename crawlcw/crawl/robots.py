@@ -1,0 +1,186 @@
+"""robots.txt by RFC 9309: which URLs a site lets us fetch, and how fast.
+
+4xx allows everything; 5xx, 429 and network errors mean that nobody knows, so
+the host is not fetched from until it is known. Parsed by protego. A host's
+owner fetches it, once a day, and the ledger keeps it for all other processes.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from protego import Protego
+
+from crawlcw.api.request import Request
+from crawlcw.api.settings import Settings
+from crawlcw.crawl.redirects import attempt
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model.hosts import RobotsRecord
+from crawlcw.model.retry import retry_after
+from crawlcw.model.sanitize import printable
+
+logger = logging.getLogger(__name__)
+
+LARGEST = 512 * 1024
+MAX_REDIRECTS = 5
+LONGEST_CRAWL_DELAY = 60.0
+_KEPT = 10_000
+VALID = timedelta(hours=24)
+_UNKNOWN_FOR = timedelta(seconds=30).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one robots.txt says to us."""
+
+    parsed: Protego | None = None  #: None: everything is allowed
+    agent: str = ""
+    crawl_delay: float = 0.0  #: seconds, at most 60
+    sitemaps: tuple[str, ...] = field(default=())
+    body: str = ""  #: as it was served; empty where everything is allowed
+
+    def allows(self, url: str) -> bool:
+        """Say whether *url* may be fetched."""
+        return self.parsed is None or bool(self.parsed.can_fetch(url, self.agent))
+
+
+ALLOW_ALL = Rules()
+
+
+class Robots:
+    """The rules of every origin, each fetched once by a process, and kept for a day."""
+
+    def __init__(
+        self,
+        downloader: Downloader,
+        settings: Settings,
+        *,
+        clock: Callable[[], float],
+        now: Callable[[], datetime],
+    ) -> None:
+        """Let rules be valid by *clock*, in seconds; *now* is the time of day."""
+        self._downloader = downloader
+        self._obeyed = settings.obey_robots
+        self._agent = product_token(settings.user_agent)
+        self._settings = replace(settings, max_redirects=min(settings.max_redirects, MAX_REDIRECTS))
+        self._clock = clock
+        self._now = now
+        self._known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = OrderedDict()
+
+    async def rules(self, url: str) -> Rules:
+        """Return the rules for *url*'s origin; many callers at once make one request.
+
+        Raises `FetchError` (`robots-unavailable`) while they cannot be known.
+        """
+        if not self._obeyed:
+            return ALLOW_ALL
+        origin = origin_of(url)
+        expires, answer = self._known.get(origin, (0.0, None))
+        current = answer is not None and self._clock() < expires
+        if answer is not None and answer.done() and current:
+            return answer.result()
+        if answer is None or answer.done():
+            # A task of its own: a caller that is cancelled must not take the
+            # others' answer with it.
+            answer = asyncio.ensure_future(self._fetch(origin))
+            self._remember(origin, answer, VALID.total_seconds())
+            answer.add_done_callback(lambda done: self._answered(origin, done))
+        return await asyncio.shield(answer)
+
+    def known(self, url: str) -> Rules | None:
+        """Return the rules for *url*'s origin where that takes no request, else None."""
+        if not self._obeyed:
+            return ALLOW_ALL
+        expires, answer = self._known.get(origin_of(url), (0.0, None))
+        if answer is None or not answer.done() or self._clock() >= expires or answer.exception():
+            return None
+        return answer.result()
+
+    def remember(self, record: RobotsRecord, *, valid: float) -> None:
+        """Take over a robots.txt that another process has fetched, for *valid* seconds."""
+        answer: asyncio.Future[Rules] = asyncio.get_running_loop().create_future()
+        body = record.body.encode("utf-8", "replace")
+        answer.set_result(parse(body, agent=self._agent) if body else ALLOW_ALL)
+        self._remember(record.origin, answer, valid)
+
+    async def admit(self, url: str) -> None:
+        """Raise `FetchError` (`refused-robots`) where robots.txt disallows *url*."""
+        if not (await self.rules(url)).allows(url):
+            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
+
+    async def close(self) -> None:
+        """End look-ups that are still under way."""
+        for _, answer in self._known.values():
+            answer.cancel()
+        await asyncio.gather(*(a for _, a in self._known.values()), return_exceptions=True)
+
+    def _remember(self, origin: str, answer: asyncio.Future[Rules], valid: float) -> None:
+        self._known[origin] = (self._clock() + valid, answer)
+        self._known.move_to_end(origin)
+        while len(self._known) > _KEPT and next(iter(self._known.values()))[1].done():
+            self._known.popitem(last=False)
+
+    def _answered(self, origin: str, answer: asyncio.Future[Rules]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if error is None:
+            return
+        if isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE:
+            # Its host rests now; whoever comes after that is to ask again.
+            self._known.pop(origin, None)
+        else:
+            self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)
+
+    async def _fetch(self, origin: str) -> Rules:
+        try:
+            response = await attempt(
+                Request(f"{origin}/robots.txt"),
+                downloader=self._downloader,
+                settings=self._settings,
+            )
+        except FetchError as error:
+            if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
+                return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
+            if error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT):
+                raise  # its pages are refused for the same reason, for good
+            raise FetchError(
+                Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
+            ) from error
+        if response.status == 429 or response.status >= 500:
+            raise FetchError(
+                Reason.ROBOTS_UNAVAILABLE,
+                f"HTTP {response.status}",
+                status=response.status,
+                retry_after=retry_after(response.headers.get("retry-after"), now=self._now()),
+            )
+        if not 200 <= response.status < 300:
+            return ALLOW_ALL
+        return parse(response.body, agent=self._agent)
+
+
+def parse(body: bytes, *, agent: str) -> Rules:
+    """Return the rules that a robots.txt has for *agent*; garbage has none."""
+    text = body[:LARGEST].removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    # Each byte that is no UTF-8 has become three, and the ledger keeps the text.
+    text = text.encode()[:LARGEST].decode("utf-8", "ignore")
+    parsed = Protego.parse(text)
+    delay = parsed.crawl_delay(agent) or 0.0
+    # `nan` compares false with everything.
+    delay = min(delay, LONGEST_CRAWL_DELAY) if delay > 0 else 0.0
+    sitemaps = tuple(parsed.sitemaps)
+    if "disallow" not in text.lower():
+        return Rules(crawl_delay=delay, sitemaps=sitemaps, body=text)
+    return Rules(parsed, agent, delay, sitemaps, text)
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL that is normalised."""
+    return "/".join(url.split("/", 3)[:3]).partition("?")[0]
+
+
+def product_token(user_agent: str) -> str:
+    """Return what robots.txt calls a crawler: the first word, without its version."""
+    return user_agent.split()[0].partition("/")[0]

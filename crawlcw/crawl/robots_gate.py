@@ -1,0 +1,192 @@
+"""Opening hosts: no page is asked for before the host's robots.txt is known.
+
+What the ledger has of it is taken over; else the host's owner asks for it, once
+a day for all processes. A host that failed again and again is asked first for a
+page that it answered well before: whether it does so now tells a host that is
+away from pages that are refused for good.
+"""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import anyio
+import anyio.abc
+
+from crawlcw.crawl.frontier import Frontier, HeldHost
+from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.probes import Probes
+from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model.hosts import RobotsRecord
+from crawlcw.model.sanitize import printable
+from crawlcw.model.stalls import Excuses
+from crawlcw.model.urls import scheme_of
+
+logger = logging.getLogger(__name__)
+
+#: How many sitemaps of a host are noted.
+_SITEMAPS = 100
+
+
+class Openings:
+    """The hosts that are being opened."""
+
+    def __init__(
+        self,
+        frontier: Frontier,
+        robots: Robots,
+        probes: Probes,
+        watch: NetworkWatch,
+        *,
+        at_once: int,
+        ledger_now: Callable[[], datetime],
+        on_change: Callable[[], None],
+        excuses: Excuses,
+    ) -> None:
+        """Ask at most *at_once* hosts at a time, for some will hang.
+
+        *on_change* is called when one is open, or has failed. A failure that
+        *excuses* excuses is none: the host is opened again.
+        """
+        self._frontier = frontier
+        self._robots = robots
+        self._probes = probes
+        self._watch = watch
+        self._room = anyio.Semaphore(at_once)
+        self._ledger_now = ledger_now
+        self._on_change = on_change
+        self._excuses = excuses
+
+    def known(self, record: RobotsRecord | None, url: str) -> Rules | None:
+        """Return the rules for *url* where they are known: here, or by the ledger's *record*."""
+        rules = self._robots.known(url)
+        if rules is None and record is not None and record.origin == origin_of(url):
+            valid = (record.expires - self._ledger_now()).total_seconds()
+            if valid > 0:
+                self._robots.remember(record, valid=valid)
+                rules = self._robots.known(url)
+        return rules
+
+    def open(self, host: HeldHost, url: str, background: anyio.abc.TaskGroup) -> bool:
+        """Open a host that has *url* among its tasks; say whether it is open already.
+
+        Where it is not, it will be looked at again when it is.
+        """
+        rules = self.known(host.state.robots, url)
+        if self.prove(host, background):
+            return False
+        if rules is not None:
+            self._frontier.open(
+                host.name,
+                crawl_delay=rules.crawl_delay,
+                robots=None,
+                asked=False,
+                now=time.monotonic(),
+            )
+            return True
+        host.busy = host.look = True
+        background.start_soon(self._open, host, url, self._ask)
+        return False
+
+    def prove(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
+        """Ask a host that is in doubt for a page it answered before; return whether it is."""
+        witness = self._frontier.doubted(host)
+        if witness is None:
+            return False
+        host.busy = host.look = True
+        background.start_soon(self._open, host, witness, self._prove)
+        return True
+
+    async def _open(
+        self, host: HeldHost, url: str, ask: Callable[[str, str], Awaitable[None]]
+    ) -> None:
+        try:
+            rest = self._frontier.lanes[host.name].next_start - time.monotonic()
+            await anyio.sleep(max(0.0, rest))
+            # Hundreds of hosts that are opened on a network that is away would
+            # each be counted as failing.
+            await self._watch.settled()
+            async with self._room:
+                if self._frontier.may_ask(host.name, now=time.monotonic()):
+                    await ask(host.name, url)
+        finally:
+            host.busy = False
+        self._on_change()
+
+    async def _prove(self, name: str, url: str) -> None:
+        """Ask for a page that was answered well before; the host is opened after that."""
+        sent, began = self._ledger_now(), time.monotonic()
+        try:
+            response = await self._probes.ask(url)
+        except FetchError as error:
+            if error.status is not None:
+                self._watch.answered(name)
+            self._host_failed(name, url, error, sent=sent, began=began)
+            return
+        finally:
+            self._frontier.sent(name, at=began)
+        self._watch.answered(name)
+        stood = self._excuses.seconds(began)
+        self._frontier.answered(
+            name,
+            latency=max(0.0, response.elapsed.total_seconds() - stood),
+            page=False,
+            scheme=scheme_of(url),
+            sent=sent,
+            now=time.monotonic(),
+        )
+
+    async def _ask(self, name: str, url: str) -> None:
+        sent, began = self._ledger_now(), time.monotonic()
+        try:
+            rules = await self._robots.rules(url)
+        except FetchError as error:
+            if self._excuses.failure(error, began):
+                return
+            self._failed(name, url, error, sent=sent, began=began)
+            return
+        self._watch.answered(name)
+        record = RobotsRecord(
+            origin=origin_of(url),
+            body=rules.body,
+            sitemaps=rules.sitemaps[:_SITEMAPS],
+            expires=self._ledger_now() + VALID,
+        )
+        self._frontier.open(
+            name, crawl_delay=rules.crawl_delay, robots=record, asked=True, now=time.monotonic()
+        )
+
+    def _failed(
+        self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
+    ) -> None:
+        now = time.monotonic()
+        if error.reason is not Reason.ROBOTS_UNAVAILABLE:
+            # The pages are refused for the same reason, each as its own outcome.
+            self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
+            return
+        logger.info(
+            "robots.txt of %s could not be fetched: %s",
+            printable(name),
+            printable(error),
+            extra={"event": "host_failed", "host": name, "reason": str(error.reason)},
+        )
+        self._host_failed(name, url, error, sent=sent, began=began)
+
+    def _host_failed(
+        self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
+    ) -> None:
+        now = time.monotonic()
+        reason = error.underlying
+        if self._watch.network.failed(name, reason, sent=began, now=now):
+            return
+        self._frontier.host_failed(
+            name,
+            reason,
+            scheme=scheme_of(url),
+            sent=sent,
+            status=error.status,
+            retry_after=error.retry_after,
+            now=now,
+        )

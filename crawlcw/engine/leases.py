@@ -1,0 +1,186 @@
+"""The leases one process holds, from the claim to the commit, and their renewal."""
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+
+import anyio
+
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.workers import is_dead, is_gone
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Lease
+
+logger = logging.getLogger(__name__)
+
+
+class HeldLeases:
+    """Every lease that this process has claimed and not yet ended."""
+
+    def __init__(self) -> None:
+        self._held: dict[bytes, Lease] = {}
+        self._scopes: dict[bytes, anyio.CancelScope] = {}
+        self._settling: set[bytes] = set()
+        self._strays: list[Lease] = []
+        self._of_host: Counter[str] = Counter()
+        self._ends: dict[bytes, anyio.Event] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __contains__(self, task_id: bytes) -> bool:
+        return task_id in self._held
+
+    def holds(self, lease: Lease) -> bool:
+        """Say whether *lease* itself is held, and not another one of its task."""
+        held = self._held.get(lease.task.id)
+        return held is not None and held.fence == lease.fence
+
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Take charge of leases just claimed."""
+        for lease in leases:
+            if lease.task.id not in self._held:
+                self._of_host[lease.task.host] += 1
+            self._held[lease.task.id] = lease
+
+    def of_host(self, host: str) -> int:
+        """Return how many tasks of *host* are held."""
+        return self._of_host.get(host, 0)
+
+    def all(self) -> list[Lease]:
+        """Return the leases held."""
+        return list(self._held.values())
+
+    def working(self, lease: Lease, scope: anyio.CancelScope) -> None:
+        """Note what to cancel should *lease* be lost."""
+        self._scopes[lease.task.id] = scope
+
+    def idle(self, lease: Lease) -> None:
+        """Note that nothing runs under *lease* any more."""
+        self._scopes.pop(lease.task.id, None)
+
+    def settling(self, leases: Iterable[Lease]) -> None:
+        """Note that the outcomes of *leases* are on their way to the ledger."""
+        self._settling.update(lease.task.id for lease in leases)
+
+    def is_settling(self, task_id: bytes) -> bool:
+        """Say whether an outcome of the task is on its way to the ledger."""
+        return task_id in self._settling
+
+    def end(self, leases: Iterable[Lease]) -> None:
+        """Forget leases that were committed, released or lost."""
+        for lease in leases:
+            self._forget(lease.task.id)
+            self._settling.discard(lease.task.id)
+
+    async def ended(self, lease: Lease) -> None:
+        """Wait until *lease* was committed, released or lost."""
+        if lease.task.id in self._held:
+            await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
+
+    def stray(self, lease: Lease) -> None:
+        """Note that whoever worked under *lease* was cancelled: it is to be released."""
+        self._strays.append(lease)
+
+    def take_strays(self) -> list[Lease]:
+        """Return the leases to be released, and forget that they are."""
+        strays, self._strays = self._strays, []
+        return strays
+
+    def lose(self, task_ids: Iterable[bytes]) -> None:
+        """Forget leases that another worker holds now, and stop what runs under them."""
+        for task_id in task_ids:
+            self._forget(task_id)
+            if scope := self._scopes.get(task_id):
+                scope.cancel()
+
+    def _forget(self, task_id: bytes) -> None:
+        lease = self._held.pop(task_id, None)
+        if lease is None:
+            return
+        if end := self._ends.pop(task_id, None):
+            end.set()
+        host = lease.task.host
+        self._of_host[host] -= 1
+        if not self._of_host[host]:
+            del self._of_host[host]
+
+
+class Renewer:
+    """Renews what is held every third of a lease, and takes back what dead neighbours held."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        held: HeldLeases,
+        *,
+        lease: timedelta,
+        patience: Patience,
+        renew_hosts: Callable[[], Awaitable[None]],
+        on_lost: Callable[[set[bytes]], None],
+        renewing: Callable[[], None] = lambda: None,
+    ) -> None:
+        """*renew_hosts* does for hosts what this does for tasks; *renewing* is called before."""
+        self._ledger = ledger
+        self._held = held
+        self._lease = lease
+        self._patience = patience
+        self._renew_hosts = renew_hosts
+        self._on_lost = on_lost
+        self._renewing = renewing
+
+    async def run(self) -> None:
+        """Renew until cancelled."""
+        every = self._lease.total_seconds() / 3
+        began = anyio.current_time()
+        while True:
+            # What took long, because the ledger was away, is not added to the pause:
+            # others spare leases that ran out meanwhile only for a while.
+            await anyio.sleep_until(began + every)
+            began = anyio.current_time()
+            self._renewing()
+            await self._patience.insist(self._renew)
+            await self._patience.insist(self._renew_hosts)
+            await self._release_strays()
+            try:
+                await bury_the_dead(self._ledger)
+            except LedgerUnavailableError as error:
+                logger.debug("no look at the workers: %s", printable(error))
+
+    async def _release_strays(self) -> None:
+        if strays := self._held.take_strays():
+            await self._patience.insist(lambda: self._ledger.release(strays))
+            self._held.end(strays)
+
+    async def _renew(self) -> None:
+        lost = await self._ledger.renew(self._held.all(), lease=self._lease)
+        # What was committed meanwhile is not lost, nor is what may just have
+        # been: of that the commit itself will tell.
+        gone = {i for i in lost if i in self._held and not self._held.is_settling(i)}
+        if gone:
+            logger.warning(
+                "%d leases are lost to other workers", len(gone), extra={"event": "lease_lost"}
+            )
+            self._on_lost(gone)
+            self._held.lose(gone)
+
+
+async def bury_the_dead(ledger: Ledger) -> int:
+    """End the leases of workers that are no more; return how many leases of tasks.
+
+    Of other machines' workers nobody knows that but by a very long silence;
+    their leases have run out before.
+    """
+    ended = 0
+    for worker in await ledger.workers():
+        if is_dead(worker) or is_gone(worker, now=ledger.now()):
+            ended += await ledger.leave(worker.name)
+            logger.info(
+                "took back the leases of %s, which is dead",
+                printable(worker.name),
+                extra={"event": "worker_dead", "worker": worker.name},
+            )
+    return ended

@@ -1,0 +1,80 @@
+"""Beginning with suspects, so that the task that crashes its workers is found out.
+
+A worker that crashes loses every task it holds, and most of them have nothing
+to do with it: that makes them suspects and nothing more. A fetcher begins with a
+suspect when nothing else is under way in its process, writes down that it does,
+and nothing else begins until the outcome is recorded: any page beside it could
+crash the worker, one that never did so before as well. Only a crash meanwhile
+counts, and several of them, at growing distances, convict: a process may be
+killed for reasons of its own. Tasks that are no suspects cost nothing.
+"""
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.patience import Patience
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.task import Lease
+from crawlcw.model.transitions import is_suspect
+
+
+class Quarantine:
+    """The suspects of one process."""
+
+    def __init__(self, ledger: Ledger, held: HeldLeases, *, patience: Patience) -> None:
+        self._ledger = ledger
+        self._held = held
+        self._patience = patience
+        #: Ids and fences: tasks that were claimed together have one token.
+        self._under_way: set[tuple[bytes, int]] = set()
+        self._left = anyio.Event()  #: set when nothing is under way any more
+        self._alone: Lease | None = None
+        self._free = anyio.Event()
+
+    async def enter(self, lease: Lease) -> bool:
+        """Return whether to begin with a task now; what has begun is to `leave`.
+
+        False: another one had to end first, which it has, and the turn that the
+        task's host had is over. Where the lease turns out to be lost, whoever
+        works under it is cancelled, here.
+        """
+        if self._alone is not None:
+            await self._free.wait()
+            return False
+        alone = is_suspect(lease.task)
+        try:
+            if alone:
+                self._alone = lease
+                self._free = anyio.Event()
+                await self._all_left()
+            self._under_way.add((lease.task.id, lease.fence))
+            if alone and not await self._patience.insist(lambda: self._ledger.begin(lease)):
+                self._held.lose([lease.task.id])
+                await checkpoint()
+        except BaseException:
+            self.leave(lease)
+            raise
+        return True
+
+    async def recorded(self, lease: Lease) -> None:
+        """Wait until the outcome of a task that is alone is in the ledger; of others, do not.
+
+        Until then a crash would count against it.
+        """
+        if self._alone is lease:
+            await self._held.ended(lease)
+
+    def leave(self, lease: Lease) -> None:
+        """Note that the work on a task has ended, whatever came of it; it may not have begun."""
+        self._under_way.discard((lease.task.id, lease.fence))
+        if not self._under_way:
+            self._left.set()
+        if self._alone is lease:
+            self._alone = None
+            self._free.set()
+
+    async def _all_left(self) -> None:
+        while self._under_way:
+            self._left = anyio.Event()
+            await self._left.wait()

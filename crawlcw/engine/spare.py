@@ -1,0 +1,65 @@
+"""Renewing, or giving back, what a process holds while its event loop stands still."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import anyio
+
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.ledger.protocol import Ledger, Tally
+from crawlcw.model.hosts import HostLease
+
+#: What giving back may take before the process ends.
+_LAST_WORDS = 2.0
+
+
+class SpareConnection:
+    """Another connection to the ledger, opened when it is needed. Not for the ledger's own loop.
+
+    What it finds out to be lost the loop finds out by its own next renewal.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        held: HeldLeases,
+        *,
+        worker: str,
+        lease: Callable[[], timedelta],
+        tally: Callable[[], Tally],
+        hosts: Callable[[], Sequence[HostLease]] = lambda: (),
+    ) -> None:
+        self._source = ledger
+        self._held = held
+        self._worker = worker
+        self._lease = lease
+        self._tally = tally
+        self._hosts = hosts
+        self._ledger: Ledger | None = None
+
+    async def renew(self) -> None:
+        """Renew the leases of tasks and hosts, and say that this worker lives."""
+        if self._ledger is None:
+            self._ledger = await self._source.another()
+        lease = self._lease()
+        if held := self._held.all():
+            await self._ledger.renew(held, lease=lease)
+        if hosts := self._hosts():
+            await self._ledger.renew_hosts(hosts, lease=lease)
+        await self._ledger.beat(self._worker, self._tally())
+
+    async def close(self) -> None:
+        """Close the connection, if it was opened."""
+        if self._ledger is not None:
+            await self._ledger.close()
+            self._ledger = None
+
+    def give_back(self) -> None:
+        """Release everything at once, from a thread of its own; raises whatever it may."""
+        anyio.run(self._give_back)
+
+    async def _give_back(self) -> None:
+        with anyio.move_on_after(_LAST_WORDS):
+            ledger = await self._source.another()
+            await ledger.release(self._held.all())
+            await ledger.leave(self._worker)

@@ -1,0 +1,140 @@
+"""What one process counts while it crawls, and the report it ends with."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from crawlcw.errors import FAILURE_REASONS
+from crawlcw.ledger.protocol import Counts
+from crawlcw.model.dropped import DroppedLinks, Examples
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import Event, Settlement
+
+#: Of hosts that were given up, so many are named.
+MOST_NAMED = 100
+
+
+class GivenUpHosts(dict[str, str]):
+    """Origins that were given up in this run, and why: the first hundred, and how many more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = 0
+
+    def __setitem__(self, origin: str, reason: str) -> None:
+        if origin in self or len(self) < MOST_NAMED:
+            super().__setitem__(origin, reason)
+        else:
+            self.more += 1
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters of one process, since it started. Written by the crawl, read by anyone."""
+
+    started: float = field(default_factory=time.monotonic)
+    fetched: int = 0  #: responses received, of whatever status
+    bytes: int = 0  #: of decoded bodies
+    pages: int = 0  #: finished, and recorded
+    items: int = 0  #: recorded
+    outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
+    failures: Counter[str] = field(default_factory=Counter)  #: failed attempts by reason
+    host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
+    hosts_given_up: GivenUpHosts = field(default_factory=GivenUpHosts)  #: origin -> reason
+    given_up: int = 0  #: pages ignored because they failed, those of hosts given up included
+    statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
+    links_added: int = 0  #: new tasks
+    dropped: DroppedLinks = field(default_factory=DroppedLinks)
+    claims: int = 0
+    claims_missed: int = 0
+    leases_lost: int = 0  #: results dropped because another worker holds the task now
+    stalls: int = 0  #: times that the event loop stood still for a second or more
+    longest_stall: float = 0.0  #: seconds
+    forgiven: int = 0  #: failures that such times excuse
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.started
+
+    @property
+    def links_dropped(self) -> Counter[str]:
+        """Links that were not followed, by reason."""
+        return self.dropped.counts
+
+    @property
+    def link_examples(self) -> Examples:
+        """A few of those links, by reason."""
+        return self.dropped.examples
+
+    @property
+    def more_hosts_given_up(self) -> int:
+        """The number of hosts given up that `hosts_given_up` does not name."""
+        return self.hosts_given_up.more
+
+    def record(self, settlement: Settlement, *, alias: bool = False) -> None:
+        """Count an outcome that the ledger has acknowledged; an *alias* is no page of its own."""
+        change = settlement.change
+        self.outcomes[change.event] += 1
+        self.items += len(change.items or ())
+        if change.status is Status.FINISHED:
+            self.pages += not alias
+        elif change.error is not None:
+            self.failures[change.error.kind] += 1
+            if change.status is Status.IGNORED and change.error.kind in FAILURE_REASONS:
+                self.given_up += 1
+
+
+class FinishReason(StrEnum):
+    """Why a crawl, or a worker on tracked tasks, has ended."""
+
+    DRAINED = "drained"  #: nothing is left to do
+    MAX_PAGES = "max-pages"  #: as many pages as were allowed are finished
+    STOPPED = "stopped"  #: by its user, with time for what was under way
+    STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
+    STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
+    CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
+    FAILED = "failed"  #: all of several processes have crashed, or given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyEnd:
+    """Why a crawl ends itself before it is drained."""
+
+    reason: FinishReason
+    detail: str  #: what that is due to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """How a crawl ended, as far as this process saw it."""
+
+    spider: str
+    finish_reason: FinishReason
+    elapsed: float  #: seconds
+    pages: int  #: finished by this process
+    items: int  #: recorded by this process
+    released: int  #: tasks given back at the end
+    counts: Counts | None  #: of the whole ledger; None where counting took too long, or failed
+    failures: Mapping[str, int]  #: failed attempts of this process, by reason
+    host_failures: Mapping[str, int]  #: answers, or none, that cost no page an attempt
+    links_dropped: Mapping[str, int]  #: links not followed, by reason
+    leases_lost: int = 0
+    link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
+    stalls: int = 0  #: times that an event loop stood still for a second or more
+    longest_stall: float = 0.0  #: seconds
+    forgiven: int = 0  #: failed attempts that cost nothing, because of such times
+    detail: str = ""  #: why, where the spider or its callback ended it
+    given_up: int = 0  #: pages ignored in this run because they failed
+    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
+    """Hosts given up in this run, by their origins, and why; at most a hundred."""
+    more_hosts_given_up: int = 0  #: those that are not named
+    any_finished: bool | None = None
+    """Whether the ledger has a finished page, of this run or before; None: it did not say."""
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.finish_reason == FinishReason.DRAINED

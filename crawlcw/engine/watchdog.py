@@ -1,0 +1,231 @@
+"""A thread beside an event loop, for when that stands still: a callback keeps it, or never returns.
+
+The loop ticks; the thread sees the last tick. While the loop stands still the
+thread tells whose code keeps it, renews over a connection of its own what the
+process holds, and at the limit ends the process, so that the page is found out
+as one that crashes its worker.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from types import FrameType
+from typing import Protocol, Self
+
+import anyio
+from anyio import to_thread
+
+from crawlcw.api.user_code import Called, running_in
+from crawlcw.engine.fuse import Fuse
+from crawlcw.engine.stats import Stats
+from crawlcw.model.durations import spoken
+from crawlcw.model.sanitize import printable
+from crawlcw.model.stalls import STANDSTILL, TICK, Silence, Stalls
+
+logger = logging.getLogger(__name__)
+
+#: What a process ends with whose event loop was kept for longer than is allowed.
+STUCK = 124
+_LOOK_EVERY = 0.25
+_RELIGHT_EVERY = 1.0
+#: What telling of it may take before the process ends all the same.
+_LAST_WORDS = 2.0
+#: The fuse is for where the thread does not get to run.
+_LONGER = 5.0
+_MOST_TOLD = 100
+
+
+class Upkeep(Protocol):
+    """What has to go on while a loop stands still; used in another one."""
+
+    async def renew(self) -> None:
+        """Renew what the process holds; may raise anything."""
+
+    async def close(self) -> None:
+        """Let go of the connection, if there is one."""
+
+
+class Watchdog:
+    """Watches the event loop that it is entered in, for as long as the block."""
+
+    def __init__(
+        self,
+        stats: Stats,
+        *,
+        limit: timedelta,
+        renew_every: timedelta,
+        upkeep: Upkeep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """End the process when user code keeps the loop for longer than *limit* (0: never)."""
+        self.stalls = Stalls(now=clock())
+        self.limit = limit.total_seconds()
+        self._stats = stats
+        self._renew_every = renew_every.total_seconds()
+        self._upkeep = upkeep
+        self._clock = clock
+        self._renewed = clock()
+        self._told: set[str] = set()
+        self._active = 0
+        self._begun: Called | None = None  #: what user code has begun since the last tick
+        self._lit = 0.0
+        self._fuse = Fuse(0)
+        self._tick_handle: asyncio.TimerHandle | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop_thread = 0
+
+    def stalled(self, began: float) -> float:
+        """Return for how many seconds the loop has stood still since *began*."""
+        return self.stalls.since(began, now=self._clock())
+
+    def begin(self, called: Called) -> None:
+        """Note that user code begins in the loop; it is to `end`."""
+        self._active += 1
+        self._begun = called
+        self._fuse.light()
+
+    def end(self) -> None:
+        """Note that user code has ended."""
+        self._active -= 1
+        if not self._active:
+            self._fuse.put_out()
+
+    def renewed(self) -> None:
+        """Note that the loop itself renews just now."""
+        self._renewed = self._clock()
+
+    def standing(self) -> Called | None:
+        """Return which code of the user's runs in the loop just now. For any other thread."""
+        return running_in(self._frame())
+
+    async def __aenter__(self) -> Self:
+        """Begin to watch."""
+        self._loop_thread = threading.get_ident()
+        now = self._clock()
+        self.stalls = Stalls(now=now)
+        self._renewed = now
+        self._fuse = Fuse(self.limit + min(_LONGER, self.limit))
+        self._fuse.lay()
+        self._tick()
+        self._thread = threading.Thread(target=self._run, name="crawlcw watchdog", daemon=True)
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Watch no more."""
+        self._ended.set()
+        if self._tick_handle is not None:
+            self._tick_handle.cancel()
+        self._fuse.remove()
+        thread = self._thread
+        if thread is not None:
+            with anyio.CancelScope(shield=True):
+                # It may be about to renew something; it is a daemon.
+                await to_thread.run_sync(thread.join, _LAST_WORDS)
+
+    def _tick(self) -> None:
+        now = self._clock()
+        lag = self.stalls.ticked(now)
+        if lag >= STANDSTILL:
+            self._stats.stalls += 1
+            self._stats.longest_stall = max(self._stats.longest_stall, lag)
+            # Where the thread did not get to see it.
+            self._tell(self._begun, lag)
+        self._begun = None
+        if self._active and now - self._lit >= _RELIGHT_EVERY:
+            self._lit = now
+            self._fuse.light()
+        self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _run(self) -> None:
+        try:
+            # No uvloop, and nothing else that the main loop has: a loop of its own.
+            with asyncio.Runner() as runner:
+                runner.run(self._watch())
+        except Exception:
+            logger.exception("an error of crawlcw itself", extra={"event": "internal"})
+
+    async def _watch(self) -> None:
+        silence = Silence(now=self._clock(), look_every=_LOOK_EVERY)
+        renewal: asyncio.Task[None] | None = None
+        # Less than that nobody needs to know of; but leases may be short.
+        lags_from = min(STANDSTILL, self._renew_every)
+        while not self._ended.is_set():
+            await asyncio.sleep(_LOOK_EVERY)
+            now = self._clock()
+            lag = self.stalls.lag(now)
+            silent = silence.look(now, heard=lag < _LOOK_EVERY)
+            if lag < lags_from:
+                continue
+            if now - self._renewed >= self._renew_every and (renewal is None or renewal.done()):
+                self._renewed = now
+                renewal = asyncio.create_task(self._renew())
+            if lag >= STANDSTILL:
+                self._look(lag, silent)
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+        with suppress(Exception):
+            await asyncio.wait_for(self._upkeep.close(), _LAST_WORDS)
+
+    def _look(self, lag: float, silent: float) -> None:
+        frame = self._frame()
+        called = running_in(frame)
+        self._tell(called, lag)
+        # Python runs, if not in the loop: the time is taken here.
+        if self._active:
+            self._fuse.light()
+        if called is not None and self.limit and silent >= self.limit:
+            self._end_process(called, frame)
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # its documented name
+
+    def _tell(self, called: Called | None, lag: float) -> None:
+        name = called.name if called is not None else ""
+        if name in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(name)
+        logger.log(
+            logging.DEBUG if called is None else logging.WARNING,
+            "the event loop has stood still for %.1f s%s: nothing else goes on meanwhile",
+            lag,
+            "" if called is None else printable(f", in {called.name} of {called.subject}"),
+            extra={"event": "loop_stalled", "callback": name},
+        )
+
+    async def _renew(self) -> None:
+        try:
+            await asyncio.wait_for(self._upkeep.renew(), max(self._renew_every, _LAST_WORDS))
+        except Exception as error:
+            logger.debug("nothing renewed beside the loop: %s", printable(error))
+
+    def _end_process(self, called: Called, frame: FrameType | None) -> None:
+        # Whatever keeps the loop may keep the log's lock, too.
+        last = threading.Timer(_LAST_WORDS, os._exit, [STUCK])
+        last.daemon = True
+        last.start()
+        logger.error(
+            "%s has kept the event loop for over %s on %s: this process ends (callback_timeout)",
+            printable(called.name),
+            spoken(timedelta(seconds=self.limit)),
+            printable(called.subject),
+            extra={
+                "event": "callback_stuck",
+                "url": called.subject,
+                "callback": called.name,
+                "traceback": "".join(traceback.format_stack(frame)),
+            },
+        )
+        with suppress(Exception):
+            faulthandler.dump_traceback(file=2)
+        os._exit(STUCK)

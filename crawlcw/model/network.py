@@ -1,0 +1,124 @@
+"""Whether it is our own network that is away, and no host.
+
+A request that fails while no host at all answers has two explanations, and the
+failure alone cannot tell them apart. So hosts that answered before are asked
+again: where one does, the failure belongs to its host or page; where several do
+not either, nothing counts against anybody until one answers.
+
+Synchronous and without I/O: `network_watch` asks. *now* and *sent* are seconds of
+one clock that runs forward.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from crawlcw.errors import Reason
+from crawlcw.model.hosts import CONNECTION_FAILURES
+from crawlcw.model.urls import scheme_of
+
+#: What becomes of requests where the network goes away, before they were sent or after.
+_SUSPICIOUS = CONNECTION_FAILURES | {
+    Reason.TIMEOUT_READ,
+    Reason.TIMEOUT_TOTAL,
+    Reason.DISCONNECTED,
+    Reason.PAYLOAD_TRUNCATED,
+}
+
+#: Seconds without any answer in which a request that was under way may have failed for it.
+_SILENCE = 2.0
+#: So many other hosts must have answered before, to be asked in doubt.
+_SEVERAL = 2
+#: So many hosts that answered last are remembered.
+_WITNESSES = 5
+#: Seconds for which the failures of a host are its own after a witness has answered:
+#: where nothing but dead hosts is left of a crawl, they must come to their end.
+_VOUCHED = 60.0
+#: And for which all failures are: the witnesses are not asked more often. It is less
+#: than any rest, or a network that goes away right then would count as several failures.
+_ALL_VOUCHED = 1.0
+#: What has not come back after so many seconds is taken for hosts that are gone.
+LONGEST_OUTAGE = 3600.0
+_FOR_GOOD = float("inf")
+
+
+class Network:
+    """The network as one process sees it."""
+
+    def __init__(self, *, on_doubt: Callable[[], None] = lambda: None) -> None:
+        """*on_doubt* is called when the witnesses are to be asked."""
+        self._on_doubt = on_doubt
+        self._answered_at = float("-inf")  #: when a host answered last
+        self._witnesses: OrderedDict[tuple[str, str], str] = OrderedDict()  #: by host and scheme
+        self._doubted_since: float | None = None
+        self._suspects: set[str] = set()  #: hosts whose failures are in doubt
+        self._vouched: dict[str, float] = {}  #: host -> until when its failures are its own
+        self._all_vouched_until = float("-inf")
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether nothing but the witnesses is to be asked, and no failure counts."""
+        return self._doubted_since is not None
+
+    @property
+    def witnesses(self) -> list[str]:
+        """URLs that were answered before, each of another origin, the last one first."""
+        return list(reversed(self._witnesses.values()))
+
+    def doubted_for(self, *, now: float) -> float:
+        """Return for how many seconds it has been in doubt."""
+        return 0.0 if self._doubted_since is None else now - self._doubted_since
+
+    def answered(self, host: str, *, now: float, witness: str | None = None) -> None:
+        """Note that *host* answered, whatever it said; *witness* is a page to ask in doubt."""
+        self._answered_at = now
+        self._doubted_since = None
+        self._suspects.clear()
+        if self._all_vouched_until == _FOR_GOOD:
+            self._all_vouched_until = now
+        if witness is not None:
+            self.remember(host, witness)
+
+    def remember(self, host: str, witness: str) -> None:
+        """Note a page that was answered well in this crawl, if by another process."""
+        # Of a host's two origins one may answer still.
+        key = host, scheme_of(witness)
+        self._witnesses[key] = witness
+        self._witnesses.move_to_end(key)
+        while len(self._witnesses) > _WITNESSES:
+            self._witnesses.popitem(last=False)
+
+    def failed(self, host: str, reason: Reason, *, sent: float, now: float) -> bool:
+        """Note that a request to *host* failed; return whether that is *not* to count.
+
+        It counts where any host answered while it was under way, and in a crawl
+        where nobody else ever did: there is nobody to ask.
+        """
+        if reason not in _SUSPICIOUS:
+            return False
+        if self.in_doubt:
+            self._suspects.add(host)
+            return True
+        if now < max(self._all_vouched_until, self._vouched.get(host, 0.0)):
+            return False
+        if sent < self._answered_at and now - self._answered_at < _SILENCE:
+            return False
+        if len({other for other, _ in self._witnesses} - {host}) < _SEVERAL:
+            return False
+        self._doubted_since = now
+        self._suspects.add(host)
+        self._on_doubt()
+        return True
+
+    def give_up(self, *, now: float) -> None:
+        """Let all failures count until a host answers: those that did before are gone for good."""
+        self.vouch(now=now)
+        self._all_vouched_until = _FOR_GOOD
+
+    def vouch(self, *, now: float) -> None:
+        """Let failures count again, for a witness has answered."""
+        self._vouched = {host: until for host, until in self._vouched.items() if until > now}
+        self._vouched |= dict.fromkeys(self._suspects, now + _VOUCHED)
+        self._all_vouched_until = now + _ALL_VOUCHED
+        self._answered_at = now
+        self._doubted_since = None
+        self._suspects.clear()

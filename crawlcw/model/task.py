@@ -1,0 +1,161 @@
+"""One task in the ledger: what it is, where it stands, and the right to work on it.
+
+A crawl's task is a URL. A tracked task is anything else that is to be done once:
+its `url` is its key, its `callback` the stage it is in, and so is its `host`, for
+what is paged apart has a host of its own; and it carries data.
+
+These are values. What may happen to them is in `transitions`; how they are
+written down is in `ledger.documents`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Any
+
+from crawlcw.errors import Reason
+from crawlcw.model.urls import Location
+
+
+class Status(IntEnum):
+    """Where a task stands. The numbers are those of the Coordinator-Worker pattern."""
+
+    TODO = 0  #: waiting for a coordinator
+    FAILED = 20  #: the last attempt failed; it will be tried again when due
+    PROCESSING = 30  #: leased to one worker until `due`
+    FINISHED = 50  #: the result is recorded
+    IGNORED = 70  #: given up, or unwanted; `reason` says which
+
+
+#: Waiting to be worked on: nobody holds it, and it will be due.
+WAITING = (Status.TODO, Status.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aside:
+    """Stands for a value that is too large for a task's document and is kept beside it."""
+
+    id: str
+    size: int  #: about how many bytes the value has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What a tracked task carries from claim to claim."""
+
+    data: Mapping[str, Any] | Aside = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or an `Aside`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A document of the ledger as a coordinator sees it, without its results."""
+
+    id: bytes  #: 16 bytes, see `task_id`
+    url: str  #: exactly as discovered; the key of a tracked task
+    host: str  #: the politeness key; the stage of a tracked task
+    method: str = "GET"
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    callback: str = "parse"  #: the spider's method that parses the page; the stage
+    errback: str | None = None  #: the spider's method for a task given up, if not `on_error`
+    context: Mapping[str, Any] | Aside | None = None  #: the spider's own; never read here
+    depth: int = 0  #: links from a start URL
+    parent: bytes | None = None  #: the id of the task whose page had this link
+    hops: int = 0  #: redirects that led here one after the other, each to a task of its own
+    priority: int = 0  #: higher first
+    status: Status = Status.TODO
+    due: datetime | None  #: when a coordinator may take it; None: never again
+    update_time: datetime
+    create_time: datetime
+    lock: str | None = None  #: the token of the claim that holds it
+    lock_time: datetime | None = None
+    fence: int = 0  #: the number of claims so far
+    settled: int = 0  #: the fence of the last outcome recorded
+    retry: int = 0  #: failed attempts
+    lost: int = 0  #: workers that were lost while they worked on it alone
+    begun: int | None = None
+    """None, but of a suspect, see `transitions.is_suspect`: the fence of the last claim whose
+    holder began with it alone, or 0."""
+    reason: Reason | None = None
+    carried: Carried | None = None  #: of a tracked task; `page` does not read it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The right to work on one task until `expires`."""
+
+    task: Task  #: as it was when it was claimed: `release` restores its status and `due`
+    token: str
+    fence: int
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptError:
+    """What went wrong in one attempt, as it is kept in the task's `errors`."""
+
+    time: datetime
+    kind: Reason
+    message: str  #: cleaned, at most 500 characters
+    attempt: int  #: the first is 1
+    traceback: str | None = None  #: only where the spider's own code raised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """One claim of a tracked task and how it ended, as it is kept in the task's `trace`."""
+
+    fence: int
+    stage: str
+    worker: str  #: who held it: a process, or a worker that asked for its share
+    began: datetime
+    ended: datetime
+    event: str  #: `finish`, `advance`, `fail` or `give up`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseInfo:
+    """What is remembered of a response."""
+
+    status: int
+    final_url: str
+    content_type: str | None = None
+    bytes: int = 0  #: of the decoded body
+    elapsed: float = 0.0  #: seconds, redirects included
+    etag: str | None = None
+    last_modified: str | None = None
+    truncated: str | None = None  #: why the body is not whole, if it is not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Everything the ledger knows about one task."""
+
+    task: Task
+    errors: tuple[AttemptError, ...] = ()
+    response: ResponseInfo | None = None
+    items: tuple[Mapping[str, Any], ...] = ()
+    trace: tuple[Trace, ...] = ()  #: of a tracked task: the last ones
+
+
+def key_id(key: str) -> bytes:
+    """Return the 16 bytes that identify a tracked task."""
+    return blake2b(key.encode(), digest_size=16).digest()
+
+
+def task_id(
+    location: Location, *, method: str = "GET", body: bytes = b"", salt: bytes = b""
+) -> bytes:
+    """Return the 16 bytes that identify a request.
+
+    The host comes first, so that a host's tasks lie side by side in the index;
+    *salt* makes a second task of the same request, see `Request.dont_filter`.
+    """
+    rest = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
+    return (
+        blake2b(location.host.encode(), digest_size=6).digest()
+        + blake2b(rest, digest_size=10).digest()
+    )

@@ -1,0 +1,575 @@
+"""What may happen to a task, and what it becomes.
+
+Everything that changes a task's status lives in this file, as a table; the
+ledgers apply what is decided here and decide nothing themselves. The diagram in
+the manual is drawn from the table.
+
+A `Change` says what a task becomes. It is applied where the task still is what
+the decision was made on (its id, status and fence), else it is not applied.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, assert_never
+
+from crawlcw.errors import FAILURE_REASONS, Reason
+from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy, backoff
+from crawlcw.model.sanitize import printable, printable_block
+from crawlcw.model.task import (
+    WAITING,
+    Aside,
+    AttemptError,
+    Lease,
+    ResponseInfo,
+    Status,
+    Task,
+    Trace,
+)
+
+#: Of a tracked task, so many claims are remembered.
+KEPT_TRACE = 20
+_MESSAGE_LIMIT = 500
+#: After a crash beside nothing else a task waits, doubling: whatever crashed the
+#: worker by chance is over by then, and all other tasks have had their turn.
+_FIRST_REST = timedelta(seconds=1)
+_LONGEST_REST = timedelta(minutes=5)
+
+
+class Event(StrEnum):
+    """What can happen to a task."""
+
+    ADD = "add"
+    CLAIM = "claim"
+    TAKE_OVER = "take over"  #: claimed from a holder whose lease ran out
+    LOSE = "lose"  #: its holder crashed while it worked on it alone: it comes back later
+    ABANDON = "abandon"  #: that has happened for the last time allowed
+    FINISH = "finish"
+    FAIL = "fail"  #: will be tried again
+    GIVE_UP = "give up"  #: failed for good, or unwanted
+    RELEASE = "release"
+    GIVE_UP_HOST = "give up host"  #: nobody will ask its host any more
+    RETRY = "retry-failed"
+    ADVANCE = "advance"  #: on to the next stage
+    WITHDRAW = "withdraw"  #: nobody is to work on it any more
+    REOPEN = "reopen"  #: once more, or in another stage
+    ADMIT = "admit"  #: refused for depth before, and within the limit now
+
+
+#: status x event -> what it may become. What is not here cannot happen.
+TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
+    # A link that lies too deep is kept, for a crawl that goes deeper.
+    (None, Event.ADD): (Status.TODO, Status.IGNORED),
+    (Status.TODO, Event.CLAIM): (Status.PROCESSING,),
+    (Status.FAILED, Event.CLAIM): (Status.PROCESSING,),
+    (Status.FINISHED, Event.CLAIM): (Status.PROCESSING,),  # a revisit
+    (Status.PROCESSING, Event.TAKE_OVER): (Status.PROCESSING,),
+    (Status.PROCESSING, Event.LOSE): (Status.TODO, Status.FAILED),
+    (Status.PROCESSING, Event.ABANDON): (Status.IGNORED,),
+    (Status.PROCESSING, Event.FINISH): (Status.FINISHED,),
+    (Status.PROCESSING, Event.FAIL): (Status.FAILED,),
+    (Status.PROCESSING, Event.GIVE_UP): (Status.IGNORED,),
+    # Back to what it was before the claim.
+    (Status.PROCESSING, Event.RELEASE): (Status.TODO, Status.FAILED, Status.FINISHED),
+    (Status.TODO, Event.GIVE_UP_HOST): (Status.IGNORED,),
+    (Status.FAILED, Event.GIVE_UP_HOST): (Status.IGNORED,),
+    (Status.FAILED, Event.RETRY): (Status.TODO,),
+    (Status.IGNORED, Event.RETRY): (Status.TODO,),
+    (Status.PROCESSING, Event.ADVANCE): (Status.TODO,),
+    (Status.TODO, Event.WITHDRAW): (Status.IGNORED,),
+    (Status.FAILED, Event.WITHDRAW): (Status.IGNORED,),
+    (Status.TODO, Event.REOPEN): (Status.TODO,),
+    (Status.FAILED, Event.REOPEN): (Status.TODO,),
+    (Status.FINISHED, Event.REOPEN): (Status.TODO,),
+    (Status.IGNORED, Event.REOPEN): (Status.TODO,),
+    (Status.IGNORED, Event.ADMIT): (Status.TODO,),
+}
+
+#: `retry-failed` brings back ignored tasks with these reasons, and no others.
+RETRIED_REASONS = FAILURE_REASONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What an attempt at a tracked task leaves in it."""
+
+    worker: str  #: who held it, for the trace
+    began: datetime
+    stage: str | None = None  #: which one it was, for the trace; None: the task's
+    data: Mapping[str, Any] | Aside | None = None  #: None keeps what is there
+    results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Succeeded:
+    """The page was fetched and its callback ran to the end."""
+
+    response: ResponseInfo | None = None
+    items: tuple[Mapping[str, Any], ...] = ()
+    revisit: datetime | None = None  #: when to visit it again, if ever
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The attempt came to nothing, or the task turned out to be unwanted."""
+
+    reason: Reason
+    message: str = ""
+    traceback: str | None = None
+    status: int | None = None  #: of the HTTP answer, where that is the failure
+    retry_after: float | None = None  #: seconds
+    response: ResponseInfo | None = None
+    progress: Progress | None = None
+    last: bool = False  #: whether no other attempt is wanted, whatever the policy says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """A stage of a tracked task is done, and the next one is to be."""
+
+    stage: str
+    progress: Progress
+    context: Mapping[str, Any] | Aside | None = None  #: the next stage's, whatever was there
+    delay: timedelta = timedelta(0)  #: until the next stage is due
+
+
+Outcome = Succeeded | Failed | Advanced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """The stage that a tracked task goes on to, and what is passed along to it."""
+
+    stage: str
+    context: Mapping[str, Any] | Aside | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a task becomes."""
+
+    event: Event
+    status: Status
+    due: datetime | None
+    update_time: datetime
+    lock: str | None = None
+    lock_time: datetime | None = None
+    fence: int
+    settled: int
+    retry: int
+    lost: int
+    begun: int | None  #: None: the task is no suspect
+    reason: Reason | None
+    error: AttemptError | None = None  #: added to the errors
+    kept_errors: int = KEPT_ERRORS  #: so many of them are kept
+    response: ResponseInfo | None = None  #: None keeps what is there
+    items: tuple[Mapping[str, Any], ...] | None = None  #: None keeps what is there
+    progress: Progress | None = None  #: its data and results, where there are some
+    trace: Trace | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
+    next: Next | None = None  #: None keeps stage and context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """A lease and what its task becomes at its end."""
+
+    lease: Lease
+    change: Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkChange:
+    """What many tasks become at once, decided for all of them alike.
+
+    A ledger applies it to those that still have one of the statuses named, a batch
+    at a time. Each gets `update_time`. What becomes `todo` is due now and has no
+    reason; what becomes ignored is never due and gets the reason that is given.
+    """
+
+    event: Event
+    from_statuses: tuple[Status, ...]  #: only those that have one of these
+    to: Status
+    from_reason: Reason | None = None  #: only those that are so for this reason; None: for any
+    resets: tuple[str, ...] = ()  #: counters that begin at 0 again
+    raises_fence: bool = False  #: no page or claim that was read before fits afterwards
+    wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the tasks are due as soon as they are changed, for no reason any more."""
+        return self.to in WAITING
+
+
+def _bulk(
+    event: Event,
+    *,
+    from_reason: Reason | None = None,
+    as_if_never_tried: bool = False,
+    raises_fence: bool = False,
+    wakes_hosts: bool = False,
+) -> BulkChange:
+    """Return the bulk change that the table has for an event: whatever it is, it becomes one."""
+    from_statuses = tuple(status for status in Status if (status, event) in TABLE)
+    (to,) = {after for status in from_statuses for after in TABLE[status, event]}
+    return BulkChange(
+        event=event,
+        from_statuses=from_statuses,
+        to=to,
+        from_reason=from_reason,
+        resets=("retry", "lost") if as_if_never_tried else (),
+        raises_fence=raises_fence,
+        wakes_hosts=wakes_hosts,
+    )
+
+
+#: What `retry-failed` does; of ignored tasks only to those that `retries` names.
+RETRY = _bulk(Event.RETRY, as_if_never_tried=True, wakes_hosts=True)
+#: Tasks that nobody is to work on any more.
+WITHDRAW = _bulk(Event.WITHDRAW)
+#: Once more, or in another stage: what was read of them before must not be claimed.
+REOPEN = _bulk(Event.REOPEN, as_if_never_tried=True, raises_fence=True, wakes_hosts=True)
+#: Links that were refused for depth, where the crawl goes deeper or a shorter way was found.
+ADMIT = _bulk(
+    Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, as_if_never_tried=True, wakes_hosts=True
+)
+#: What waits for a host that nobody will ask any more.
+GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
+#: A claim of many fresh tasks at once; the lease, which is each claim's own, comes with it.
+CLAIM = _bulk(Event.CLAIM, raises_fence=True)
+
+
+def too_deep(task: Task) -> Task:
+    """Return a new task as it is kept where its link lies deeper than the crawl goes."""
+    assert Status.IGNORED in TABLE[None, Event.ADD]
+    return replace(task, status=Status.IGNORED, due=None, reason=Reason.REFUSED_DEPTH)
+
+
+def claim(
+    task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int | None
+) -> Change | None:
+    """Decide a claim of *task*: it becomes processing.
+
+    Where its holder has crashed while it worked on it alone, it comes back later
+    instead, or is given up if that were *max_lost* times; with None it is
+    claimed: whoever does so finds out by other means what crashes its workers.
+    None where it cannot be claimed at *now*: it is not due, or never will be.
+    """
+    if task.due is None or task.due > now:
+        return None
+    lost = losses(task)
+    if max_lost is not None and lost > task.lost:
+        if lost >= max_lost:
+            return _abandoned(task, lost=lost, now=now)
+        return _put_off(task, lost=lost, now=now)
+    event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
+    return Change(
+        event=event,
+        status=_after(task.status, event),
+        due=now + lease,
+        update_time=now,
+        lock=token,
+        lock_time=now,
+        fence=task.fence + 1,
+        settled=task.settled,
+        retry=task.retry,
+        lost=lost,
+        begun=suspicion(task),
+        reason=task.reason,
+    )
+
+
+def losses(task: Task) -> int:
+    """Return how many leases count as lost on *task* as soon as it is claimed.
+
+    One counts only where its holder had begun with the task alone, see
+    `Ledger.begin`: else the task waited in the queue of a worker that something
+    else has crashed, or was under way beside what did.
+    """
+    return task.lost + (task.status is Status.PROCESSING and task.begun == task.fence)
+
+
+def is_suspect(task: Task) -> bool:
+    """Return whether a worker that held *task* has crashed, or was lost.
+
+    It is the task as it is before it is claimed: one that is taken over is a
+    suspect, and so is one that was until it is finished.
+    """
+    return task.begun is not None or task.status is Status.PROCESSING
+
+
+def suspicion(task: Task) -> int | None:
+    """Return what `begun` of *task* becomes when it is claimed: 0 for a new suspect."""
+    return task.begun or 0 if is_suspect(task) else None
+
+
+def _put_off(task: Task, *, lost: int, now: datetime) -> Change:
+    status = _waiting(task)
+    assert status in TABLE[Status.PROCESSING, Event.LOSE]
+    return Change(
+        event=Event.LOSE,
+        status=status,
+        due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST),
+        update_time=now,
+        # As at a claim: whatever the last holder still sends must not match.
+        fence=task.fence + 1,
+        settled=task.settled,
+        retry=task.retry,
+        lost=lost,
+        begun=suspicion(task),
+        reason=task.reason,
+        error=AttemptError(
+            time=now,
+            kind=Reason.CRASHED_WORKER,
+            message=f"{task.lock} was lost while it worked on nothing else",
+            attempt=task.retry + lost,
+        ),
+    )
+
+
+def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
+    return Change(
+        event=Event.ABANDON,
+        status=_after(task.status, Event.ABANDON),
+        due=None,
+        update_time=now,
+        # The fence rises as at a claim: whatever the last holder still sends
+        # must not match.
+        fence=task.fence + 1,
+        settled=task.settled,
+        retry=task.retry,
+        lost=lost,
+        begun=suspicion(task),
+        reason=Reason.CRASHED_WORKER,
+        error=AttemptError(
+            time=now,
+            kind=Reason.CRASHED_WORKER,
+            message=f"{lost} workers were lost while they worked on nothing else, "
+            f"the last was {task.lock}",
+            attempt=task.retry + lost,
+        ),
+    )
+
+
+def settle(
+    lease: Lease, outcome: Outcome, *, now: datetime, policy: RetryPolicy, chance: float
+) -> Settlement:
+    """Decide what *outcome* makes of the task. *chance* in [0, 1) is the backoff's jitter."""
+    match outcome:
+        case Succeeded():
+            change = _finished(lease, outcome, now=now)
+        case Failed():
+            change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
+        case Advanced():
+            change = _advanced(lease, outcome, now=now)
+        case _:
+            assert_never(outcome)
+    return Settlement(lease=lease, change=change)
+
+
+def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
+    return Change(
+        event=Event.FINISH,
+        status=_after(Status.PROCESSING, Event.FINISH),
+        due=outcome.revisit,
+        update_time=now,
+        fence=lease.fence,
+        settled=lease.fence,
+        retry=lease.task.retry,
+        lost=losses(lease.task),
+        # A worker has lived through it: what it is suspected of was another's doing.
+        begun=None,
+        reason=None,
+        response=outcome.response,
+        items=outcome.items,
+        progress=outcome.progress,
+        trace=_trace(lease, outcome.progress, Event.FINISH, now=now),
+    )
+
+
+def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
+    return Change(
+        event=Event.ADVANCE,
+        status=_after(Status.PROCESSING, Event.ADVANCE),
+        due=now + outcome.delay,
+        update_time=now,
+        fence=lease.fence,
+        settled=lease.fence,
+        # A stage has attempts of its own.
+        retry=0,
+        lost=0,
+        begun=None,
+        reason=None,
+        progress=outcome.progress,
+        trace=_trace(lease, outcome.progress, Event.ADVANCE, now=now),
+        next=Next(stage=outcome.stage, context=outcome.context),
+    )
+
+
+def _trace(lease: Lease, progress: Progress | None, event: Event, *, now: datetime) -> Trace | None:
+    if progress is None:
+        return None
+    return Trace(
+        fence=lease.fence,
+        stage=progress.stage or lease.task.callback,
+        worker=progress.worker,
+        began=progress.began,
+        ended=now,
+        event=event,
+    )
+
+
+def _failed(
+    lease: Lease, outcome: Failed, *, now: datetime, policy: RetryPolicy, chance: float
+) -> Change:
+    failure = outcome.reason in FAILURE_REASONS
+    attempt = lease.task.retry + 1
+    again = not outcome.last and policy.tries_again(
+        outcome.reason, attempt=attempt, status=outcome.status
+    )
+    event = Event.FAIL if again else Event.GIVE_UP
+    wait = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
+    return Change(
+        event=event,
+        status=_after(Status.PROCESSING, event),
+        due=now + wait if again else None,
+        update_time=now,
+        fence=lease.fence,
+        settled=lease.fence,
+        # Being unwanted is not a failed attempt.
+        retry=min(attempt, policy.max_retry) if failure else lease.task.retry,
+        lost=losses(lease.task),
+        begun=suspicion(lease.task),
+        reason=outcome.reason,
+        error=AttemptError(
+            time=now,
+            kind=outcome.reason,
+            message=printable(outcome.message, limit=_MESSAGE_LIMIT),
+            attempt=attempt,
+            traceback=printable_block(outcome.traceback) if outcome.traceback else None,
+        ),
+        kept_errors=policy.kept_errors,
+        response=outcome.response,
+        progress=outcome.progress,
+        trace=_trace(lease, outcome.progress, event, now=now),
+    )
+
+
+def release(lease: Lease, *, now: datetime) -> Settlement:
+    """Decide a return of the task to what it was, its attempts unspent and its place kept.
+
+    A later `due` of the lease's task counts, see `put_off`.
+    """
+    before = lease.task
+    status = before.status
+    due = before.due
+    if status is Status.PROCESSING:
+        # It was taken over, and what it had been before that is not known.
+        status = _waiting(before)
+        due = now if due is None else max(now, due)
+    assert status in TABLE[Status.PROCESSING, Event.RELEASE]
+    change = Change(
+        event=Event.RELEASE,
+        status=status,
+        due=due,
+        update_time=now,
+        fence=lease.fence,
+        settled=before.settled,
+        retry=before.retry,
+        lost=losses(lease.task),
+        begun=suspicion(lease.task),
+        reason=before.reason,
+    )
+    return Settlement(lease=lease, change=change)
+
+
+def put_off(lease: Lease, *, until: datetime) -> Lease:
+    """Return *lease* such that its release leaves the task due at *until*, its attempts unspent."""
+    return replace(lease, task=replace(lease.task, due=until))
+
+
+def ended_since(task: Task, moment: datetime | None) -> bool:
+    """Say whether a task is held by a lease that ends or has ended at *moment* or later.
+
+    Of one that is due already: it ran out since then. None: never.
+    """
+    return (
+        moment is not None
+        and task.status is Status.PROCESSING
+        and task.due is not None
+        and task.due >= moment
+    )
+
+
+def lease_of(task: Task) -> Lease:
+    """Return the lease of a task that is held, as its holder would have it.
+
+    What the task was before is not written down: it is as `release` is to leave
+    it, due since it was claimed.
+    """
+    assert task.lock is not None
+    assert task.due is not None
+    before = replace(
+        task,
+        status=_waiting(task),
+        due=task.lock_time,
+        lock=None,
+        lock_time=None,
+        fence=task.fence - 1,
+    )
+    return Lease(task=before, token=task.lock, fence=task.fence, expires=task.due)
+
+
+def _waiting(task: Task) -> Status:
+    return Status.FAILED if task.retry else Status.TODO
+
+
+def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:
+    """Decide for an outcome that the store cannot hold: the task alone fails, for good."""
+    change = settlement.change
+    return Settlement(
+        lease=settlement.lease,
+        change=Change(
+            event=Event.GIVE_UP,
+            status=_after(Status.PROCESSING, Event.GIVE_UP),
+            due=None,
+            update_time=change.update_time,
+            fence=change.fence,
+            settled=change.fence,
+            retry=change.retry,
+            lost=change.lost,
+            begun=change.begun,
+            reason=reason,
+            error=AttemptError(
+                time=change.update_time,
+                kind=reason,
+                message=printable(message, limit=_MESSAGE_LIMIT),
+                attempt=settlement.lease.task.retry + 1,
+            ),
+        ),
+    )
+
+
+def retries(status: Status, reason: Reason | None) -> bool:
+    """Return whether `retry-failed` brings back a task of this *status* and *reason*."""
+    if status not in RETRY.from_statuses:
+        return False
+    return status is Status.FAILED or reason in RETRIED_REASONS
+
+
+def _after(status: Status, event: Event) -> Status:
+    (after,) = TABLE[status, event]
+    return after
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram."""
+    names = {status: status.name.lower() for status in Status}
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {name}: {name} {status.value}" for status, name in names.items()]
+    for (before, event), afters in TABLE.items():
+        start = "[*]" if before is None else names[before]
+        lines += [f"    {start} --> {names[after]}: {event}" for after in afters]
+    lines += ["    finished --> [*]", "    ignored --> [*]"]
+    return "\n".join(lines)

@@ -1,0 +1,289 @@
+"""What a spider says of single hosts, and which of it holds for one."""
+
+import dataclasses
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import crawlcw
+from crawlcw.api.host_limits import HostLimit, Limit, Limits, limit_of
+from crawlcw.api.settings import Settings
+from crawlcw.errors import SettingsError
+from crawlcw.model.urls import locate
+
+SETTINGS = Settings(per_host_concurrency=8, delay="1s")
+
+
+def limits(*keys: str) -> Limits:
+    """Limits of which each can be told by its concurrency: 1 for the first, 2 for the second."""
+    return Limits({key: Limit(concurrency=n) for n, key in enumerate(keys, start=1)})
+
+
+def which(host: str, *keys: str) -> str | None:
+    """Return the one of *keys* that counts for *host*."""
+    limit = limits(*keys).of(host)
+    return None if limit is None else keys[(limit.concurrency or 0) - 1]
+
+
+# --- one limit
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ({}, (None, None)),
+        ({"concurrency": 1}, (1, None)),
+        ({"concurrency": 0}, (0, None)),
+        ({"delay": 0.5}, (None, timedelta(milliseconds=500))),
+        ({"delay": 0}, (None, timedelta(0))),
+        ({"delay": "1m30s"}, (None, timedelta(seconds=90))),
+        ({"delay": timedelta(seconds=2)}, (None, timedelta(seconds=2))),
+        ({"concurrency": 3, "delay": "2"}, (3, timedelta(seconds=2))),
+    ],
+)
+def test_a_limit_takes_what_the_settings_take(given: dict[str, Any], held: tuple[Any, Any]):
+    limit = Limit(**given)
+
+    assert (limit.concurrency, limit.delay) == held
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"concurrency": -1}, "Limit(concurrency=...): -1 is not a whole number of at least 0"),
+        ({"concurrency": 1.5}, "Limit(concurrency=...): 1.5 is not a whole number"),
+        ({"concurrency": "2"}, "Limit(concurrency=...): '2' is not a whole number"),
+        ({"concurrency": True}, "Limit(concurrency=...): True is not a whole number"),
+        ({"delay": "soon"}, "Limit(delay=...): 'soon' is not a duration: write seconds, or"),
+        ({"delay": -1}, "Limit(delay=...): -1 is not a duration"),
+        ({"delay": True}, "Limit(delay=...): True is not a duration"),
+        ({"delay": float("nan")}, "Limit(delay=...): nan is not a duration"),
+        ({"delay": []}, "Limit(delay=...): [] is not a duration"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_one_clear_error(given: dict[str, Any], message: str):
+    with pytest.raises(SettingsError) as caught:
+        Limit(**given)
+
+    assert str(caught.value).startswith(message)
+
+
+def test_a_limit_is_a_value():
+    limit = Limit(concurrency=1, delay="1s")
+
+    assert limit == Limit(concurrency=1, delay=1.0)
+    assert len({limit, Limit(concurrency=1, delay=1)}) == 1
+    assert dataclasses.replace(limit, delay="2s") == Limit(concurrency=1, delay=2)
+    assert crawlcw.Limit is Limit
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        limit.concurrency = 5  # type: ignore[misc]  # refused at run time too
+
+
+# --- which one counts
+
+
+@pytest.mark.parametrize(
+    ("host", "key"),
+    [
+        ("shop.example.com:8080", "shop.example.com:8080"),
+        ("shop.example.com:8081", "shop.example.com"),
+        ("shop.example.com", "shop.example.com"),
+        ("old.shop.example.com", "*.shop.example.com"),
+        ("very.old.shop.example.com:8080", "*.shop.example.com"),
+        ("blog.example.com", "*.example.com"),
+        ("blog.example.com:8080", "*.example.com"),
+        ("xshop.example.com", "*.example.com"),
+        ("example.com", "*"),
+        ("notexample.com", "*"),
+        ("example.com.evil.org", "*"),
+        ("com", "*"),
+        ("10.0.0.5:8080", "10.0.0.5"),
+        ("[::1]", "[::1]"),
+        ("[::1]:8080", "[::1]:8080"),
+        ("[::1]:9090", "[::1]"),
+        ("[::2]:8080", "*"),
+    ],
+)
+def test_the_most_specific_limit_counts(host: str, key: str):
+    keys = [
+        "*",
+        "*.example.com",
+        "*.shop.example.com",
+        "shop.example.com",
+        "shop.example.com:8080",
+        "10.0.0.5",
+        "[::1]",
+        "[::1]:8080",
+    ]
+
+    assert which(host, *keys) == key
+    assert which(host, *reversed(keys)) == key, "in whatever order they are given"
+
+
+def test_without_a_star_other_hosts_have_no_limit():
+    assert which("b.example", "a.example", "*.a.example") is None
+    assert which("a.example", "*.a.example") is None
+    assert which("a.example", "a.example:8080") is None
+    assert Limits({}).of("a.example") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "url"),
+    [
+        ("Shop.Example.COM", "https://shop.example.com/"),
+        ("shop.example.com.", "https://shop.example.com./"),
+        ("bücher.example", "https://bücher.example/"),
+        ("BÜCHER.example:8443", "https://xn--bcher-kva.example:8443/"),
+        ("xn--bcher-kva.example", "https://Bücher.example/"),
+        ("*.bücher.example", "https://www.bücher.example:81/"),
+        ("*.Example.com", "https://www.EXAMPLE.com/"),
+        ("[::0:1]:8080", "http://[::1]:8080/"),
+        ("localhost", "http://localhost:8000/"),
+        ("a_b.example", "http://a_b.example/"),
+    ],
+)
+def test_a_key_is_the_same_host_however_it_is_spelled(key: str, url: str):
+    assert which(locate(url).host, key) == key
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "http://shop.example.com",
+        "http://shop.example.com/",
+        "//shop.example.com",
+        "shop.example.com/",
+        "shop.example.com/books",
+        "shop.example.com?",
+        "shop.example.com#",
+        "me@shop.example.com",
+        " shop.example.com",
+        "shop.example.com\n",
+        "shop example.com",
+        "shop.example.com:",
+        "shop.example.com:http",
+        "shop.example.com:0",
+        "shop.example.com:99999",
+        "foo*bar",
+        "*example.com",
+        "shop.*",
+        "*.*.example.com",
+        "**",
+        "*.",
+        "*:8080",
+        "*.example.com:8080",
+        "*.[::1]",
+        "::1",
+        "[::g]",
+        ".",
+        "a\\b",
+        "\ud800",
+        "x" * 300,
+        None,
+        7,
+        b"shop.example.com",
+        ("shop.example.com",),
+    ],
+)
+def test_what_names_no_host_is_one_clear_error(key: Any):
+    with pytest.raises(SettingsError) as caught:
+        Limits({key: Limit()})
+
+    assert str(caught.value) == (
+        f"limits[{key!r}] is neither a host nor a pattern: write shop.example.com, "
+        "shop.example.com:8080, *.example.com or *"
+    )
+
+
+@pytest.mark.parametrize("key", ["example.com:80", "example.com:443", "[::1]:443"])
+def test_a_port_that_no_host_is_named_with_is_an_error(key: str):
+    with pytest.raises(SettingsError, match="leave out the port, 80 and 443 are not in the names"):
+        limits(key)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("a.example", "A.example"), ("*.a.example", "*.A.example"), ("ü.example", "xn--tda.example")],
+)
+def test_two_limits_for_one_host_are_an_error(one: str, other: str):
+    with pytest.raises(SettingsError, match=r"is there twice, leave one out") as caught:
+        limits(one, other)
+
+    assert repr(other) in str(caught.value)
+    assert which("a.example", "a.example", "*.a.example") == "a.example"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "limits is None: make it a dict of hosts and Limit(...)"),
+        ([("a.example", Limit())], "make it a dict"),
+        (Limit(), "make it a dict"),
+        ("a.example", "make it a dict"),
+        ({"a.example": {"concurrency": 1}}, "limits['a.example'] is {'concurrency': 1}: make it a"),
+        ({"a.example": 1}, "limits['a.example'] is 1: make it a Limit(...)"),
+        ({"*": None}, "limits['*'] is None: make it a Limit(...)"),
+        ({"*": Limit}, "make it a Limit(...)"),
+    ],
+)
+def test_limits_are_a_mapping_of_limits(given: Any, message: str):
+    with pytest.raises(SettingsError) as caught:
+        Limits(given)
+
+    assert message in str(caught.value)
+
+
+# --- what holds for a host
+
+
+def test_what_a_limit_leaves_open_is_as_the_settings_say():
+    found = Limits(
+        {
+            "a.example": Limit(concurrency=1),
+            "b.example": Limit(delay="250ms"),
+            "c.example": Limit(concurrency=0, delay=0),
+            "d.example": Limit(),
+            "*": Limit(concurrency=2, delay=3),
+        }
+    )
+
+    assert limit_of("a.example", found, SETTINGS) == HostLimit(concurrency=1, delay=1.0)
+    assert limit_of("b.example", found, SETTINGS) == HostLimit(concurrency=8, delay=0.25)
+    assert limit_of("c.example", found, SETTINGS) == HostLimit(concurrency=0, delay=0.0)
+    assert limit_of("d.example", found, SETTINGS) == HostLimit(concurrency=8, delay=1.0)
+    assert limit_of("e.example", found, SETTINGS) == HostLimit(concurrency=2, delay=3.0)
+
+
+def test_without_limits_the_settings_hold():
+    assert limit_of("a.example", Limits({}), SETTINGS) == HostLimit(concurrency=8, delay=1.0)
+
+
+# --- whatever the keys are
+
+labels = st.sampled_from(["a", "b", "c"])
+names = st.lists(labels, min_size=1, max_size=4).map(".".join)
+ports = st.sampled_from(["", ":81", ":8080"])
+keys = st.one_of(
+    st.just("*"), names.map(lambda name: f"*.{name}"), st.builds("".join, st.tuples(names, ports))
+)
+
+
+def fits(key: str, host: str) -> bool:
+    name = host.partition(":")[0]
+    return key in ("*", host, name) or (key.startswith("*.") and name.endswith(key[1:]))
+
+
+def specificity(key: str) -> tuple[bool, bool, int]:
+    return (":" in key, "*" not in key, len(key.split(".")))
+
+
+@given(given_keys=st.sets(keys, max_size=8), name=names, port=ports)
+def test_of_the_keys_that_fit_the_most_specific_counts(given_keys: set[str], name: str, port: str):
+    host = name + port
+    fitting = [key for key in given_keys if fits(key, host)]
+
+    assert which(host, *given_keys) == max(fitting, key=specificity, default=None)

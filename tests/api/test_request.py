@@ -1,0 +1,220 @@
+"""What a spider may ask for, and which task becomes of it."""
+
+import functools
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.spider import Spider
+from crawlcw.errors import FetchError, Reason, SpiderError
+from crawlcw.model.task import task_id
+from crawlcw.model.urls import MAX_LENGTH, locate
+from tests.support.ledgers import START
+
+URL = "http://a.example/page"
+
+
+class Books(Spider):
+    def parse_book(self, response: Response) -> None: ...
+
+    def give_up(self, request: Request, error: FetchError) -> None: ...
+
+
+def test_a_url_alone_is_a_get_for_parse():
+    request = Request(URL)
+
+    assert (request.method, request.callback, request.errback) == ("GET", "parse", None)
+    assert (request.headers, request.body, request.context) == ((), None, None)
+    assert (request.priority, request.dont_filter) == (0, False)
+
+
+def test_callbacks_are_kept_by_name():
+    request = Request(URL, Books().parse_book, errback=Books().give_up)
+
+    assert (request.callback, request.errback) == ("parse_book", "give_up")
+    assert Request(URL, "parse_book").callback == "parse_book"
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        lambda response: None,
+        test_callbacks_are_kept_by_name,
+        functools.partial(print),
+        Books.parse_book,
+        7,
+        Books,
+    ],
+)
+def test_what_cannot_be_found_again_by_its_name_is_no_callback(callback: Any):
+    with pytest.raises(SpiderError, match="takes a method of the spider or its name, not"):
+        Request(URL, callback)
+    with pytest.raises(SpiderError, match=r"Request\(errback=\.\.\.\)"):
+        Request(URL, errback=callback)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": None}, "url=...) takes text, not NoneType"),
+        ({"url": b"http://a.example/"}, "takes text, not bytes"),
+        ({"priority": 101}, "must be a whole number, -100 to 100"),
+        ({"priority": -101}, "must be a whole number"),
+        ({"priority": 0.5}, "must be a whole number"),
+        ({"priority": "high"}, "must be a whole number"),
+        ({"method": "GE T"}, "is not an HTTP method"),
+        ({"method": "GET\r\nX: y"}, "is not an HTTP method"),
+        ({"method": ""}, "is not an HTTP method"),
+        ({"method": "GÉT"}, "is not an HTTP method"),
+        ({"body": b"x", "json": {}}, "takes one of body, json and data"),
+        ({"body": "", "data": {}}, "takes one of body, json and data"),
+        ({"json": [], "data": {}}, "takes one of body, json and data"),
+        ({"body": {"a": 1}}, "body=...) takes bytes or text, not dict"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_clear_error(options: dict[str, Any], message: str):
+    with pytest.raises(SpiderError) as caught:
+        Request(**{"url": URL} | options)
+
+    assert message in str(caught.value)
+
+
+def test_json_is_posted():
+    request = Request(URL, json={"page": 2, "tags": ["ü"]})
+
+    assert request.method == "POST"
+    assert json.loads(request.body or b"") == {"page": 2, "tags": ["ü"]}
+    assert request.headers == (("Content-Type", "application/json"),)
+
+
+def test_form_fields_are_posted():
+    request = Request(URL, data={"q": "a b&c", "tag": ["x", "y"]})
+
+    assert request.method == "POST"
+    assert request.body == b"q=a+b%26c&tag=x&tag=y"
+    assert request.headers == (("Content-Type", "application/x-www-form-urlencoded"),)
+
+
+def test_a_method_and_a_content_type_of_ones_own_stay():
+    request = Request(
+        URL, json={}, method="put", headers={"content-type": "application/vnd.api+json"}
+    )
+
+    assert request.method == "PUT"
+    assert request.headers == (("content-type", "application/vnd.api+json"),)
+
+
+def test_a_body_of_text_is_sent_as_utf8_and_does_not_choose_the_method():
+    request = Request(URL, body="ü")
+
+    assert (request.body, request.method) == ("ü".encode(), "GET")
+
+
+def test_headers_are_a_mapping_or_pairs():
+    pairs = (("X-A", "1"), ("X-A", "2"))
+
+    assert Request(URL, headers=pairs).headers == pairs
+    assert Request(URL, headers={"X-A": "1"}).headers == (("X-A", "1"),)
+
+
+def test_a_task_is_made_of_all_of_a_request_and_back_again():
+    request = Request(
+        f"{URL}#part",
+        "parse_book",
+        method="PUT",
+        headers={"X-A": "1"},
+        body=b"body",
+        context={"page": 1},
+        priority=7,
+        errback="give_up",
+    )
+
+    task = request.task(now=START, depth=3, parent=b"parent")
+
+    assert task.url == URL
+    assert (task.host, task.depth, task.parent) == ("a.example", 3, b"parent")
+    assert (task.due, task.update_time, task.create_time) == (START, START, START)
+    again = Request.of(task)
+    assert {name: getattr(again, name) for name in Request.__slots__} == {
+        name: getattr(request, name) for name in Request.__slots__
+    } | {"url": URL}
+
+
+def test_the_context_is_cleaned_for_the_ledger():
+    moment = datetime(2026, 1, 1, 12, 0, 0, 1234, tzinfo=UTC)
+
+    task = Request(URL, context={"n": 1 << 70, "when": moment, "set": {1}}).task(now=START)
+
+    assert task.context == {
+        "n": str(1 << 70),
+        "when": moment.replace(microsecond=1000),
+        "set": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Request(URL), Request(f"{URL}#part")),
+        (Request(URL), Request("HTTP://A.example:80/page")),
+        (Request(f"{URL}?a=1&b=2"), Request(f"{URL}?b=2&a=1")),
+        (Request(URL), Request(URL, "parse_book", headers={"X": "y"}, priority=3)),
+        (Request(URL, json={"a": 1}), Request(URL, json={"a": 1}, context={"x": 1})),
+    ],
+)
+def test_the_same_request_has_the_same_identity(one: Request, other: Request):
+    assert one.identity()[1] == other.identity()[1]
+
+
+def test_another_method_body_or_address_is_another_task():
+    requests = [
+        Request(URL),
+        Request(f"{URL}/"),
+        Request(f"{URL}?a=1"),
+        Request(URL, method="HEAD"),
+        Request(URL, method="POST"),
+        Request(URL, json={"a": 1}),
+        Request(URL, json={"a": 2}),
+        Request("https://a.example/page"),
+    ]
+
+    assert len({request.identity()[1] for request in requests}) == len(requests)
+
+
+def test_a_salt_counts_only_where_filtering_is_off():
+    assert Request(URL).identity(b"salt") == Request(URL).identity()
+    request = Request(URL, dont_filter=True)
+    assert request.identity(b"1")[1] != request.identity(b"2")[1] != Request(URL).identity()[1]
+    assert request.identity(b"1")[1] == request.task(now=START, salt=b"1").id
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mailto:me@a.example", Reason.REFUSED_SCHEME),
+        ("/relative", Reason.REFUSED_SCHEME),
+        ("http://", Reason.URL_INVALID),
+        ("http://a.example/" + "x" * MAX_LENGTH, Reason.URL_TOO_LONG),
+    ],
+)
+def test_a_url_that_cannot_be_fetched_is_named_when_a_task_is_made(url: str, reason: Reason):
+    request = Request(url)
+
+    with pytest.raises(FetchError) as caught:
+        request.task(now=START)
+    assert caught.value.reason is reason
+
+
+def test_a_long_url_has_an_identity_like_any_other():
+    long = "http://a.example/" + "x" * 5000
+
+    assert Request(long).identity() == (locate(long), task_id(locate(long)))
+    assert Request(long + "#part").identity() == Request(long).identity()
+
+
+def test_a_request_is_shown_with_what_matters():
+    assert repr(Request(URL)) == "<Request GET 'http://a.example/page' callback=parse>"

@@ -1,0 +1,283 @@
+"""What a callback is given: the page, its tree, and the way on."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
+from crawlcw.model.sanitize import printable
+from tests.support.ledgers import START
+
+URL = "http://a.example/folder/page.html"
+
+
+def page(body: bytes | str, *, headers: dict[str, str] | None = None, url: str = URL) -> Response:
+    raw = body.encode() if isinstance(body, str) else body
+    return Response(url, request=Request(URL, context={"n": 1}), headers=headers, body=raw)
+
+
+def test_headers_are_found_by_their_lower_case_names():
+    assert page("", headers={"Content-TYPE": "text/html"}).headers == {"content-type": "text/html"}
+
+
+def test_the_context_is_the_requests():
+    assert page("").context == {"n": 1}
+    assert Response(URL, request=Request(URL)).context == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "encoding"),
+    [
+        (b"caf\xc3\xa9", None, "utf-8"),
+        (b"caf\xe9s noirs", None, "cp1252"),
+        (b"caf\xe9", "text/html; charset=ISO-8859-1", "cp1252"),
+        ("café".encode("koi8-u", "replace"), "text/html; charset=koi8-u", "koi8-u"),
+        ("<meta charset=windows-1251>я".encode("cp1251"), None, "cp1251"),
+        (b"\xff\xfec\x00a\x00f\x00\xe9\x00", "text/html; charset=utf-8", "utf-16-le"),
+        (b"cafe", "text/html; charset=utf-7", "utf-8"),
+    ],
+)
+def test_the_encoding_is_chosen_as_a_browser_does(
+    body: bytes, content_type: str | None, encoding: str
+):
+    response = page(body, headers={"Content-Type": content_type} if content_type else None)
+
+    assert response.encoding == encoding
+
+
+def test_the_text_has_no_byte_order_mark_and_marks_what_is_broken():
+    assert page(b"\xef\xbb\xbfcaf\xc3\xa9").text == "café"
+    assert page(b"a\xffb", headers={"Content-Type": "text/html; charset=utf-8"}).text == "a\ufffdb"
+
+
+def test_the_tree_is_of_the_text_in_any_encoding():
+    response = page("<h1>Привет</h1>".encode("cp1251"), headers={"Content-Type": ";charset=cp1251"})
+
+    node = response.css_first("h1")
+
+    assert node is not None
+    assert node.text() == "Привет"
+
+
+def test_css_finds_nodes_in_the_order_of_the_page():
+    response = page("<p class=a>1<p>2<p class=a>3")
+
+    assert [node.text() for node in response.css("p.a")] == ["1", "3"]
+    assert response.css("h1") == []
+    assert response.css_first("h1") is None
+
+
+@pytest.mark.parametrize("query", ["p[", "::", "p >"])
+def test_a_broken_selector_is_named(query: str):
+    response = page("<p>1")
+
+    with pytest.raises(ValueError, match="is not a CSS selector"):
+        response.css(query)
+    with pytest.raises(ValueError, match="is not a CSS selector"):
+        response.css_first(query)
+
+
+def test_json_is_read_in_the_pages_encoding():
+    assert page(b'{"a": [1, "\xc3\xa9"]}').json() == {"a": [1, "é"]}
+
+
+@pytest.mark.parametrize("body", ["", "<html>", "[" * 100_000 + "]" * 100_000])
+def test_what_is_no_json_is_a_value_error(body: str):
+    with pytest.raises(ValueError):
+        page(body).json()
+
+
+def test_a_page_built_to_hang_the_parser_is_refused():
+    response = page("<div>" * 100_000)
+
+    with pytest.raises(ParseRefusedError) as caught:
+        response.css("div")
+    assert caught.value.reason is Reason.PARSE_KILLED
+    assert response.text.startswith("<div>"), "the rest can still be used"
+
+
+@pytest.mark.parametrize(
+    ("href", "url"),
+    [
+        ("other.html", "http://a.example/folder/other.html"),
+        ("/top", "http://a.example/top"),
+        ("?q=1", "http://a.example/folder/page.html?q=1"),
+        ("//b.example/", "http://b.example/"),
+        ("#part", URL),
+        ("", URL),
+        (" x\n", "http://a.example/folder/x"),
+    ],
+)
+def test_a_link_is_joined_to_the_page(href: str, url: str):
+    assert page("").urljoin(href) == url
+    assert page("").follow(href).url == url
+
+
+@pytest.mark.parametrize(
+    ("head", "url"),
+    [
+        ('<base href="/other/">', "http://a.example/other/x"),
+        ('<BASE HREF="https://b.example/d/">', "https://b.example/d/x"),
+        ('<Base href="/other/">', "http://a.example/other/x"),
+        ('<base target=_top><base href="/other/">', "http://a.example/other/x"),
+        ('<base href="javascript:0"><base href="/other/">', "http://a.example/other/x"),
+        ('<base href="/one/"><base href="/two/">', "http://a.example/one/x"),
+        ('<base href="">', "http://a.example/folder/x"),
+        ("", "http://a.example/folder/x"),
+    ],
+)
+def test_a_base_moves_the_pages_links(head: str, url: str):
+    assert page(f"<html><head>{head}</head><body>").urljoin("x") == url
+
+
+def test_follow_takes_a_node_and_what_a_request_takes():
+    response = page('<a href="next.html">n</a><img src="/i.png">')
+    link = response.css_first("a")
+    image = response.css_first("img")
+    assert link is not None
+    assert image is not None
+
+    request = response.follow(link, "parse_book", context={"a": 1}, priority=5)
+
+    assert request.url == "http://a.example/folder/next.html"
+    assert (request.callback, request.context, request.priority) == ("parse_book", {"a": 1}, 5)
+    assert response.follow(image).url == "http://a.example/i.png"
+
+
+def refusal(request: Request) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        request.identity()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("link", "reason"),
+    [
+        ("mailto:me@a.example", Reason.REFUSED_SCHEME),
+        ("javascript:void(0)", Reason.REFUSED_SCHEME),
+        ("http://[", Reason.URL_INVALID),
+        ("x" * 9000, Reason.URL_TOO_LONG),
+    ],
+)
+def test_following_what_cannot_be_fetched_gives_a_request_that_says_so(link: str, reason: Reason):
+    request = page("").follow(link, "parse_book", context={"a": 1})
+
+    assert (request.url, request.callback, request.context) == (link, "parse_book", {"a": 1})
+    assert refusal(request).reason is reason
+
+
+def test_following_a_node_without_an_address_or_none_at_all_gives_a_request_that_says_so():
+    response = page("<p>1<a href>2")
+
+    for node, message in (
+        (response.css_first("p"), "<p>: no link"),
+        (response.css_first("a"), "<a>: no link"),
+        (response.css_first("a.next"), "no link"),
+    ):
+        request = response.follow(node)
+        assert (request.url, refusal(request).reason) == ("", Reason.URL_INVALID)
+        assert refusal(request).message == message
+
+
+def test_mistakes_in_the_code_are_told_whatever_the_link():
+    for link in ("mailto:me@a.example", "1.html"):
+        with pytest.raises(SpiderError, match="priority=1000"):
+            page("").follow(link, priority=1000)
+
+
+def test_the_links_of_a_page_that_would_hang_the_parser_are_refused_where_it_has_a_base():
+    response = page("<base href=/b/>" + "<b>" * 1_000_000)
+    calm = page("<b>" * 1_000_000)
+
+    assert refusal(response.follow("x")).reason is Reason.PARSE_KILLED
+    assert list(response.follow_all(["x"])) == []
+    assert response.dropped.counts == {"parse-killed": 1}
+    assert calm.follow("x").url == "http://a.example/folder/x"
+
+
+@given(
+    body=st.text(),
+    links=st.lists(st.one_of(st.none(), st.text(), st.from_regex(r"[a-z]{0,9}:?/{0,2}[^/]*.*"))),
+)
+def test_no_link_of_any_page_makes_following_raise(body: str, links: list[str | None]):
+    markup = body + "".join(f'<a href="{link}">1</a>' for link in links)
+    response = page(f"<head><base href='{body}'></head>{markup}".encode("utf-8", "replace"))
+
+    for request in (
+        *(response.follow(link) for link in links),
+        *(response.follow(node) for node in response.css("a, p, head")),
+        *response.follow_all("a, p, head"),
+        *response.follow_all(links),
+        *(Request(link) for link in links if link is not None),
+    ):
+        try:
+            request.identity()
+        except FetchError as refused:
+            printable(refused)
+
+
+@given(st.text(alphabet=st.characters(categories=["Cs", "Cc", "Cf", "Zs", "Lo", "Nd", "Po"])))
+def test_any_text_is_a_link_that_is_followed_or_refused(link: str):
+    for request in (page("").follow(link), Request(link), Request(f"http://{link}/")):
+        try:
+            request.task(now=START)
+        except FetchError as refused:
+            printable(refused)
+
+
+LINKS = """
+<a href="1.html">1</a> <a href="/2.html">2</a> <a href="1.html#part">1 again</a>
+<a href="mailto:me@a.example">mail</a> <a href="http://[">broken</a> <a name="x">no link</a>
+"""
+
+
+def test_follow_all_yields_each_address_of_a_selector_once_and_counts_the_broken():
+    response = page(LINKS)
+
+    requests = list(response.follow_all("a", "parse_book", priority=1))
+
+    assert [request.url for request in requests] == [
+        "http://a.example/folder/1.html",
+        "http://a.example/2.html",
+    ]
+    assert {(request.callback, request.priority) for request in requests} == {("parse_book", 1)}
+    assert response.dropped.counts == {"refused-scheme": 1, "url-invalid": 2}
+    assert response.dropped.examples == {
+        "refused-scheme": ["mailto:me@a.example"],
+        "url-invalid": ["http://[", "<a>: no link"],
+    }
+
+
+@pytest.mark.parametrize("kind", ["nodes", "texts", "a generator"])
+def test_follow_all_takes_nodes_and_addresses(kind: str):
+    response = page(LINKS)
+    targets: Any = response.css("a[href$=html]")
+    if kind == "texts":
+        targets = ["1.html", "/2.html"]
+    elif kind == "a generator":
+        targets = (node for node in response.css("a[href$=html]"))
+
+    urls = [request.url for request in response.follow_all(targets)]
+
+    assert urls == ["http://a.example/folder/1.html", "http://a.example/2.html"]
+
+
+def test_follow_all_follows_the_base():
+    response = page('<head><base href="/b/"></head><a href="x">x</a>')
+
+    assert [request.url for request in response.follow_all("a")] == ["http://a.example/b/x"]
+
+
+def test_a_link_to_the_page_itself_is_not_broken():
+    response = page('<a href="">here</a>')
+
+    assert [request.url for request in response.follow_all("a")] == [URL]
+    assert not response.dropped.counts
+
+
+def test_a_response_is_shown_with_what_matters():
+    assert repr(page("")) == f"<Response 200 '{URL}'>"

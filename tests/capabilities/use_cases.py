@@ -1,0 +1,110 @@
+"""Use cases of a test's own on one store, to which any number of trackers can be opened."""
+
+import itertools
+import sqlite3
+from contextlib import AsyncExitStack, closing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pymongo
+
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.model.task import Task, key_id
+from crawlcw.tracking import Policy, Tracker, UseCase
+from crawlcw.tracking.policy import written
+from tests.support.ledgers import FakeClock
+
+_numbers = itertools.count()
+
+
+class UseCases:
+    """What trackers are opened on: each stands for a process; they share a clock."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock = FakeClock()
+        self.is_mongodb = url.startswith("mongodb")
+        self._number = next(_numbers)
+        self._opened = AsyncExitStack()
+
+    def named(self, name: str) -> str:
+        """Return the name that a use case has on the store, which other tests use as well."""
+        return f"{name}_{self._number}"
+
+    async def open(
+        self, declared: str | UseCase = "orders", *, url: str | None = None, **policy: Any
+    ) -> Tracker:
+        """Return another tracker, closed at the end of the test; a failed task is due at once.
+
+        *url* is another way to the same store.
+        """
+        use_case = declared if isinstance(declared, UseCase) else UseCase(self.named(declared))
+        ledger = await self._ledger(use_case.name, url or self.url)
+        await ledger.set_policy(written({"backoff_base": 0, **use_case.policy, **policy}))
+        policy_now = Policy.of(await ledger.policy())
+        tracker = Tracker(ledger, use_case, policy_now, give_up=timedelta(seconds=30))
+        self._opened.push_async_callback(tracker.close)
+        return tracker
+
+    async def _ledger(self, name: str, url: str) -> TrackedLedger:
+        if self.is_mongodb:
+            return await MongoLedger.open(url, name, claims="batch", clock=self.clock, tracked=True)
+        return await SqliteLedger.open(self.path, name, clock=self.clock, tracked=True)
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+    @property
+    def path(self) -> Path:
+        return Path(self.url.removeprefix("sqlite:///"))
+
+    def documents(self, name: str) -> list[dict[str, Any]]:
+        """Return the tasks as the store's own client sees them."""
+        if self.is_mongodb:
+            with pymongo.MongoClient(self.url, tz_aware=True) as client:
+                return list(client.get_default_database()[name].find())
+        with closing(sqlite3.connect(self.path)) as db:
+            db.row_factory = sqlite3.Row
+            return [dict(row) for row in db.execute(f'SELECT * FROM "{name}"')]
+
+    def execute(self, statement: str, *values: Any) -> None:
+        """Let SQLite's own client do something to the file."""
+        with closing(sqlite3.connect(self.path)) as db, db:
+            db.execute(statement, values)
+
+
+async def task_of(tracker: Tracker, key: str) -> Task:
+    """Return a task as a claim wants it."""
+    record = await tracker.ledger.get(key_id(key))
+    assert record is not None
+    return record.task
+
+
+async def due_keys(tracker: Tracker, *, limit: int = 1000) -> list[str]:
+    """Return the keys of what could be claimed now, in the order in which it would be."""
+    return [task.url for task in await tracker.ledger.page(limit=limit)]
+
+
+async def finish(tracker: Tracker, *keys: str, **data: Any) -> None:
+    """Work on tasks to their good end."""
+    for key in keys:
+        async with tracker.start(key) as execution:
+            execution.data.update(data)
+
+
+class DeclinedError(Exception):
+    """What goes wrong in these tests."""
+
+
+async def fail(tracker: Tracker, *keys: str, times: int = 1) -> None:
+    """Let attempts fail."""
+    for key in keys:
+        for _ in range(times):
+            try:
+                async with tracker.start(key):
+                    raise DeclinedError("the card was declined")
+            except DeclinedError:
+                pass

@@ -1,0 +1,163 @@
+"""`crawlcw doctor`: what it prints, and what it exits with."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from crawlcw import Spider, run_spider
+from crawlcw.testing import ReplayDownloader
+from tests.cli.test_cli import crawlcw, folder  # noqa: F401  # a fixture
+
+START_URL = "https://tea.example/"
+EVIL = "https://tea.example/\x1b[2J\u202e"
+
+
+class Teas(Spider):
+    name = "teas"
+    start_urls = [START_URL]
+
+    def parse(self, response):
+        yield from response.follow_all("a", self.parse)
+        yield {"url": response.url}
+
+
+async def crawl(ledger_url: str) -> None:
+    pages = ReplayDownloader(
+        {
+            START_URL: '<a href="/1">1</a><a href="/2">2</a><a href="/3">3</a>',
+            **{f"{START_URL}{n}": "<h1>tea</h1>" for n in (1, 2)},
+        }
+    )
+    report = await run_spider(Teas(), ledger=ledger_url, downloader=pages)
+    assert report.drained
+
+
+async def test_a_ledger_after_a_crawl_is_clean(ledger_url: str):
+    await crawl(ledger_url)
+
+    run = crawlcw("doctor", "teas", "--ledger", ledger_url)
+
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert lines[0] == "teas: looked at 4 tasks, 1 host, 0 workers at work"
+    assert lines[-1] == "clean: no violation"
+    assert "VIOLATION" not in run.stdout
+
+
+@pytest.fixture
+async def ill(tmp_path: Path) -> str:
+    """A ledger with a lock that was left, and an address that would clear the terminal."""
+    url = f"sqlite:///{tmp_path}/ill.db"
+    await crawl(url)
+    with sqlite3.connect(tmp_path / "ill.db") as db:
+        db.execute("UPDATE teas SET lock = 'x:1' WHERE url LIKE '%/1'")
+        db.execute("UPDATE teas SET reason = NULL, url = ? WHERE status = 70", (EVIL,))
+    db.close()
+    return url
+
+
+def test_what_is_found_is_told_with_what_to_do(ill: str):
+    run = crawlcw("doctor", "teas", "--ledger", ill)
+
+    assert (run.returncode, run.stderr) == (1, "")
+    assert all(line.isprintable() for line in run.stdout.splitlines())
+    assert "VIOLATION lock-left (1): a task that nobody works on has a lock" in run.stdout
+    assert "https://tea.example/1: finished, lock 'x:1', lock_time None, due None" in run.stdout
+    assert "    what to do: --repair takes it away" in run.stdout
+    assert "VIOLATION reason-missing (1)" in run.stdout
+    assert run.stdout.splitlines()[-1] == "2 violations"
+
+
+def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(ill: str):
+    run = crawlcw("doctor", "teas", "--ledger", ill, "--repair")
+    after = crawlcw("doctor", "teas", "--ledger", ill)
+
+    assert run.returncode == 1
+    assert "VIOLATION lock-left (1, 1 mended)" in run.stdout
+    assert run.stdout.splitlines()[-1] == "1 violation; 1 mended"
+    assert after.returncode == 1
+    assert "lock-left" not in after.stdout
+
+
+def test_a_program_gets_one_object(ill: str):
+    run = crawlcw("doctor", "teas", "--ledger", ill, "--json", "--repair")
+
+    assert run.returncode == 1
+    assert run.stdout.isascii()
+    shown = json.loads(run.stdout)
+    assert (shown["spider"], shown["clean"]) == ("teas", False)
+    assert shown["examined"] == {"tasks": 4, "hosts": 1, "workers": 0}
+    assert shown["facts"]["journal mode"] == "wal"
+    findings = {finding["kind"]: finding for finding in shown["findings"]}
+    lock = findings["lock-left"]
+    assert (lock["severity"], lock["count"], lock["mended"]) == ("violation", 1, 1)
+    assert lock["examples"][0]["url"] == "https://tea.example/1"
+    assert len(lock["examples"][0]["task"]) == 32
+    evil = findings["reason-missing"]["examples"][0]
+    assert evil["url"] == r"https://tea.example/\x1b[2J\u202e"
+    assert (lock["meaning"], lock["todo"]) != ("", "")
+
+
+async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/ill.db"
+    await crawl(url)
+    with sqlite3.connect(tmp_path / "ill.db") as db:
+        db.execute("UPDATE teas SET lock = 'x:1' WHERE status = 50")
+    db.close()
+
+    run = crawlcw("doctor", "teas", "--ledger", url, "--repair", "--examples", "1")
+
+    assert run.returncode == 0
+    assert "    and 2 more" in run.stdout
+    assert run.stdout.splitlines()[-1] == "clean: no violation; 3 mended"
+
+
+async def test_the_limits_of_the_crawl_are_checked_where_they_are_named(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/x.db"
+    await crawl(url)
+    with sqlite3.connect(tmp_path / "x.db") as db:
+        db.execute("UPDATE teas SET retry = 2 WHERE status = 50")
+    db.close()
+
+    assert crawlcw("doctor", "teas", "--ledger", url).returncode == 0
+    assert crawlcw("doctor", "teas", "--ledger", url, "--max-retry", "2").returncode == 0
+    run = crawlcw("doctor", "teas", "--ledger", url, "--max-retry", "1")
+    assert run.returncode == 1
+    assert "VIOLATION bound-exceeded (3)" in run.stdout
+
+
+async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):
+    await crawl(ledger_url)
+
+    run = crawlcw("doctor", "teass", "--ledger", ledger_url)
+
+    assert run.returncode == 2
+    assert "nothing is recorded for a spider or use case named 'teass'" in run.stderr
+    assert run.stdout == ""
+
+
+def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path):
+    run = crawlcw("doctor", "teas", "--ledger", f"sqlite:///{tmp_path}/none.db")
+
+    assert run.returncode == 2
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_server_that_is_not_there_is_exit_code_69():
+    run = crawlcw("doctor", "teas", "--ledger", "mongodb://127.0.0.1:9/x")
+
+    assert run.returncode == 69
+    assert run.stderr.startswith("crawlcw: the ledger cannot be reached:")
+
+
+async def test_a_ledger_of_another_version_is_exit_code_78(ill: str, tmp_path: Path):
+    with sqlite3.connect(tmp_path / "ill.db") as db:
+        db.execute('UPDATE "crawlcw.schema" SET version = 99')
+    db.close()
+
+    run = crawlcw("doctor", "teas", "--ledger", ill)
+
+    assert run.returncode == 78
+    assert "schema version 99" in run.stderr

@@ -1,0 +1,115 @@
+"""What is wrong with a crawl that has ended, and its exit code."""
+
+from typing import Any
+
+import pytest
+
+from crawlcw.api.settings import Settings
+from crawlcw.cli.crawling import Output, sum_up
+from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK, USAGE, worst
+from crawlcw.cli.faults import faults_of, last_word
+from crawlcw.engine.stats import MOST_NAMED, Report, Stats
+
+DEAD = {"https://a.example": "connect"}
+
+
+def report(**fields: Any) -> Report:
+    """Return that of a crawl in which all is well, but for *fields*."""
+    well: dict[str, Any] = {
+        "spider": "books",
+        "finish_reason": "drained",
+        "elapsed": 1.0,
+        "pages": 90,
+        "items": 0,
+        "released": 0,
+        "counts": None,
+        "failures": {},
+        "host_failures": {},
+        "links_dropped": {},
+        "any_finished": True,
+    }
+    return Report(**(well | fields))
+
+
+def said(max_failures: int | float | None = None, **fields: Any) -> str:
+    ended = report(**fields)
+    return last_word(ended, faults_of(ended, max_failures=max_failures))
+
+
+@pytest.mark.parametrize(
+    ("fields", "max_failures", "faults"),
+    [
+        ({}, None, 0),
+        ({"any_finished": None, "pages": 0}, None, 0),
+        ({"any_finished": False, "pages": 0}, None, 1),
+        ({"hosts_given_up": DEAD}, None, 1),
+        ({"given_up": 10}, None, 0),
+        ({"given_up": 10}, 10, 0),
+        ({"given_up": 11}, 10, 1),
+        ({"given_up": 1}, 0, 1),
+        ({"given_up": 0}, 0, 0),
+        # 10 of 100 pages.
+        ({"given_up": 10}, 0.1, 0),
+        ({"given_up": 10}, 0.099, 1),
+        ({"given_up": 10}, 1.0, 0),
+        ({"pages": 0, "given_up": 0}, 0.0, 0),
+        ({"any_finished": False, "pages": 0, "given_up": 3, "hosts_given_up": DEAD}, 2, 3),
+        # Nobody can tell yet what comes of a crawl that was stopped.
+        ({"finish_reason": "stopped", "any_finished": False, "hosts_given_up": DEAD}, 0, 0),
+        ({"finish_reason": "max-pages", "hosts_given_up": DEAD}, 0, 0),
+        ({"finish_reason": "stopped-at-once", "given_up": 5}, 0, 0),
+        ({"finish_reason": "failed", "given_up": 5}, 0, 0),
+        ({"finish_reason": "stopped-by-spider"}, 0, 0),
+        ({"finish_reason": "stopped-by-spider", "hosts_given_up": DEAD}, None, 1),
+        ({"finish_reason": "callback-broken", "detail": "parse"}, None, 1),
+    ],
+)
+def test_a_crawl_is_not_well_where_something_is_wrong(fields, max_failures, faults):
+    assert len(faults_of(report(**fields), max_failures=max_failures)) == faults
+
+
+def test_the_exit_code_follows(capsys: pytest.CaptureFixture[str]):
+    settings = Settings(max_failures="5%")
+
+    assert sum_up(report(), Output(), settings=settings) == OK
+    assert sum_up(report(given_up=5), Output(), settings=settings) == NOT_WELL
+    assert (
+        "Drained, but 5 of 95 pages failed, more than max_failures=5%: "
+        in (capsys.readouterr().out.splitlines()[-1])
+    )
+
+
+def test_the_last_word_names_each_fault():
+    assert said() == "Drained: nothing is left to do."
+    assert said(2, any_finished=False, pages=0, given_up=3, hosts_given_up=DEAD) == (
+        "Drained, but nothing was finished, 1 host was given up (https://a.example: connect) and "
+        "3 of 3 pages failed, more than max_failures=2: `crawlcw tasks books` shows what failed, "
+        "`crawlcw retry-failed books` brings it back."
+    )
+    assert said(finish_reason="callback-broken", detail="parse raised KeyError", released=7) == (
+        "Stopped: 7 tasks were released, and a callback is broken: parse raised KeyError. "
+        "The same command goes on from here."
+    )
+    assert said(finish_reason="stopped-by-spider", detail="enough") == (
+        "Stopped by the spider (enough): 0 tasks were released. The same command goes on from here."
+    )
+
+
+def test_of_many_hosts_some_are_named_and_the_rest_is_counted():
+    stats = Stats()
+    for number in range(MOST_NAMED + 20):
+        stats.hosts_given_up[f"https://h{number}.example"] = "connect"
+    stats.hosts_given_up["https://h0.example"] = "tls"
+
+    assert len(stats.hosts_given_up) == MOST_NAMED
+    assert stats.more_hosts_given_up == 20
+    shown = said(hosts_given_up=stats.hosts_given_up, more_hosts_given_up=stats.more_hosts_given_up)
+    assert (
+        "120 hosts were given up (https://h0.example: tls; https://h1.example: connect; " in shown
+    )
+    assert "; 117 more)" in shown
+
+
+def test_not_well_is_worse_than_interrupted_and_better_than_a_mistake():
+    assert worst([OK, NOT_WELL, INTERRUPTED]) == NOT_WELL
+    assert worst([NOT_WELL, USAGE]) == USAGE

@@ -1,0 +1,184 @@
+"""The commands that list tasks and change them: tasks, ignore, reset, policy."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.assembly import open_ledger
+from crawlcw.cli.main import cli, exit_code
+from crawlcw.model.task import Status
+from crawlcw.tracking import NewTask, Tracker
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(
+    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Run:
+    """Run a command on the test's ledger; return its exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRAWLCW_LEDGER", ledger_url)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = exit_code(lambda: cli.main(arguments, prog_name="crawlcw", standalone_mode=False))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def orders(ledger_url: str) -> None:
+    """Three orders: one finished, one failed for good, one to do."""
+
+    async def fill() -> None:
+        async with Tracker.open(ledger_url, "orders", max_retry=1) as tracker:
+            await tracker.add_many(NewTask(f"o{n}", {"n": n}, stage="charge") for n in range(3))
+            async with tracker.start("o0") as execution:
+                execution.result = {"paid": True}
+            with pytest.raises(ValueError, match="card"):
+                async with tracker.start("o1"):
+                    raise ValueError("card \x1b[31m refused")
+
+    asyncio.run(fill())
+
+
+async def _statuses(ledger_url: str) -> dict[str, Status]:
+    async with Tracker.open(ledger_url, "orders") as tracker:
+        return {task.key: task.status async for task in tracker.walk()}
+
+
+@pytest.mark.usefixtures("orders")
+def test_tasks_are_listed_the_last_changed_first(run: Run):
+    code, out, _ = run("tasks", "orders")
+
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[1:4] for line in lines] == [
+        ["ignored", "charge", "o1"],
+        ["finished", "charge", "o0"],
+        ["todo", "charge", "o2"],
+    ]
+    assert "task-error: ValueError: card" in lines[0]
+    assert "\x1b" not in out
+
+
+@pytest.mark.usefixtures("orders")
+def test_tasks_are_chosen_by_status_reason_stage_and_time(run: Run):
+    def keys(*options: str) -> list[str]:
+        code, out, _ = run("tasks", "orders", "--json", *options)
+        assert code == 0
+        return [json.loads(line)["key"] for line in out.splitlines()]
+
+    assert keys("--status", "todo", "--status", "finished") == ["o0", "o2"]
+    assert keys("--reason", "task-error") == ["o1"]
+    assert keys("--stage", "charge", "--limit", "1") == ["o1"]
+    assert keys("--stage", "ship") == []
+    assert len(keys("--since", "1h")) == 3
+    assert keys("--since", "0s") == []
+    assert len(keys("--limit", "0")) == 3
+
+
+@pytest.mark.usefixtures("orders")
+def test_one_task_is_shown_with_all_about_it(run: Run):
+    code, out, _ = run("tasks", "orders", "--key", "o1", "--json")
+
+    assert code == 0
+    found = json.loads(out)
+    assert (found["status"], found["reason"], found["data"]) == ("ignored", "task-error", {"n": 1})
+    assert "card" in found["errors"][0]["message"]
+    assert [each["event"] for each in found["trace"]] == ["give up"]
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tasks", "orders", "--key", "o9"], "no task 'o9'"),
+        (["tasks", "orders", "--reason", "task-eror"], "did you mean task-error?"),
+        (["tasks", "orders", "--since", "soon"], "not a duration"),
+        (["tasks", "refunds"], "nothing is recorded"),
+        (["ignore", "orders", ""], "a key has 1 to 1024 bytes"),
+        (["reset", "orders", "o0", "--stage", "a b"], "no name of a stage"),
+        (["policy", "orders", "max_retry"], "write NAME=VALUE"),
+        (["policy", "orders", "max_rety=2"], "did you mean max_retry?"),
+        (["policy", "orders", "lease=soon"], "not a duration"),
+        (["policy", "orders", "backoff=3s"], "is called 'backoff_base' now"),
+        (["policy", "orders", "longest_backoff=3s"], "is called 'backoff_max' now"),
+        (["policy", "a b"], "no name of a use case"),
+        (["export", "orders", "-o", "-"], "`crawlcw tasks orders --json --limit 0` prints them"),
+    ],
+)
+def test_a_mistake_is_one_sentence(run: Run, arguments: list[str], said: str):
+    code, out, err = run(*arguments)
+
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_waits_is_withdrawn_and_anything_is_reset(run: Run, ledger_url: str):
+    assert run("ignore", "orders", "o0", "o2")[:2] == (0, "1 of 2 withdrawn\n")
+    assert asyncio.run(_statuses(ledger_url))["o2"] is Status.IGNORED
+    # It is unwanted, which is no failure.
+    assert run("retry-failed", "orders", "--dry-run")[1] == "1 task would be tried again\n"
+
+    assert run("reset", "orders", "o0", "o1", "o2")[:2] == (0, "3 of 3 todo again\n")
+
+    assert set(asyncio.run(_statuses(ledger_url)).values()) == {Status.TODO}
+
+
+def test_looking_for_a_name_does_not_decide_what_it_is(run: Run, tmp_path: Path):
+    (tmp_path / "keys.txt").write_text("o1\no2\n")
+    run("policy", "refunds")  # there is a ledger now
+    assert run("stats", "orders")[0] == 2
+
+    assert run("add", "orders", "keys.txt")[1] == "2 added, 0 known already\n"
+
+    assert run("stats", "orders")[0] == 0
+
+
+def test_settings_are_shown_and_changed_for_all(run: Run, ledger_url: str):
+    assert run("policy", "orders", "max_retry=7", "lease=2m", "backoff_base=8s")[0] == 0
+
+    code, out, _ = run("policy", "orders")
+
+    assert code == 0
+    assert "max_retry        7 " in out
+    assert "lease            2 min " in out
+    assert "backoff_base     8.0 s " in out
+    assert "backoff_max      60 min " in out
+
+    async def policy() -> tuple[int, timedelta]:
+        async with Tracker.open(ledger_url, "orders") as tracker:
+            return tracker.policy.max_retry, tracker.policy.lease
+
+    assert asyncio.run(policy()) == (7, timedelta(minutes=2))
+
+
+def test_a_crawls_tasks_are_named_by_their_urls(run: Run, ledger_url: str):
+    async def fill() -> None:
+        ledger = await open_ledger(ledger_url, "books")
+        request = Request("http://books.test/a?b=1")
+        await ledger.add([request.task(now=ledger.now())])
+        await ledger.close()
+
+    asyncio.run(fill())
+
+    assert run("ignore", "books", "http://books.test/a?b=1")[1] == "1 of 1 withdrawn\n"
+    code, out, _ = run("tasks", "books", "--key", "http://BOOKS.test/a?b=1", "--json")
+    assert code == 0
+    assert json.loads(out)["url"] == "http://books.test/a?b=1"
+    assert json.loads(out)["reason"] == "withdrawn"
+    assert run("reset", "books", "http://books.test/a?b=1")[1] == "1 of 1 todo again\n"
+    code, _, err = run("reset", "books", "http://books.test/a?b=1", "--stage", "s")
+    assert code == 2
+    assert "no stages" in err
+    assert run("ignore", "books", "nonsense")[0] == 2

@@ -1,0 +1,181 @@
+import io
+import json
+import logging
+import sys
+
+import pytest
+
+from crawlcw.cli.terminal import logs
+from crawlcw.cli.terminal.logs import JsonFormatter, Repeats, TerseHandler, TextFormatter
+
+HOSTILE = "a\x1b]52;c;aGk=\x07b\nERROR forged\u2028\u202ec \x9b31m"
+
+
+def record(message="hello %s", *args, level=logging.INFO, name="crawlcw.crawl.fetcher", **extra):
+    made = logging.LogRecord(name, level, __file__, 1, message, args or ("you",), None)
+    vars(made).update(extra)
+    return made
+
+
+class FakeClock:
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        return self.time
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+class Captured:
+    """What was written to stderr so far."""
+
+    def __init__(self, capsys):
+        self._capsys = capsys
+        self._text = ""
+
+    def getvalue(self):
+        self._text += self._capsys.readouterr().err
+        return self._text
+
+
+@pytest.fixture
+def stderr(capsys):
+    return Captured(capsys)
+
+
+@pytest.fixture
+def handler(clock, stderr):
+    made = TerseHandler(clock=clock)
+    made.setFormatter(TextFormatter())
+    yield made
+    made.close()
+
+
+def test_text_is_one_line_with_time_and_level():
+    made = record()
+    made.created = 0
+
+    assert TextFormatter().format(made) == "1970-01-01T00:00:00Z INFO hello you"
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_a_hostile_message_stays_on_its_line_and_moves_no_cursor(formatter):
+    line = formatter.format(record("%s", HOSTILE, url=HOSTILE))
+
+    assert line.isprintable()
+    assert "\\x1b" in line
+
+
+def test_a_hostile_exception_becomes_a_block_of_printable_lines():
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError:
+        made = record()
+        made.exc_info = sys.exc_info()
+
+    lines = TextFormatter().format(made).splitlines()
+
+    assert lines[1] == "Traceback (most recent call last):"
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_message_is_cut():
+    assert len(TextFormatter().format(record("%s", "x" * 100_000))) < 1100
+
+
+def test_json_holds_the_extra_fields():
+    made = record(event="progress", todo=3, eta=None, task=b"\x01\xff", counts={"a": 1})
+
+    fields = json.loads(JsonFormatter().format(made))
+
+    assert fields["message"] == "hello you"
+    assert (fields["level"], fields["logger"]) == ("info", "crawlcw.crawl.fetcher")
+    assert (fields["event"], fields["todo"], fields["eta"]) == ("progress", 3, None)
+    assert (fields["task"], fields["counts"]) == ("01ff", {"a": 1})
+
+
+def test_the_first_five_of_equal_records_are_shown_and_the_rest_is_counted(handler, clock, stderr):
+    for _ in range(1000):
+        handler.handle(record(event="give up", reason="http-status"))
+    assert stderr.getvalue().count("hello") == 5
+
+    clock.time = 61
+    handler.handle(record(event="another"))
+
+    lines = stderr.getvalue().splitlines()
+    assert len(lines) == 7
+    assert lines[5].endswith("INFO 995 more like this: give up, http-status")
+
+
+def test_what_was_not_told_is_told_at_the_end(handler, stderr):
+    for _ in range(7):
+        handler.handle(record(event="give up", reason="dns"))
+
+    handler.close()
+
+    assert stderr.getvalue().splitlines()[-1].endswith("2 more like this: give up, dns")
+
+
+def test_records_that_differ_in_reason_are_not_equal(handler, stderr):
+    for n in range(20):
+        handler.handle(record(event="give up", reason=str(n % 4)))
+
+    assert stderr.getvalue().count("hello") == 20
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"level": logging.DEBUG},
+        {"name": "books"},
+        {"event": "progress"},
+        {"event": "worker_started"},
+    ],
+)
+def test_what_was_asked_for_is_never_counted(handler, stderr, fields):
+    for _ in range(100):
+        handler.handle(record(**fields))
+
+    assert stderr.getvalue().count("hello") == 100
+
+
+def test_after_a_quiet_minute_the_first_few_are_shown_again():
+    repeats = Repeats()
+    shown = [repeats.admit(("a",), now=0) for _ in range(6)]
+    told = list(repeats.counts(now=60))
+    silent = list(repeats.counts(now=120))
+
+    assert shown == [True] * 5 + [False]
+    assert (told, silent) == ([(("a",), 1)], [])
+    assert repeats.admit(("a",), now=121)
+
+
+def test_a_log_that_cannot_be_written_raises_nothing(handler, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    monkeypatch.setattr(sys, "stderr", Full())
+
+    handler.handle(record())
+    handler.handle(record("%d", "not a number"))
+
+
+def test_setting_up_twice_leaves_one_handler(monkeypatch, stderr):
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[:])
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+
+    logs.set_up("warning")
+    logs.set_up("info", style="json")
+
+    (ours,) = [h for h in root.handlers if isinstance(h, TerseHandler)]
+    assert isinstance(ours.formatter, JsonFormatter)
+    assert root.level == logging.INFO
+    logging.captureWarnings(False)

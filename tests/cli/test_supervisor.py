@@ -1,0 +1,551 @@
+"""Crawls by several worker processes: real ones, on a real site, crashed, stopped and killed."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import termios
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from crawlcw.model.task import Status
+from tests.crawl.test_kill import asked, assert_complete, assert_nothing_held
+from tests.support import docs
+from tests.support.crawl_process import Store, wait_until
+from tests.support.docs import REPOSITORY, Site
+from tests.support.mongod import with_database
+
+#: Far more than anything here takes; what is waited for is a condition.
+ENOUGH = 90.0
+
+SPIDER = """\
+import os, sys, time
+from crawlcw import Settings
+from tests.support.docs import DocsSpider
+
+pytestmark = pytest.mark.thorough
+
+class Docs(DocsSpider):
+    name = "docs"
+    settings = Settings(per_host_concurrency=0, concurrency=20, lease="10m")
+
+    def __init__(self, start_url="http://127.0.0.1:9/"):
+        super().__init__(start_urls=[start_url])
+"""
+
+#: All but the first worker run what stands below this.
+NOT_THE_FIRST = """
+    async def opened(self):
+        try:
+            os.close(os.open("first", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+"""
+
+
+class Supervised:
+    """`crawlcw run docs.py --processes N`, in a folder of its own."""
+
+    def __init__(self, folder: Path, *options: str, **popen: Any) -> None:
+        self._log = folder / "crawl.log"
+        self.command = [sys.executable, "-m", "crawlcw", "run", "docs.py", *options]
+        with self._log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                self.command,
+                cwd=folder,
+                env=environment(),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                **popen,
+            )
+
+    def __enter__(self) -> "Supervised":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What was logged: whole lines, and beside errors that end a process, nothing but JSON."""
+        *lines, _ = self.log.split("\n")
+        return [json.loads(line) for line in lines if not line.startswith("crawlcw: ")]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [record for record in self.records if record.get("event") == name]
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers' ids, in the order in which they were started."""
+        return [record["pid"] for record in self.events("worker_started")]
+
+    def send(self, which: signal.Signals) -> None:
+        self._process.send_signal(which)
+
+    def end(self) -> tuple[int, dict[str, Any]]:
+        """Wait for the end; return the exit code and the joint report, if there is one."""
+        self.output, _ = self._process.communicate(timeout=ENOUGH)
+        reports = self.events("report")
+        assert len(reports) <= 1
+        return self._process.returncode, reports[0] if reports else {}
+
+
+def environment() -> dict[str, str]:
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("CRAWLCW_")}
+    return ours | {"PYTHONPATH": str(REPOSITORY)}
+
+
+def is_running(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    # Nobody may have taken notice yet of the end of a process whose parent is gone.
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+@pytest.fixture
+def ended() -> Iterator[ExitStack]:
+    """Where a test's processes and servers end, whatever happens to the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(f"sqlite:///{tmp_path}/ledger.db")
+
+
+@pytest.fixture
+def serve(ended: ExitStack) -> Callable[..., Site]:
+    def serve(**options: int) -> Site:
+        return ended.enter_context(docs.served(docs.folder("postgresql"), **options))
+
+    return serve
+
+
+@pytest.fixture
+def start(ended: ExitStack, store: Store, tmp_path: Path) -> Callable[..., Supervised]:
+    def start(
+        site: Site, *options: str, processes: int = 2, spider: str = "", store: Store = store
+    ) -> Supervised:
+        (tmp_path / "docs.py").write_text(SPIDER + spider)
+        return ended.enter_context(
+            Supervised(
+                tmp_path,
+                *("--processes", str(processes), "--ledger", store.url, "--log-format", "json"),
+                *("-a", f"start_url={site.start}"),
+                *options,
+            )
+        )
+
+    return start
+
+
+def at_work(crawl: Supervised, store: Store) -> Callable[[], bool]:
+    return lambda: len(crawl.pids) > 1 and all(store.held_by(pid) for pid in crawl.pids)
+
+
+def finished(store: Store) -> int:
+    return sum(row.status == Status.FINISHED for row in store.rows())
+
+
+@pytest.mark.representative
+def test_two_workers_crawl_everything_once_and_their_supervisor_sums_it_up(
+    serve, start, store, tmp_path
+):
+    expected = docs.walked("postgresql")
+    site = serve(latency=1000)
+
+    crawl = start(site, "-o", "items.jsonl")
+    wait_until(at_work(crawl, store))
+    site.heal()
+    code, report = crawl.end()
+
+    assert_complete(store)
+    assert site.hits() == Counter(expected.found | expected.refused)
+    assert (code, report["finish_reason"], crawl.output) == (0, "drained", "")
+    assert report["pages"] == len(expected.found)
+    assert report["items_recorded"] == len(expected.pages)
+    assert report["counts"]["finished"] == len(expected.found)
+    assert report["links_dropped"]["refused-scope"] > 0
+    assert len((tmp_path / "items.jsonl").read_text().splitlines()) == len(expected.pages)
+    assert len(crawl.pids) == 2
+
+
+@pytest.mark.parametrize("where", ["mongodb", "sqlite"])
+def test_a_worker_that_is_killed_is_started_again_and_each_page_recorded_once(
+    where, serve, start, store, request
+):
+    if where == "mongodb":
+        uri = request.getfixturevalue("mongodb_uri")
+        store = Store(with_database(uri, request.getfixturevalue("database_name")))
+    expected = docs.walked("postgresql")
+    site = serve(latency=1000)
+    crawl = start(site, store=store)
+    wait_until(at_work(crawl, store))
+    killed, other = crawl.pids
+
+    # Its supervisor gives back at once what a dead worker held: look before.
+    os.kill(killed, signal.SIGSTOP)
+    held = {row.path for row in store.held_by(killed)}
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: not store.held_by(killed))
+    site.heal()
+    wait_until(lambda: len(crawl.pids) == 3)
+    code, report = crawl.end()
+
+    assert held
+    assert_complete(store)
+    assert (code, report["finish_reason"]) == (0, "drained")
+    assert {path for path, times in site.hits().items() if times > 1} <= held
+    (crash,) = crawl.events("worker_crashed")
+    assert "signal 9, Killed; it is started again in 1.0 s" in crash["message"]
+    # What the dead worker did is counted as far as it has told: twice a second.
+    assert len(expected.found) / 2 < report["pages"] <= len(expected.found)
+    assert not is_running(other)
+
+
+@pytest.mark.parametrize("to", ["the supervisor", "each process"])
+def test_sigterm_lets_all_workers_finish_what_is_under_way(to, serve, start, store):
+    site = serve(latency=200)
+    crawl = start(site, "-s", "grace=20s")
+    wait_until(asked(site, for_pages=100))
+    wait_until(at_work(crawl, store))
+
+    # As systemd does it: to each process of the service.
+    for pid in crawl.pids if to == "each process" else []:
+        os.kill(pid, signal.SIGTERM)
+    crawl.send(signal.SIGTERM)
+    code, report = crawl.end()
+
+    rows = store.rows()
+    assert (code, report["finish_reason"]) == (0, "stopped")
+    assert_nothing_held(rows)
+    assert {(row.retry, row.lost) for row in rows} == {(0, 0)}
+    assert any(row.status == Status.TODO for row in rows)
+    assert {row.path for row in rows if row.status == Status.FINISHED} == site.hits().keys()
+    assert report["pages"] == finished(store)
+    assert len(crawl.pids) == 2
+
+
+def test_sigint_twice_releases_everything_at_once(serve, start, store, tmp_path):
+    site = serve(stall_after=200)
+    waits = ["grace=60s", "read_timeout=60s", "timeout=60s"]
+    crawl = start(site, "-o", "items.jsonl", *(f"-s{setting}" for setting in waits))
+    wait_until(asked(site, for_pages=210))
+
+    crawl.send(signal.SIGINT)
+    wait_until(lambda: crawl.events("stop"))
+    crawl.send(signal.SIGINT)
+    code, report = crawl.end()
+
+    assert (code, report["finish_reason"]) == (130, "stopped-at-once")
+    assert report["released"] > 0
+    assert_nothing_held(store.rows())
+    assert [row for row in store.rows() if row.retry or row.lost] == []
+    assert not (tmp_path / "items.jsonl").exists()
+
+
+def test_the_third_sigint_kills_workers_that_do_not_end(serve, start, tmp_path):
+    hangs = """
+    async def closed(self, report):
+        open(f"closed-{os.getpid()}", "w").close()
+        time.sleep(1000)
+"""
+    crawl = start(serve(latency=200), spider=hangs)
+    wait_until(lambda: len(crawl.pids) == 2)
+
+    crawl.send(signal.SIGINT)
+    wait_until(lambda: len(list(tmp_path.glob("closed-*"))) == 2)
+    crawl.send(signal.SIGINT)
+    wait_until(lambda: crawl.events("stop_now"))
+    crawl.send(signal.SIGINT)
+    code, report = crawl.end()
+
+    assert (code, report) == (130, {})
+    wait_until(lambda: not any(map(is_running, crawl.pids)))
+
+
+@pytest.mark.representative("sqlite")
+def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, store):
+    prints = """
+    def parse(self, response):
+        print(response.url)
+        yield from super().parse(response)
+"""
+    site = serve(latency=200)
+    crawl = start(site, "-s", "grace=20s", spider=prints)
+    wait_until(asked(site, for_pages=100))
+    wait_until(at_work(crawl, store))
+
+    crawl.send(signal.SIGKILL)
+    code, _ = crawl.end()
+    wait_until(lambda: not any(map(is_running, crawl.pids)))
+
+    rows = store.rows()
+    assert code == -signal.SIGKILL
+    assert_nothing_held(rows)
+    # They gave back what they held, and no page failed for what it printed.
+    assert {(row.retry, row.lost) for row in rows} == {(0, 0)}
+    assert any(row.status == Status.TODO for row in rows)
+    assert {row.path for row in rows if row.status == Status.FINISHED} == site.hits().keys()
+
+
+def test_what_a_worker_prints_when_its_supervisor_is_gone_fails_nothing():
+    prints = "from crawlcw.cli import worker; import os, sys; worker.prepare(os.dup(0))\n"
+    prints += "sys.stdin.readline(); print('é' * 100_000); print('x', file=sys.stderr)\n"
+    prints += "open(sys.argv[1], 'w').close()"
+    with TemporaryDirectory() as folder:
+        went_on = Path(folder) / "went on"
+        with subprocess.Popen(
+            [sys.executable, "-c", prints, went_on],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        ) as process:
+            for stream in (process.stdout, process.stderr):
+                stream.close()
+            process.stdin.write(b"go on\n")
+            process.stdin.close()
+            assert process.wait(ENOUGH) == 0
+        assert went_on.exists()
+
+
+def test_a_slot_whose_workers_crash_five_times_stays_down_and_the_others_finish(
+    serve, start, store
+):
+    crashes = NOT_THE_FIRST + "            os._exit(1)\n"
+    crawl = start(serve(), spider=crashes)
+    code, report = crawl.end()
+
+    assert_complete(store)
+    assert (code, report["finish_reason"]) == (70, "drained")
+    (down,) = crawl.events("worker_down")
+    assert "has crashed 5 times without progress and stays down: exit code 1" in down["message"]
+    waits = [record["message"].rpartition(" in ")[2] for record in crawl.events("worker_crashed")]
+    assert waits == ["1.0 s", "2.0 s", "4.0 s", "8.0 s"]
+    assert len(crawl.pids) == 6
+
+
+def test_a_worker_that_ends_with_a_mistake_is_not_started_again(serve, start, store):
+    raises = NOT_THE_FIRST + "            raise OSError('no luck')\n"
+    crawl = start(serve(), spider=raises)
+    code, report = crawl.end()
+
+    assert_complete(store)
+    assert (code, report["finish_reason"]) == (2, "drained")
+    assert crawl.log.count("crawlcw: the spider's opened() raised OSError: no luck\n") == 1
+    assert len(crawl.pids) == 2
+
+
+def test_a_spider_that_exits_in_the_middle_has_crashed(serve, start, store):
+    exits = """
+    async def opened(self):
+        if not os.path.exists("first"):
+            open("first", "w").close()
+            os._exit(0)
+"""
+    crawl = start(serve(), processes=2, spider=exits)
+    code, report = crawl.end()
+
+    assert_complete(store)
+    assert (code, report["finish_reason"]) == (0, "drained")
+    assert crawl.events("worker_crashed")
+
+
+@pytest.mark.parametrize("code", [0, 2, 69, 70, 78, 130])
+def test_a_worker_that_does_not_say_that_it_ends_has_crashed_whatever_its_exit_code(
+    code, serve, start, store
+):
+    exits = f"""
+    async def opened(self):
+        if not os.path.exists("first"):
+            open("first", "w").close()
+            os._exit({code})
+"""
+    crawl = start(serve(), processes=1, spider=exits)
+    end, report = crawl.end()
+
+    assert_complete(store)
+    assert (end, report["finish_reason"]) == (0, "drained")
+    (crash,) = crawl.events("worker_crashed")
+    assert f"has crashed: exit code {code}; it is started again in 1.0 s" in crash["message"]
+
+
+def test_by_default_one_worker_does_it_and_without_processes_this_process(
+    serve, ended, store, tmp_path
+):
+    says = "\n    async def opened(self):\n        print(os.getpid(), sys.stdin.readline())\n"
+    (tmp_path / "docs.py").write_text(SPIDER + says)
+    site, pids = serve(), []
+    for options in ([], ["--processes", "0"]):
+        crawl = ended.enter_context(
+            Supervised(
+                tmp_path,
+                *("--ledger", store.url, "-a", f"start_url={site.start}", "--log-format", "json"),
+                *("--max-pages", "1", *options),
+                stdin=subprocess.PIPE,
+            )
+        )
+        crawl._process.stdin.write("from stdin\n")
+        crawl._process.stdin.flush()
+        assert crawl.end()[0] == 0
+        pid, said = (
+            crawl.output.split(maxsplit=1) if " " in crawl.output.strip() else (crawl.output, "")
+        )
+        pids.append((int(pid) == crawl.pid, said.strip()))
+        assert crawl.pids == [], "of the only one nobody needs to know"
+
+    assert pids == [(False, ""), (True, "from stdin")]
+
+
+def test_what_spiders_print_is_on_stdout_in_whole_lines(serve, start):
+    prints = """
+    def parse(self, response):
+        print('{"pages": 1000000}')
+        print("é" + "x" * 20_000)
+        sys.stderr.write('{"long": "' + "y" * 20_000 + '"}\\n')
+        yield from super().parse(response)
+"""
+    expected = docs.walked("postgresql")
+    crawl = start(serve(), spider=prints)
+    code, report = crawl.end()
+
+    assert (code, report["pages"]) == (0, len(expected.found))
+    assert Counter(crawl.output.splitlines()) == {
+        '{"pages": 1000000}': len(expected.found),
+        "é" + "x" * 20_000: len(expected.found),
+    }
+    assert sum("long" in record for record in crawl.records) == len(expected.found)
+
+
+@pytest.mark.parametrize(
+    ("options", "most", "workers"),
+    [
+        (["--max-pages", "11"], 11, 3),
+        (["-s", "max_pages=2"], 2, 2),
+        (["-s", "max_pages=2", "--max-pages", "7"], 7, 3),
+    ],
+)
+def test_max_pages_is_the_limit_of_all_workers_together(
+    options, most, workers, serve, start, store
+):
+    crawl = start(serve(), *options, processes=3)
+    code, report = crawl.end()
+
+    assert (code, report["finish_reason"]) == (0, "max-pages")
+    assert report["pages"] == finished(store) == most
+    assert len(crawl.pids) == workers
+    assert_nothing_held(store.rows())
+
+
+def test_quiet_says_nothing(serve, start, store):
+    crawl = start(serve(), "--quiet")
+    code, report = crawl.end()
+
+    assert (code, report, crawl.output, crawl.log) == (0, {}, "", "")
+    assert_complete(store)
+
+
+@pytest.mark.representative
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["docs.py", "--processes", "-1"], 2, "Invalid value for '--processes'"),
+        (["docs.py", "--processes", "two"], 2, "Invalid value for '--processes'"),
+        (["nowhere.py"], 2, "there is no file nowhere.py"),
+        (["docs.py", "-a", "colour=red"], 2, "unexpected keyword argument 'colour'"),
+        (["docs.py", "-s", "concurency=5"], 2, "did you mean concurrency?"),
+        (["docs.py", "-o", "no/such/folder.jsonl"], 2, "cannot write no/such/folder.jsonl"),
+        (["docs.py", "--ledger", "sqlite:///docs.py"], 78, "is not an SQLite database"),
+        (["docs.py", "--ledger", "mongodb://127.0.0.1:{port}/x"], 69, "cannot be reached"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_found_before_any_worker_is_started(options, code, said, tmp_path):
+    (tmp_path / "docs.py").write_text(SPIDER)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers
+        port = taken.getsockname()[1]
+        run = subprocess.run(
+            [sys.executable, "-m", "crawlcw", "run", "--processes", "3"]
+            + [option.format(port=port) for option in options],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=ENOUGH,
+            check=False,
+        )
+
+    # Logged is only what starts a worker.
+    (line,) = run.stderr.splitlines()
+    assert (run.returncode, run.stdout) == (code, "")
+    assert line.startswith("crawlcw: ")
+    assert said in line
+
+
+def test_ctrl_c_on_a_terminal_reaches_each_worker_once(serve, ended, store, tmp_path):
+    (tmp_path / "docs.py").write_text(SPIDER)
+    site = serve(latency=200)
+    ours, theirs = pty.openpty()
+    crawl = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "crawlcw", "run", "docs.py", "--processes", "2"),
+            *("--ledger", store.url, "-a", f"start_url={site.start}"),
+        ],
+        cwd=tmp_path,
+        env=environment() | {"TERM": "xterm", "COLUMNS": "100"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        # The terminal is to be its own, so that Ctrl-C goes to its group.
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    ended.callback(crawl.wait)
+    ended.callback(crawl.kill)
+    os.close(theirs)
+    wait_until(asked(site, for_pages=100))
+
+    os.write(ours, b"\x03")
+    shown = b"".join(chunks(ours)).decode()
+
+    assert crawl.wait(ENOUGH) == 0
+    assert shown.count("claiming nothing more") == 1
+    assert "again: releasing" not in shown
+    assert "pages/min  items" in shown
+    assert "Stopped: " in shown
+    assert_nothing_held(store.rows())
+
+
+def chunks(terminal: int) -> Iterator[bytes]:
+    # Linux says EIO when the last process on a terminal has gone.
+    with suppress(OSError):
+        while chunk := os.read(terminal, 1 << 16):
+            yield chunk
+    os.close(terminal)

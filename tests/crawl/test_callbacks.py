@@ -1,0 +1,414 @@
+"""Callbacks of every kind, and what becomes of what they yield."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import attrs
+import pydantic
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.crawl.callbacks import TOO_MANY_LINKS, Produced, Scope, run
+from crawlcw.errors import FetchError, ParseRefusedError, Reason
+from crawlcw.model.task import Task
+from crawlcw.model.transitions import Failed
+from tests.support.ledgers import START, make_task
+
+PAGE = make_task("http://a.example/", depth=2)
+
+
+def scope(*hosts: str, **settings: Any) -> Scope:
+    return Scope.of(hosts or ("a.example",), Settings(**settings))
+
+
+async def ran(
+    callback: Callable[..., Any], *, task: Task = PAGE, within: Scope | None = None, **options: Any
+) -> Produced:
+    """What came of a callback that does not fail."""
+    result = await run(callback, task=task, scope=within or scope(), now=START, **options)
+    assert isinstance(result, Produced), result
+    return result
+
+
+async def of_things(*things: object, **options: Any) -> Produced:
+    """What came of a callback that yields *things*."""
+    return await ran(lambda: iter(things), **options)
+
+
+async def failed(callback: Callable[..., Any]) -> Failed:
+    result = await run(callback, task=PAGE, scope=scope(), now=START)
+    assert isinstance(result, Failed), result
+    return result
+
+
+def generator() -> Iterator[Any]:
+    yield {"n": 1}
+    yield Request("http://a.example/1")
+
+
+async def async_generator() -> AsyncIterator[Any]:
+    yield {"n": 1}
+    yield Request("http://a.example/1")
+
+
+async def coroutine() -> list[Any]:
+    return [{"n": 1}, Request("http://a.example/1")]
+
+
+async def coroutine_of_a_generator() -> Iterator[Any]:
+    return generator()
+
+
+async def coroutine_of_an_async_generator() -> AsyncIterator[Any]:
+    return async_generator()
+
+
+def function() -> tuple[Any, ...]:
+    return ({"n": 1}, None, Request("http://a.example/1"))
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        generator,
+        async_generator,
+        coroutine,
+        coroutine_of_a_generator,
+        coroutine_of_an_async_generator,
+        function,
+    ],
+)
+async def test_a_callback_may_be_any_kind_of_function(callback: Callable[..., Any]):
+    produced = await ran(callback)
+
+    assert produced.items == [{"n": 1}]
+    assert [task.url for task in produced.tasks] == ["http://a.example/1"]
+
+
+async def _nothing() -> None:
+    return None
+
+
+@pytest.mark.parametrize("callback", [lambda: None, list, lambda: iter(()), _nothing])
+async def test_a_callback_may_yield_nothing(callback: Callable[..., Any]):
+    produced = await ran(callback)
+
+    assert (produced.items, produced.tasks) == ([], [])
+
+
+async def test_a_callback_may_return_one_thing():
+    assert (await ran(lambda: {"n": 1})).items == [{"n": 1}]
+    assert len((await ran(lambda: Request("http://a.example/1"))).tasks) == 1
+
+
+async def test_a_callback_gets_its_arguments():
+    produced = await run(lambda a, b: {"a": a, "b": b}, 1, 2, task=PAGE, scope=scope(), now=START)
+
+    assert isinstance(produced, Produced)
+    assert produced.items == [{"a": 1, "b": 2}]
+
+
+@dataclass
+class Data:
+    n: int
+
+
+@attrs.define
+class Attrs:
+    n: int
+
+
+class Model(pydantic.BaseModel):
+    n: int
+
+
+@pytest.mark.parametrize("thing", [{"n": 1}, Data(1), Attrs(1), Model(n=1)])
+async def test_an_item_may_be_any_thing_with_named_parts(thing: object):
+    assert (await of_things(thing)).items == [{"n": 1}]
+    assert (await ran(lambda: thing)).items == [{"n": 1}], "returned by itself"
+
+
+@pytest.mark.parametrize("thing", ["text", 7, b"x", object(), ["a"], Data])
+async def test_what_is_no_item_is_a_failure_that_says_what_to_do(thing: object):
+    def parse() -> Iterator[object]:
+        yield {"n": 1}
+        yield thing
+
+    result = await failed(parse)
+
+    assert result.reason is Reason.PARSE_ERROR
+    assert result.message.startswith(f"TypeError: {type(thing).__name__} is not an item: yield a")
+    assert result.traceback is not None
+
+
+async def test_one_thing_returned_that_is_no_item_is_a_failure_too():
+    result = await failed(lambda: 7)
+
+    assert result.message.startswith("TypeError: int is not an item")
+
+
+def helper_of_the_user() -> None:
+    raise KeyError("title")
+
+
+def raises() -> None:
+    helper_of_the_user()
+
+
+def raises_in_a_generator() -> Iterator[Any]:
+    yield {"n": 1}
+    helper_of_the_user()
+
+
+async def raises_in_an_async_generator() -> AsyncIterator[Any]:
+    yield {"n": 1}
+    helper_of_the_user()
+
+
+async def raises_in_a_coroutine() -> None:
+    helper_of_the_user()
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [raises, raises_in_a_generator, raises_in_an_async_generator, raises_in_a_coroutine],
+)
+async def test_a_callback_that_raises_is_a_failure_with_the_users_own_traceback(
+    callback: Callable[..., Any],
+):
+    result = await failed(callback)
+
+    assert (result.reason, result.message) == (Reason.PARSE_ERROR, "KeyError: 'title'")
+    assert result.traceback is not None
+    assert "helper_of_the_user" in result.traceback
+    assert callback.__name__ in result.traceback
+    assert "crawlcw/crawl/callbacks.py" not in result.traceback
+
+
+async def test_an_error_of_the_text_of_an_error_is_a_failure_too():
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text either")
+
+    def parse() -> None:
+        raise MuteError
+
+    result = await failed(parse)
+
+    assert result.reason is Reason.PARSE_ERROR
+    assert "MuteError" in result.message
+
+
+async def test_a_page_that_would_hang_the_parser_is_not_the_spiders_fault():
+    def parse() -> None:
+        raise ParseRefusedError("over 2000 tags inside one another")
+
+    result = await failed(parse)
+
+    assert (result.reason, result.traceback) == (Reason.PARSE_KILLED, None)
+
+
+async def test_a_link_becomes_a_task_one_link_deeper():
+    request = Request("http://a.example/1", "parse_book", context={"a": 1}, priority=3)
+
+    (task,) = (await of_things(request)).tasks
+
+    assert (task.depth, task.parent) == (3, PAGE.id)
+    assert (task.callback, task.context, task.priority) == ("parse_book", {"a": 1}, 3)
+    assert (task.due, task.create_time) == (START, START)
+
+
+async def test_links_out_of_scope_are_counted_and_not_followed():
+    produced = await of_things(
+        Request("http://a.example/1"),
+        Request("http://www.a.example/2"),
+        Request("http://a.example:8080/3"),
+        Request("http://b.example/4"),
+        Request("http://nota.example/5"),
+    )
+
+    assert [task.url[-1] for task in produced.tasks] == ["1", "2", "3"]
+    assert produced.dropped.counts == {"refused-scope": 2}
+
+
+async def test_a_star_allows_every_host():
+    produced = await of_things(Request("http://b.example/4"), within=scope("*"))
+
+    assert len(produced.tasks) == 1
+
+
+@pytest.mark.parametrize(("depth", "followed"), [(0, 1), (1, 1), (2, 0), (3, 0)])
+async def test_links_are_followed_down_to_the_depth_allowed(depth: int, followed: int):
+    produced = await of_things(
+        {"n": 1},
+        Request("http://a.example/1"),
+        task=make_task("http://a.example/", depth=depth),
+        within=scope(max_depth=2),
+    )
+
+    assert len(produced.tasks) == followed
+    assert produced.dropped.counts == ({} if followed else {"refused-depth": 1})
+    assert produced.items == [{"n": 1}], "the page itself counts"
+
+
+async def test_no_more_links_of_a_page_are_followed_than_allowed():
+    things = [Request(f"http://a.example/{n}") for n in range(10)]
+
+    produced = await of_things(*things, {"n": 1}, within=scope(max_links_per_page=4))
+
+    assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
+    assert produced.dropped.counts == {TOO_MANY_LINKS: 6}
+    assert produced.items == [{"n": 1}]
+
+
+async def test_links_that_are_none_to_fetch_are_counted_by_reason():
+    produced = await of_things(
+        Request("mailto:me@a.example"),
+        Request("http://["),
+        Request.refused("", FetchError(Reason.URL_INVALID, "no link")),
+        Request("http://a.example/" + "x" * 3000),
+        Request("http://a.example/good"),
+    )
+
+    assert [task.url for task in produced.tasks] == ["http://a.example/good"]
+    assert produced.dropped.counts == {"refused-scheme": 1, "url-invalid": 2, "url-too-long": 1}
+    assert produced.dropped.examples == {
+        "refused-scheme": ["mailto:me@a.example"],
+        "url-invalid": ["http://[", "no link"],
+        "url-too-long": ["http://a.example/" + "x" * 182 + "…"],
+    }
+
+
+async def test_three_different_links_are_kept_of_each_reason():
+    hosts = ("b", "b", "c", "d", "e")
+
+    produced = await of_things(*(Request(f"http://{host}.example/") for host in hosts))
+
+    assert produced.dropped.counts == {"refused-scope": 5}
+    assert produced.dropped.examples == {
+        "refused-scope": [f"http://{host}.example/" for host in "bcd"]
+    }
+
+
+async def test_what_a_response_left_out_counts_with_the_rest():
+    page = Response("http://a.example/", request=Request("http://a.example/"))
+
+    def parse(response: Response) -> Iterator[Any]:
+        yield from response.follow_all(["mailto:me@a.example", "tel:1"])
+        yield response.follow("javascript:void(0)")
+
+    result = await run(parse, page, task=PAGE, scope=scope(), now=START)
+
+    assert isinstance(result, Produced)
+    assert result.dropped.counts == {"refused-scheme": 3}
+    assert result.dropped.examples == {
+        "refused-scheme": ["javascript:void(0)", "mailto:me@a.example", "tel:1"]
+    }
+
+
+TRAPS = {
+    "http://a.example/" + "x" * 2000: "url-too-long",
+    "http://a.example/" + "/".join(map(str, range(21))): "trap-path-segments",
+    "http://a.example/a/b/a/b/a/b/a/b": "trap-repeated-segment",
+    "http://a.example/?" + "&".join(f"facet{n}=on" for n in range(40)): "trap-query-parameters",
+}
+
+
+@pytest.mark.parametrize("dont_filter", [False, True])
+async def test_links_that_look_like_traps_are_counted_by_reason(dont_filter: bool):
+    links = [Request(url, dont_filter=dont_filter) for url in TRAPS]
+
+    produced = await of_things(*links, links[2], Request("http://a.example/good"))
+
+    assert [task.url for task in produced.tasks] == ["http://a.example/good"]
+    assert produced.dropped.counts == dict.fromkeys(TRAPS.values(), 1) | {
+        "trap-repeated-segment": 2
+    }
+
+
+async def test_a_trap_is_where_the_settings_say_it_is():
+    free = scope(
+        max_url_length=None,
+        max_path_segments=None,
+        max_segment_repeats=None,
+        max_query_parameters=None,
+    )
+    strict = scope(max_path_segments=1)
+
+    assert len((await of_things(*map(Request, TRAPS), within=free)).tasks) == len(TRAPS)
+    produced = await of_things(Request("http://a.example/a/"), within=strict)
+    assert produced.dropped.counts == {"trap-path-segments": 1}
+
+
+async def test_a_start_url_that_looks_like_a_trap_is_none_when_pages_link_to_it():
+    known = {make_task(url).id for url in TRAPS}
+
+    produced = await of_things(*map(Request, TRAPS), known=known)
+
+    assert (produced.tasks, produced.dropped.counts) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"), [*TRAPS.items(), ("http://b.example/", "refused-scope")]
+)
+def test_a_redirect_into_a_trap_or_out_of_scope_is_refused(url: str, reason: str):
+    with pytest.raises(FetchError) as caught:
+        scope().admit_url(url)
+
+    assert caught.value.reason == reason
+
+
+def test_any_other_redirect_is_admitted():
+    scope().admit_url("HTTP://www.A.example:80/a/b/a/b/a/b?q=1#part")
+
+
+async def test_a_link_counts_once_however_it_is_written():
+    produced = await of_things(
+        Request("http://a.example/1"),
+        Request("http://A.example:80/1#part"),
+        Request("http://a.example/1", "parse_book"),
+    )
+
+    assert [task.callback for task in produced.tasks] == ["parse"]
+
+
+async def test_links_that_the_ledger_has_are_left_out():
+    known = {make_task("http://a.example/1").id}
+
+    produced = await of_things(
+        Request("http://a.example/1"), Request("http://a.example/2"), known=known
+    )
+
+    assert [task.url[-1] for task in produced.tasks] == ["2"]
+    assert not produced.dropped.counts
+
+
+async def test_unfiltered_links_are_tasks_of_their_own_and_the_same_when_parsed_again():
+    def parse() -> Iterator[Any]:
+        yield Request("http://a.example/1")
+        yield Request("http://a.example/1", dont_filter=True)
+        yield Request("http://a.example/1", dont_filter=True)
+
+    first, again = await ran(parse), await ran(parse)
+    elsewhere = await ran(parse, task=make_task("http://a.example/other"))
+
+    ids = [task.id for task in first.tasks]
+    assert len(set(ids)) == 3
+    assert [task.id for task in again.tasks] == ids
+    assert len({task.id for task in elsewhere.tasks} & set(ids)) == 1, "the filtered one"
+
+
+async def test_unfiltered_links_are_still_kept_in_scope():
+    produced = await of_things(Request("http://b.example/", dont_filter=True))
+
+    assert produced.tasks == []
+    assert produced.dropped.counts == {"refused-scope": 1}
+
+
+async def test_items_are_cleaned_before_they_are_handed_on():
+    produced = await of_things({"n": 1 << 70, 2: "\ud800", "inf": float("inf")})
+
+    assert produced.items == [{"n": str(1 << 70), "2": "\ufffd", "inf": None}]

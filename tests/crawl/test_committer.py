@@ -1,0 +1,300 @@
+"""Writing back in groups: what is written, in which order, and who is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.fetcher import Done
+from crawlcw.crawl.seen import KnownTasks
+from crawlcw.engine import batching
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.stats import Stats
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Added, Committed
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.dropped import DroppedLinks
+from crawlcw.model.task import Lease, Status, Task
+from crawlcw.model.transitions import Event, Settlement
+from tests.support.ledgers import FakeClock, claimed, failure, make_task, make_tasks, success
+
+
+class Journal(SqliteLedger):
+    """Writes down what it is given, and can hold the first write back."""
+
+    def begin(self) -> None:
+        self.entries: list[tuple[str, int]] = []
+        self.writing = asyncio.Event()
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        self.entries.append(("add", len(tasks)))
+        return await super().add(tasks)
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        self.entries.append(("commit", len(settlements)))
+        self.writing.set()
+        await self.go.wait()
+        return await super().commit(settlements)
+
+
+class KilledError(Exception):
+    """The process comes to its end."""
+
+
+class Writing:
+    """A committer on a ledger, with all that is around it; and who follows what it writes."""
+
+    def __init__(self, ledger: Journal) -> None:
+        self.ledger = ledger
+        self.done: asyncio.Queue[Done] = asyncio.Queue()
+        self.held = HeldLeases()
+        self.known = KnownTasks()
+        self.stats = Stats()
+        self.told: list[tuple[bool, set[str]]] = []
+        self.announced: set[str] = set()
+        self.is_killed = False  #: before anything is announced
+        self._committer = Committer(
+            ledger,
+            self.done,
+            held=self.held,
+            known=self.known,
+            stats=self.stats,
+            patience=Patience(timedelta(seconds=1)),
+            following=self,
+        )
+
+    async def announce(self, tasks: Iterable[Task]) -> None:
+        if self.is_killed:
+            raise KilledError
+        told = list(tasks)
+        self.ledger.entries.append(("announce", len(told)))
+        self.announced.update(task.url for task in told)
+
+    def written(self, *, more: bool, again: Iterable[str]) -> None:
+        self.told.append((more, set(again)))
+
+    async def leases(self, number: int) -> list[Lease]:
+        await self.ledger.add(make_tasks(number))
+        leases = await claimed(self.ledger)
+        self.held.add(leases)
+        self.ledger.entries.clear()
+        return leases
+
+    async def run(self) -> None:
+        await self._committer.run()
+
+    async def write(self, *done: Done) -> None:
+        """Write all of these, as one group if they fit."""
+        for each in done:
+            self.done.put_nowait(each)
+        running = asyncio.create_task(self.run())
+        await self.done.join()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+@pytest.fixture
+async def writing(tmp_path: Path) -> AsyncIterator[Writing]:
+    ledger = await Journal.open(tmp_path / "ledger.db", "books", clock=FakeClock())
+    ledger.begin()
+    yield Writing(ledger)
+    await ledger.close()
+
+
+def done(writing: Writing, lease: Lease, *links: Task, items: Sequence[Any] = ()) -> Done:
+    return Done(tasks=links, settlements=(success(writing.ledger, lease, *items),))
+
+
+async def test_what_has_gathered_is_written_in_one_group(writing: Writing):
+    leases = await writing.leases(50)
+
+    await writing.write(*(done(writing, lease, items=[{"n": 1}]) for lease in leases))
+
+    assert writing.ledger.entries == [("commit", 50)]
+    assert len(writing.held) == 0
+    assert (writing.stats.pages, writing.stats.items) == (50, 50)
+    assert writing.stats.outcomes == {Event.FINISH: 50}
+
+
+async def test_a_group_is_bounded(writing: Writing, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(batching, "LARGEST_GROUP", 20)
+    leases = await writing.leases(50)
+
+    await writing.write(*(done(writing, lease) for lease in leases))
+
+    assert writing.ledger.entries == [("commit", 20), ("commit", 20), ("commit", 10)]
+
+
+async def test_while_one_group_is_written_the_next_one_gathers(writing: Writing):
+    first, *rest = await writing.leases(30)
+    writing.ledger.go.clear()
+    all_written = asyncio.create_task(writing.write(done(writing, first)))
+    await writing.ledger.writing.wait()
+
+    for lease in rest:
+        writing.done.put_nowait(done(writing, lease))
+    writing.ledger.go.set()
+    await all_written
+
+    assert writing.ledger.entries == [("commit", 1), ("commit", 29)]
+
+
+async def test_links_are_added_first_and_each_once(writing: Writing):
+    one, other = await writing.leases(2)
+    links = [make_task(f"http://a.example/{n}") for n in range(3)]
+
+    await writing.write(done(writing, one, *links), done(writing, other, *links[1:]))
+
+    assert writing.ledger.entries == [("add", 3), ("announce", 3), ("commit", 2)]
+    assert writing.stats.links_added == 3
+    assert all(link.id in writing.known for link in links)
+
+
+async def test_links_that_are_known_cost_nothing(writing: Writing):
+    (lease,) = await writing.leases(1)
+    link = make_task("http://a.example/1")
+    writing.known.add([link.id])
+
+    await writing.write(done(writing, lease, link))
+
+    assert writing.ledger.entries == [("commit", 1)]
+    assert writing.told == [(False, set())]
+
+
+async def test_links_that_the_ledger_has_already_are_announced_and_no_news(writing: Writing):
+    """Whoever added them may have been killed before anybody was told."""
+    (lease,) = await writing.leases(1)
+
+    await writing.write(done(writing, lease, lease.task))
+
+    assert writing.ledger.entries == [("add", 1), ("announce", 1), ("commit", 1)]
+    assert writing.announced == {lease.task.url}
+    assert writing.stats.links_added == 0
+    assert writing.told == [(False, set())]
+
+
+async def test_new_links_are_news(writing: Writing):
+    (lease,) = await writing.leases(1)
+
+    await writing.write(done(writing, lease, make_task("http://a.example/1")))
+
+    assert writing.announced == {"http://a.example/1"}
+    assert writing.told == [(True, set())]
+
+
+async def test_of_links_that_were_not_announced_the_page_is_not_committed(writing: Writing):
+    (lease,) = await writing.leases(1)
+    link = make_task("http://a.example/1")
+    writing.is_killed = True
+    writing.done.put_nowait(done(writing, lease, link, items=[{"n": 1}]))
+
+    with pytest.RaisesGroup(KilledError):
+        await writing.run()
+
+    assert writing.ledger.entries == [("add", 1)]
+    assert (await writing.ledger.counts()).by_status == {Status.PROCESSING: 1, Status.TODO: 1}
+    assert lease.task.id in writing.held
+    assert link.id not in writing.known
+
+    heir = Writing(writing.ledger)
+    await heir.write(done(heir, lease, link, items=[{"n": 1}]))
+
+    assert heir.announced == {link.url}
+    assert (await writing.ledger.counts())[Status.FINISHED] == 1
+
+
+async def test_a_task_to_be_tried_again_is_news_for_its_host(writing: Writing):
+    one, other = await writing.leases(2)
+
+    await writing.write(
+        Done(settlements=(failure(writing.ledger, one, Reason.CONNECT),)), done(writing, other)
+    )
+
+    assert writing.told == [(True, {"example.com"})]
+    assert writing.stats.failures == {"connect": 1}
+    assert writing.stats.pages == 1
+
+
+async def test_a_task_that_is_given_up_is_no_news(writing: Writing):
+    (lease,) = await writing.leases(1)
+
+    await writing.write(Done(settlements=(failure(writing.ledger, lease, Reason.PROTOCOL),)))
+
+    assert writing.told == [(False, set())]
+    assert (await writing.ledger.counts())[Status.IGNORED] == 1
+
+
+async def test_a_result_that_comes_too_late_is_dropped_and_counted(writing: Writing):
+    late, kept = await writing.leases(2)
+    await writing.ledger.release([late])
+
+    await writing.write(
+        done(writing, late, items=[{"n": 1}]), done(writing, kept, items=[{"n": 2}])
+    )
+
+    assert (writing.stats.leases_lost, writing.stats.pages, writing.stats.items) == (1, 1, 1)
+    assert [row.item async for row in writing.ledger.items()] == [{"n": 2}]
+    assert len(writing.held) == 0
+
+
+async def test_what_the_store_cannot_hold_fails_alone(
+    writing: Writing, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.ledger.sqlite.rows._LARGEST_VALUE", 10_000)
+    huge, small = await writing.leases(2)
+    long_link = make_task("http://a.example/long", context={"x": "x" * 20_000})
+    link = make_task("http://a.example/link")
+
+    await writing.write(
+        done(writing, huge, long_link, items=[{"x": "x" * 20_000}]), done(writing, small, link)
+    )
+
+    record = await writing.ledger.get(huge.task.id)
+    assert record is not None
+    assert (record.task.status, record.task.reason) == (Status.IGNORED, Reason.STORE_REJECTED)
+    assert writing.stats.pages == 1
+    assert writing.stats.failures == {"store-rejected": 1}
+    assert writing.stats.links_dropped == {"store-rejected": 1}
+    assert long_link.id not in writing.known
+    assert link.id in writing.known
+
+
+def dropped(*links: str) -> DroppedLinks:
+    found = DroppedLinks()
+    for link in links:
+        found.note("refused-scope", link)
+    return found
+
+
+async def test_the_dropped_links_of_all_pages_are_summed(writing: Writing):
+    one, other = await writing.leases(2)
+
+    await writing.write(
+        Done(settlements=(success(writing.ledger, one),), dropped=dropped("b", "c")),
+        Done(settlements=(success(writing.ledger, other),), dropped=dropped("c")),
+    )
+
+    assert writing.stats.links_dropped == {"refused-scope": 3}
+    assert writing.stats.link_examples == {"refused-scope": ["b", "c"]}
+
+
+async def test_an_alias_is_finished_and_no_page(writing: Writing):
+    page, alias = await writing.leases(2)
+
+    await writing.write(
+        Done(
+            settlements=(success(writing.ledger, page),), aliases=(success(writing.ledger, alias),)
+        )
+    )
+
+    assert (await writing.ledger.counts())[Status.FINISHED] == 2
+    assert writing.stats.pages == 1
+    assert len(writing.held) == 0

@@ -1,0 +1,769 @@
+"""Claiming ahead: enough, never too much, and seldom while there is nothing to do."""
+
+import asyncio
+import selectors
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from crawlcw.api.host_limits import Limits, limit_of
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.crawl import coordinator, host_leasing, robots_gate
+from crawlcw.crawl.coordinator import Coordinator
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.probes import Probes
+from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.suspects import Suspects
+from crawlcw.engine import patience
+from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
+from crawlcw.ledger.protocol import Added, Claimed, Tally
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.hosts import HostLease
+from crawlcw.model.stalls import NothingExcused
+from crawlcw.model.standstill import Rests
+from crawlcw.model.task import Task
+from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.ledgers import START, make_task, make_tasks, success
+
+T = TypeVar("T")
+
+
+class QuickSelector(selectors.DefaultSelector):
+    """Does not wait for a time to come, but lets it be come; only threads are waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skipped = 0.0
+        self.busy = 0  #: calls that are under way in threads
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout <= 0 or self.busy:
+            return super().select(timeout)
+        ready = super().select(0)
+        if not ready:
+            self.skipped += timeout
+        return ready
+
+
+class QuickLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps to the next timer instead of waiting for it."""
+
+    def __init__(self) -> None:
+        self.selector = QuickSelector()
+        self._now = super().time
+        super().__init__(self.selector)
+
+    def time(self) -> float:
+        return self._now() + self.selector.skipped
+
+
+class Counted(SqliteLedger):
+    """Counts what it is asked, and what is claimed and not yet fetched; keeps the loop's time."""
+
+    @classmethod
+    async def opened(cls, path: Path) -> "Counted":
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ledger = await cls.open(
+            path, "books", clock=lambda: START + timedelta(seconds=loop.time() - began)
+        )
+        ledger.began = began
+        ledger.asked: list[tuple[str, float]] = []
+        ledger.claimed: set[bytes] = set()
+        ledger.most = 0
+        ledger.away = (0.0, 0.0)
+        for connection in (ledger._writer, ledger._reader):
+            connection.run = _noticed(connection.run)
+        return ledger
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in ASKED:
+            asked = super().__getattribute__("asked")
+            now = asyncio.get_running_loop().time()
+            asked.append((name, now))
+            first, last = self.away
+            if first <= now - self.began < last:
+                return _away
+        return found
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        """Add as whoever adds does: the hosts are woken."""
+        added = await super().add(tasks)
+        await self.wake_hosts({task.host: task.due for task in tasks if task.due})
+        return added
+
+    async def claim(self, tasks: Sequence[Task], **options: Any) -> Claimed:
+        claimed = await super().claim(tasks, **options)
+        self.claimed |= {lease.task.id for lease in claimed.leases}
+        self.most = max(self.most, len(self.claimed))
+        return claimed
+
+
+async def _away(*args: Any, **options: Any) -> None:
+    raise LedgerUnavailableError("away")
+
+
+#: What a coordinator asks its ledger while it looks for work.
+ASKED = {"page", "claim", "horizon", "lease_hosts", "next_ready", "due_hosts", "get_hosts"}
+
+
+def _noticed(run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """Let a quick loop know that a thread is at work."""
+
+    async def noticed(*args: Any) -> T:
+        loop = asyncio.get_running_loop()
+        busy = loop.selector if isinstance(loop, QuickLoop) else QuickSelector()
+        busy.busy += 1
+        try:
+            return await run(*args)
+        finally:
+            busy.busy -= 1
+
+    return noticed
+
+
+class Refusing(ReplayDownloader):
+    """Notes when it was asked for what it has only a failure for."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        super().__init__(answers)
+        self.failures: list[tuple[str, float]] = []
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        try:
+            return await super().fetch(request, url=url)
+        except FetchError:
+            self.failures.append((url, asyncio.get_running_loop().time()))
+            raise
+
+
+class Around:
+    """A coordinator on a ledger, and a crowd that works on what it hands out."""
+
+    def __init__(self, ledger: Counted, *, robots: Any = None, **settings: Any) -> None:
+        self.ledger = ledger
+        self.settings = Settings(**settings)
+        self.held = HeldLeases()
+        self.stats = Stats()
+        self.starts: list[tuple[float, str]] = []
+        loop = asyncio.get_running_loop()
+        web = Refusing({"http://example.com/robots.txt": robots} if robots else {})
+        self.failures = web.failures
+        probes = Probes(web, self.settings, now=ledger.now)
+        rests = Rests()
+        watch = NetworkWatch(probes, rests, ledger_now=ledger.now)
+        self.frontier = Frontier(
+            held=self.held,
+            limit_of=lambda host: limit_of(host, Limits({}), self.settings),
+            may_share=self.settings.per_host_concurrency == 0,
+            policy=self.settings.host_policy,
+            lease=self.settings.lease,
+            max_pages=None,
+            unlimited=(),
+            full=set(),
+            failures=self.stats.host_failures,
+            given_up=self.stats.hosts_given_up,
+            network=watch.network,
+            rests=rests,
+            ledger_now=ledger.now,
+        )
+        self.coordinator = Coordinator(
+            ledger,
+            settings=self.settings,
+            frontier=self.frontier,
+            robots=Robots(web, self.settings, clock=loop.time, now=ledger.now),
+            held=self.held,
+            stats=self.stats,
+            patience=Patience(timedelta(minutes=10)),
+            presence=Presence(ledger, "a", self.stats, lease=self.settings.lease),
+            probes=probes,
+            watch=watch,
+            suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
+            worker="a",
+            excuses=NothingExcused(),
+        )
+
+    async def work(self, *, seconds: float = 0.0, number: int = 1) -> None:
+        """Finish page after page, each after *seconds*, like *number* fetchers do."""
+        await asyncio.gather(*(self._fetcher(seconds) for _ in range(number)))
+
+    async def _fetcher(self, seconds: float) -> None:
+        while True:
+            lease = await self.coordinator.queue.get()
+            self.starts.append((asyncio.get_running_loop().time(), lease.task.url))
+            await asyncio.sleep(seconds)
+            self.ledger.claimed.discard(lease.task.id)
+            self.coordinator.fetched(lease)
+            settlement = success(self.ledger, lease)
+            await self.ledger.commit([settlement])
+            self.stats.record(settlement)
+            self.held.end([lease])
+            self.frontier.answered(
+                lease.task.host, latency=seconds, page=True, now=asyncio.get_running_loop().time()
+            )
+            self.coordinator.written(more=False, again=())
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lease.total_seconds() / 3)
+            await self.coordinator.tenures.renew()
+
+    async def stopped_after(self, seconds: float, *, work: float = 0.0) -> None:
+        """Let it run for a while."""
+        running = asyncio.create_task(self.until_it_ends(seconds=work))
+        await asyncio.sleep(seconds)
+        self.coordinator.stop()
+        assert await running == "stopped"
+
+    async def until_it_ends(self, *, seconds: float = 0.0) -> str:
+        workers = asyncio.create_task(self.work(seconds=seconds, number=self.settings.concurrency))
+        self.coordinator.seeded()
+        renewing = asyncio.create_task(self._renew())
+        reason = await self.coordinator.run()
+        renewing.cancel()
+        workers.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await workers
+        return reason
+
+
+def quickly(
+    main: Callable[[Counted], Awaitable[None]], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run *main* on a loop that does not wait, the coordinator's clock with it."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for module in (coordinator, robots_gate, patience, host_leasing):
+            monkeypatch.setattr(module, "time", _LoopTime(loop))
+        ledger = await Counted.opened(path / "ledger.db")
+        try:
+            await main(ledger)
+        finally:
+            await ledger.close()
+
+    with asyncio.Runner(loop_factory=QuickLoop) as runner:
+        runner.run(run())
+
+
+class _LoopTime:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.monotonic = loop.time
+
+
+def test_an_empty_ledger_is_drained_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        assert await Around(ledger).until_it_ends() == "drained"
+        assert [what for what, _ in ledger.asked] == ["lease_hosts", "horizon"]
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_all_that_is_due_is_handed_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(300))
+        around = Around(ledger, concurrency=20)
+
+        assert await around.until_it_ends(seconds=0.1) == "drained"
+
+        assert sorted(url for _, url in around.starts) == sorted(
+            task.url for task in make_tasks(300)
+        )
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("per_host", [0, 1, 8])
+@pytest.mark.parametrize("concurrency", [1, 7, 20])
+def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_host: int, concurrency: int
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(100))
+        await ledger.add([make_task(f"http://other.example/{n}") for n in range(100)])
+        around = Around(ledger, concurrency=concurrency, per_host_concurrency=per_host)
+
+        await around.until_it_ends(seconds=0.1)
+
+        assert len(around.starts) == 200
+        assert ledger.most <= concurrency + 2 * concurrency
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_host_that_asks_for_it_is_served_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(10))
+        around = Around(ledger, robots=Replay(body="User-agent: *\nCrawl-delay: 5\n"))
+
+        await around.until_it_ends()
+
+        times = [time for time, _ in around.starts]
+        waits = [later - earlier for earlier, later in pairwise(times)]
+        assert len(times) == 10
+        # The loop's clock and the ledger's threads are real in between.
+        assert all(4.99 <= wait < 5.5 for wait in waits), waits
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_slow_host_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(200))
+        await ledger.add([make_task(f"http://quick.example/{n}") for n in range(200)])
+        around = Around(
+            ledger, concurrency=10, robots=Replay(body="User-agent: *\nCrawl-delay: 60\n")
+        )
+
+        await around.stopped_after(20, work=0.1)
+
+        # 8 at once, 0.1 s each: it could have been done in 2.5 s.
+        assert sum(url.startswith("http://quick.") for _, url in around.starts) == 200
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_many_slow_hosts_are_served_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        for host in range(20):
+            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
+        around = Around(ledger, concurrency=20, delay="1s")
+        began = asyncio.get_running_loop().time()
+
+        assert await around.until_it_ends(seconds=0.1) == "drained"
+
+        # 20 hosts at one page a second: 20 s is the least.
+        assert len(around.starts) == 400
+        assert asyncio.get_running_loop().time() - began < 30
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task(due=START + timedelta(seconds=100))])
+        around = Around(ledger)
+
+        assert await around.until_it_ends() == "drained"
+
+        ((time, _),) = around.starts
+        assert 99.99 <= time - ledger.began <= 102
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        # Somebody else's, which may never end.
+        await ledger.add([make_task(due=START + timedelta(days=1))])
+        began = asyncio.get_running_loop().time()
+
+        await Around(ledger).stopped_after(660)
+
+        asked = [time - began for _, time in ledger.asked]
+        assert sum(time < 60 for time in asked) <= 40, "it looks more often at first"
+        assert sum(time >= 600 for time in asked) <= 20
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One slow host, far more tasks than it can serve: nothing but time brings room."""
+
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(1000))
+        around = Around(ledger, concurrency=10, delay="10s")
+
+        await around.stopped_after(60)
+
+        asked = [what for what, _ in ledger.asked]
+        assert len(around.starts) <= 7
+        assert asked.count("page") <= 60, "one a second is plenty"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_it_does_not_end_before_the_seeds_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        around = Around(ledger)
+        running = asyncio.create_task(around.coordinator.run())
+
+        await asyncio.sleep(30)
+        assert not running.done()
+        around.coordinator.seeded()
+
+        assert await running == "drained"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_it_does_not_end_while_another_process_has_a_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task()])
+        (lease,) = (
+            await ledger.claim(
+                await ledger.page(limit=1), worker="b", lease=timedelta(hours=1), max_lost=3
+            )
+        ).leases
+        around = Around(ledger)
+        running = asyncio.create_task(around.until_it_ends())
+
+        await asyncio.sleep(30)
+        assert not running.done()
+        await ledger.commit([success(ledger, lease)])
+
+        assert await running == "drained"
+        assert around.starts == []
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_dead_workers_task_is_taken_when_its_lease_has_run_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task()])
+        await ledger.claim(
+            await ledger.page(limit=1), worker="b", lease=timedelta(seconds=60), max_lost=3
+        )
+        around = Around(ledger)
+        began = asyncio.get_running_loop().time()
+
+        assert await around.until_it_ends() == "drained"
+
+        ((time, _),) = around.starts
+        assert 59 <= time - began <= 90, "within one and a half leases"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
+    """Run a crawl on ten tasks of another worker, on a ledger that is away for a while.
+
+    Returns when which page was begun with.
+    """
+
+    def outage(
+        *,
+        away: tuple[float, float],
+        begins: float = 0.0,
+        back: float | None = None,
+        taken_over: bool,
+        **settings: Any,
+    ) -> dict[str, float]:
+        """The other one's leases end at 60 s; where it comes *back* it goes on with them."""
+        begun: dict[str, float] = {}
+
+        async def main(ledger: Counted) -> None:
+            await ledger.add(make_tasks(10))
+            claim = {"worker": "b", "lease": timedelta(seconds=60), "max_lost": 3}
+            leases = (await ledger.claim(await ledger.page(limit=10), **claim)).leases
+            if settings.get("per_host_concurrency") == 0:
+                await ledger.lease_hosts(worker="b", limit=1, lease=timedelta(hours=1))
+            await ledger.add([make_task("http://example.com/other", due=_at(away[1]))])
+            await asyncio.sleep(begins)
+            ledger.away = away
+            around = Around(ledger, **settings)
+            running = asyncio.create_task(around.until_it_ends())
+            if back is not None:
+                await asyncio.sleep(back)
+                await ledger.renew(leases, lease=timedelta(seconds=60))
+                await asyncio.sleep(20)
+                await ledger.commit([success(ledger, lease) for lease in leases])
+
+            assert await running == "drained"
+
+            begun.update((url[19:], time - ledger.began) for time, url in around.starts)
+            records = [await ledger.get(lease.task.id) for lease in leases]
+            assert {record.task.fence > 1 for record in records if record} == {taken_over}
+            asked = Counter(name for name, time in ledger.asked if time - ledger.began > away[1])
+            assert asked["page"] <= 60, "a few times a second is plenty"
+            assert asked["claim"] <= 11
+
+        quickly(main, tmp_path, monkeypatch)
+        return begun
+
+    return outage
+
+
+def _at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("shared", [{}, {"per_host_concurrency": 0, "obey_robots": False}])
+def test_leases_that_run_out_during_an_outage_are_left_to_their_holder(
+    outage: Callable[..., dict[str, float]], shared: dict[str, Any]
+):
+    begun = outage(away=(30, 100), back=109, taken_over=False, **shared)
+
+    assert begun.keys() == {"other"}
+    assert 100 <= begun["other"] < 107, "what is nobody's does not wait for that"
+
+
+@pytest.mark.parametrize("shared", [{}, {"per_host_concurrency": 0, "obey_robots": False}])
+def test_who_does_not_come_back_after_an_outage_is_not_waited_for_for_long(
+    outage: Callable[..., dict[str, float]], shared: dict[str, Any]
+):
+    begun = outage(away=(30, 100), taken_over=True, **shared)
+
+    assert len(begun) == 11
+    # It notices the end up to 5 s later, spares for 10 s, and looks every second.
+    assert all(110 <= time < 117 for page, time in begun.items() if page != "other"), begun
+
+
+def test_leases_that_ran_out_before_an_outage_are_taken_over_at_its_end(
+    outage: Callable[..., dict[str, float]],
+):
+    begun = outage(away=(70, 80), begins=70, taken_over=True)
+
+    assert all(80 <= time < 86 for time in begun.values()), begun
+
+
+def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Too late to be sure that the host may still be asked."""
+
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(10))
+        leased = ledger.lease_hosts
+
+        async def leased_slowly(**options: Any) -> list[HostLease]:
+            leases = await leased(**options)
+            # Renewed is 5 s later, when the next third of a lease is over.
+            await asyncio.sleep(55 - (asyncio.get_running_loop().time() - ledger.began))
+            return leases
+
+        monkeypatch.setattr(ledger, "lease_hosts", leased_slowly)
+
+        assert await Around(ledger).until_it_ends() == "drained"
+
+        asked = Counter(name for name, _ in ledger.asked)
+        assert asked["page"] <= 20, "10,000 where it asks on and on"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_host_that_is_leased_after_an_outage_is_asked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(10))
+        ledger.away = (0, 100)
+        around = Around(ledger)
+
+        assert await around.until_it_ends() == "drained"
+
+        # It waits for 5 s at the most.
+        assert all(100 <= time - ledger.began < 106 for time, _ in around.starts)
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_what_is_not_begun_with_is_given_back_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(100))
+        around = Around(ledger, concurrency=10, per_host_concurrency=3)
+        running = asyncio.create_task(around.coordinator.run())
+        await asyncio.sleep(1)
+
+        around.coordinator.stop()
+
+        assert await running == "stopped"
+        undispatched = around.coordinator.undispatched()
+        assert {lease.task.id for lease in undispatched} == ledger.claimed
+        assert around.coordinator.undispatched() == []
+        await asyncio.wait_for(around.coordinator.idle(), 1)
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_lost_leases_are_not_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
+        around = Around(ledger, concurrency=4, per_host_concurrency=1)
+        running = asyncio.create_task(around.coordinator.run())
+        first = await around.coordinator.queue.get()
+        lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
+
+        around.coordinator.lost(lost)
+        around.coordinator.fetched(first)
+        second = await around.coordinator.queue.get()
+        around.coordinator.fetched(second)
+
+        assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
+        await asyncio.sleep(5)
+        assert around.coordinator.queue.empty()
+        around.coordinator.stop()
+        await running
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_hosts_whose_wake_up_was_lost_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Somebody was killed between adding tasks and waking their hosts."""
+
+    async def main(ledger: Counted) -> None:
+        for host in range(60):
+            tasks = [make_task(f"http://h{host:02}.example/{n}") for n in range(2)]
+            await SqliteLedger.add(ledger, tasks)
+        around = Around(ledger)
+        began = asyncio.get_running_loop().time()
+
+        assert await around.until_it_ends() == "drained"
+
+        assert len(around.starts) == 120
+        # 25 hosts a look, and looks are 8 s apart at the most.
+        assert asyncio.get_running_loop().time() - began < 30
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_giant_host_does_not_hold_up_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
+        for host in range(30):
+            await ledger.add([make_task(f"http://small{host}.example/{n}") for n in range(5)])
+        around = Around(ledger, concurrency=20)
+
+        await around.stopped_after(15, work=0.1)
+
+        small = [time for time, url in around.starts if "small" in url]
+        assert len(small) == 150
+        assert max(small) - around.starts[0][0] < 5
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_hosts_that_cannot_be_held_all_at_once_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        for host in range(40):
+            tasks = [make_task(f"http://h{host}.example/{n}") for n in range(100)]
+            await ledger.add(tasks)
+        around = Around(ledger, concurrency=2, delay="100ms")
+
+        await around.stopped_after(40, work=0.01)
+
+        served = {url.split("/")[2] for _, url in around.starts}
+        assert len(served) == 40, "8 hosts are held at once, each for 20 pages"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_host_that_fails_rests_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def main(ledger: Counted) -> None:
+        await ledger.add([make_task(f"http://quick.example/{n}") for n in range(50)])
+        await ledger.add(make_tasks(20))
+        failing = FetchError(Reason.CONNECT, "refused")
+        around = Around(ledger, robots=failing)
+
+        assert await around.until_it_ends() == "drained"
+
+        assert len(around.starts) == 50
+        assert await ledger.reasons() == {"host-unreachable": 20}
+        asked = [time for what, time in around.failures]
+        rests = [later - earlier for earlier, later in pairwise(asked)]
+        assert len(asked) == 5
+        for rest, least in zip(rests, (10, 20, 40, 80), strict=True):
+            assert least <= rest < 1.1 * least + 9, rests
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_while_the_last_pages_are_under_way_it_sleeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.add(make_tasks(100))
+        around = Around(ledger, concurrency=10, per_host_concurrency=0, max_pages=5)
+        rounds = 0
+        waiting = around.frontier.lanes.next_turn
+
+        def next_turn() -> float | None:
+            nonlocal rounds
+            rounds += 1
+            return waiting()
+
+        monkeypatch.setattr(around.frontier.lanes, "next_turn", next_turn)
+
+        assert await around.until_it_ends(seconds=5) == "max-pages"
+
+        assert len(around.starts) == 5
+        assert rounds < 200, "290,000 where each turn that comes wakes it"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Though every page that is added wakes whoever holds them, and has idle fetchers."""
+
+    async def main(ledger: Counted) -> None:
+        for host in range(40):
+            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(200)])
+        around = Around(ledger, concurrency=100, delay="100ms")
+        for name in ("a", "b"):
+            worker = replace(this_worker(now=ledger.now()), name=name)
+            await ledger.join(worker)
+        running = asyncio.create_task(around.stopped_after(10, work=0.01))
+        await asyncio.sleep(2)
+        assert len(around.frontier.owned()) == 40
+
+        await ledger.beat("b", Tally(), hungry=True)
+        taken: list[HostLease] = []
+        for tenth in range(40):
+            await asyncio.sleep(0.1)
+            around.coordinator.wake()
+            if tenth % 12:
+                continue  # who has found nothing does not look again at once
+            taken += await ledger.lease_hosts(worker="b", limit=99, lease=timedelta(minutes=1))
+            await ledger.beat("b", Tally(), hungry=not taken)
+
+        assert len(taken) == 20
+        await running
+        assert len(around.frontier.owned()) == 20
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Other hosts are ready, and there is no room for them."""
+
+    async def main(ledger: Counted) -> None:
+        for host in range(8):
+            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(3)])
+        around = Around(ledger, concurrency=1, delay="60s")
+
+        await around.stopped_after(25)
+
+        assert len(around.frontier.owned()) == 4
+        assert len(ledger.asked) <= 5 * 25
+
+    quickly(main, tmp_path, monkeypatch)

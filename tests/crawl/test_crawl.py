@@ -1,0 +1,1417 @@
+"""Whole crawls in one process: answers from memory, a ledger in a file, no network."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.assembly import run_spider
+from crawlcw.crawl.crawl import Crawl
+from crawlcw.engine.stats import Report
+from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError
+from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model import hosts
+from crawlcw.model.task import Record, Status, Task
+from crawlcw.model.transitions import Settlement
+from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.ledgers import claimed_one, make_task, success
+
+HOME = "http://a.example/"
+ROBOTS = "http://a.example/robots.txt"
+
+
+def links(*addresses: str) -> str:
+    return "".join(f'<a href="{address}">{address}</a>' for address in addresses)
+
+
+def to(location: str, *, status: int = 302) -> Replay:
+    return Replay(status=status, headers={"Location": location})
+
+
+def down(status: int = 503, **headers: str) -> Replay:
+    return Replay(status=status, headers=headers)
+
+
+class Books(Spider):
+    """Records every page and follows every link."""
+
+    name = "books"
+    start_urls = [HOME]
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.given_up: list[tuple[str, Reason]] = []
+        self.closed_with: list[Report] = []
+        self.times_opened = 0
+
+    async def opened(self) -> None:
+        self.times_opened += 1
+
+    async def closed(self, report: Report) -> None:
+        self.closed_with.append(report)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+        yield from response.follow_all("a")
+
+    def on_error(self, request: Request, error: FetchError) -> Any:
+        self.given_up.append((request.url, error.reason))
+
+
+class Web(ReplayDownloader):
+    """Keeps the requests too, and can hold back what a test names until it lets them go."""
+
+    def __init__(self, answers: dict[str, Any], *, held: Sequence[str] = ()) -> None:
+        super().__init__(answers)
+        self.sent: list[Request] = []
+        self.under_way: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.held = set(held)
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+        self.cancelled: list[str] = []
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        if not url.endswith("/robots.txt"):
+            self.sent.append(request)
+        host = url.split("/")[2]
+        for name in (host, "all"):
+            self.under_way[name] += 1
+            self.most[name] = max(self.most[name], self.under_way[name])
+        try:
+            if url in self.held:
+                self.reached.set()
+                await self.go.wait()
+            else:
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            self.cancelled.append(url)
+            raise
+        finally:
+            for name in (host, "all"):
+                self.under_way[name] -= 1
+        return await super().fetch(request, url=url)
+
+    @property
+    def pages(self) -> list[str]:
+        """The URLs that were asked for, robots.txt left out."""
+        return [url for url in self.requested if not url.endswith("/robots.txt")]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+async def ledger(path: Path) -> AsyncIterator[SqliteLedger]:
+    ledger = await SqliteLedger.open(path, "books")
+    yield ledger
+    await ledger.close()
+
+
+def crawl_of(spider: Spider, web: ReplayDownloader, ledger: SqliteLedger, **settings: Any) -> Crawl:
+    quick = {"concurrency": 8, "backoff_base": 0, "host_backoff_base": 0.001}
+    return Crawl(spider, ledger, web, Settings(**quick | settings))
+
+
+async def crawled(
+    spider: Spider, web: ReplayDownloader, ledger: SqliteLedger, **settings: Any
+) -> Report:
+    return await crawl_of(spider, web, ledger, **settings).run()
+
+
+async def record(ledger: SqliteLedger, url: str) -> Record:
+    found = await ledger.get(make_task(url).id)
+    assert found is not None, f"{url} is not in the ledger"
+    return found
+
+
+async def items(ledger: SqliteLedger) -> list[dict[str, Any]]:
+    return [row.item async for row in ledger.items()]
+
+
+async def urls_of_items(ledger: SqliteLedger) -> list[str]:
+    return sorted(item["url"] for item in await items(ledger))
+
+
+def numbered(number: int) -> list[str]:
+    return [f"http://a.example/{n}" for n in range(number)]
+
+
+def site(number: int) -> dict[str, Any]:
+    """A home page with links to *number* others, which link to one another."""
+    pages = numbered(number)
+    return {HOME: links(*pages)} | {
+        url: links("/", *pages[n : n + 3], f"#{n}") for n, url in enumerate(pages)
+    }
+
+
+# The whole site, once
+
+
+async def test_a_site_is_crawled_completely_and_each_page_once(ledger: SqliteLedger):
+    answers = site(50)
+    web = Web(answers)
+    spider = Books()
+
+    report = await crawled(spider, web, ledger)
+
+    assert sorted(web.pages) == sorted(answers)
+    assert await urls_of_items(ledger) == sorted(answers)
+    assert (report.finish_reason, report.drained) == ("drained", True)
+    assert (report.pages, report.items, report.released, report.leases_lost) == (51, 51, 0, 0)
+    assert report.counts.by_status == {Status.FINISHED: 51}
+    assert (report.failures, report.links_dropped) == ({}, {})
+
+
+async def test_a_second_run_fetches_nothing(ledger: SqliteLedger):
+    await crawled(Books(), Web(site(5)), ledger)
+    web = Web(site(5))
+
+    report = await crawled(Books(), web, ledger)
+
+    assert web.requested == []
+    assert (report.finish_reason, report.pages) == ("drained", 0)
+    assert report.counts.by_status == {Status.FINISHED: 6}
+
+
+async def test_run_spider_does_it_all_in_one_call(path: Path):
+    report = await run_spider(
+        Books(), ledger=f"sqlite:///{path}", downloader=ReplayDownloader(site(3))
+    )
+
+    assert report.pages == 4
+
+
+async def test_what_is_recorded_of_a_page(ledger: SqliteLedger):
+    answer = Replay(
+        headers={"Content-Type": "text/html", "ETag": '"x\x1b"', "Last-Modified": "yesterday"},
+        body=links("/1"),
+        elapsed=timedelta(seconds=1.5),
+    )
+
+    await crawled(Books(), Web({HOME: answer, f"{HOME}1": "end"}), ledger)
+
+    home = await record(ledger, HOME)
+    assert home.response is not None
+    assert (home.response.status, home.response.final_url) == (200, HOME)
+    assert (home.response.bytes, home.response.elapsed) == (len(links("/1")), 1.5)
+    assert (home.response.content_type, home.response.last_modified) == ("text/html", "yesterday")
+    assert home.response.etag == r'"x\x1b"', "nothing of a server's that a terminal would obey"
+    assert (home.task.due, home.task.lock, home.task.fence, home.task.settled) == (None, None, 1, 1)
+    child = await record(ledger, f"{HOME}1")
+    assert (child.task.depth, child.task.parent) == (1, home.task.id)
+
+
+async def test_no_more_is_under_way_than_allowed(ledger: SqliteLedger):
+    hosts = [f"http://{name}.example/" for name in "abcd"]
+    answers = {host: links(*(f"/{n}" for n in range(15))) for host in hosts}
+    answers |= {f"{host}{n}": "" for host in hosts for n in range(15)}
+    web = Web(answers)
+
+    await crawled(Books(start_urls=hosts), web, ledger, concurrency=5, per_host_concurrency=2)
+
+    assert len(set(web.pages)) == 64
+    assert web.most["all"] <= 5 + len(hosts), "fetchers, and robots.txt of each host"
+    assert all(web.most[f"{name}.example"] <= 2 for name in "abcd")
+
+
+async def test_two_crawls_on_one_ledger_share_the_work(ledger: SqliteLedger, path: Path):
+    answers = site(120)
+    other = await SqliteLedger.open(path, "books")
+    webs = Web(answers), Web(answers)
+
+    reports = await asyncio.gather(
+        crawled(Books(), webs[0], ledger), crawled(Books(), webs[1], other)
+    )
+
+    await other.close()
+    assert sorted(webs[0].pages + webs[1].pages) == sorted(answers)
+    assert await urls_of_items(ledger) == sorted(answers)
+    assert sum(report.pages for report in reports) == 121
+    assert [report.finish_reason for report in reports] == ["drained", "drained"]
+
+
+# Failures of pages
+
+
+async def test_a_missing_page_is_given_up_at_once(ledger: SqliteLedger):
+    web = Web({HOME: links("/gone", "/there"), f"{HOME}there": ""})
+    spider = Books()
+
+    report = await crawled(spider, web, ledger)
+
+    gone = await record(ledger, f"{HOME}gone")
+    assert (gone.task.status, gone.task.reason) == (Status.IGNORED, Reason.HTTP_STATUS)
+    assert gone.response is not None
+    assert gone.response.status == 404
+    assert [error.message for error in gone.errors] == ["HTTP 404"]
+    assert web.pages.count(f"{HOME}gone") == 1
+    assert spider.given_up == [(f"{HOME}gone", Reason.HTTP_STATUS)]
+    assert report.failures == {"http-status": 1}
+    assert report.counts.by_status == {Status.FINISHED: 2, Status.IGNORED: 1}
+
+
+@pytest.mark.parametrize(
+    "failure", [down(503), down(500), FetchError(Reason.TIMEOUT_READ, "nothing")]
+)
+async def test_a_page_that_fails_first_is_tried_again(ledger: SqliteLedger, failure: Any):
+    web = Web({HOME: [failure, failure, "there"]})
+    spider = Books()
+
+    report = await crawled(spider, web, ledger, backoff_base="10ms")
+
+    home = await record(ledger, HOME)
+    assert (home.task.status, home.task.retry, home.task.reason) == (Status.FINISHED, 2, None)
+    assert [error.attempt for error in home.errors] == [1, 2], "what went wrong is still known"
+    assert web.pages == [HOME] * 3
+    assert spider.given_up == []
+    assert (report.pages, sum(report.failures.values())) == (1, 2)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+async def test_a_page_that_fails_for_ever_is_tried_as_often_as_allowed(
+    ledger: SqliteLedger, most: int
+):
+    web = Web({HOME: down()})
+    spider = Books()
+
+    await crawled(spider, web, ledger, max_retry=most, backoff_base="10ms")
+
+    home = await record(ledger, HOME)
+    assert (home.task.status, home.task.retry) == (Status.IGNORED, most)
+    assert [error.attempt for error in home.errors] == list(range(1, most + 1))
+    assert web.pages == [HOME] * most
+    assert spider.given_up == [(HOME, Reason.HTTP_STATUS)], "told once, at the end"
+
+
+async def test_failures_are_brought_back_and_then_succeed(ledger: SqliteLedger):
+    await crawled(Books(), Web({HOME: down()}), ledger, max_retry=1)
+
+    assert await ledger.retry_failed(TaskFilter()) == 1
+    report = await crawled(Books(), Web({HOME: "there"}), ledger, max_retry=1)
+
+    assert report.counts.by_status == {Status.FINISHED: 1}
+
+
+HOST_FAILURES = [
+    down(429),
+    down(429, **{"Retry-After": "0"}),
+    down(503, **{"Retry-After": "nonsense"}),
+    FetchError(Reason.CONNECT, "refused"),
+    FetchError(Reason.DNS_TEMPORARY, "try again"),
+    FetchError(Reason.TIMEOUT_CONNECT, "10 s"),
+    FetchError(Reason.TLS, "self-signed"),
+]
+
+
+@pytest.mark.parametrize("failure", HOST_FAILURES)
+async def test_a_failure_of_the_host_costs_no_page_an_attempt(ledger: SqliteLedger, failure: Any):
+    web = Web({HOME: [failure] * 4 + ["there"]})
+
+    report = await crawled(Books(), web, ledger, max_retry=1, auto_throttle=False)
+
+    home = await record(ledger, HOME)
+    assert (home.task.status, home.task.retry, home.errors) == (Status.FINISHED, 0, ())
+    assert web.pages == [HOME] * 5
+    (host,) = [host async for host in ledger.hosts()]
+    assert (host.failures, host.failed, host.finished) == (0, 4, 1)
+    assert report.failures == {}
+
+
+@pytest.mark.parametrize("failure", HOST_FAILURES)
+async def test_a_host_that_fails_and_fails_is_given_up_with_all_its_tasks(
+    ledger: SqliteLedger, failure: Any
+):
+    up = {"http://b.example/": links("/1"), "http://b.example/1": ""}
+    web = Web(up | dict.fromkeys(numbered(21), failure))
+    spider = Books(start_urls=[*numbered(21), *up])
+
+    report = await crawled(spider, web, ledger, host_max_failures=3, auto_throttle=False)
+
+    assert report.counts.by_status == {Status.IGNORED: 21, Status.FINISHED: 2}
+    assert await ledger.reasons() == {"host-unreachable": 21}
+    home = await record(ledger, "http://a.example/1")
+    assert (home.task.retry, home.task.lost, home.task.reason) == (0, 0, Reason.HOST_UNREACHABLE)
+    assert set(web.pages) > set(up)
+    again = Web(dict.fromkeys(numbered(21), ""))
+    assert await ledger.retry_failed(TaskFilter(reason=Reason.HOST_UNREACHABLE)) == 21
+    report = await crawled(spider, again, ledger)
+    assert report.counts.by_status == {Status.FINISHED: 23}
+
+
+async def test_a_name_that_does_not_exist_is_given_up_sooner(ledger: SqliteLedger):
+    web = Web({HOME: FetchError(Reason.DNS_NXDOMAIN, "no such host")})
+
+    await crawled(Books(), web, ledger)
+
+    assert web.pages == [HOME] * 2
+    assert await ledger.reasons() == {"dns-nxdomain": 1}
+
+
+async def test_links_to_a_host_that_was_given_up_are_ignored_without_asking(ledger: SqliteLedger):
+    dead = "http://b.example/"
+    refused = FetchError(Reason.CONNECT, "refused")
+    web = Web({HOME: links(dead), f"{HOME}later": links(f"{dead}more"), dead: refused})
+    settings = {"host_max_failures": 1}
+    await crawled(Books(start_urls=[HOME, dead]), web, ledger, **settings)
+    asked = web.pages.count(dead)
+
+    await crawled(Books(start_urls=[f"{HOME}later", dead]), web, ledger, **settings)
+
+    assert web.pages.count(dead) == asked
+    assert f"{dead}more" not in web.pages
+    assert await ledger.reasons() == {"host-unreachable": 2}
+
+
+async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedger):
+    web = Web({HOME: links("/busy", "/1"), f"{HOME}busy": down(503, **{"Retry-After": "1000"})})
+    spider = Books()
+    crawl = crawl_of(spider, web, ledger, concurrency=1)
+
+    async def stop_after_the_answer() -> None:
+        while crawl.stats.host_failures.total() == 0:
+            await asyncio.sleep(0)
+        crawl.stop()
+
+    report, _ = await asyncio.gather(crawl.run(), stop_after_the_answer())
+
+    busy = await record(ledger, f"{HOME}busy")
+    assert (busy.task.status, busy.task.retry, report.finish_reason) == (Status.TODO, 0, "stopped")
+    (host,) = [host async for host in ledger.hosts()]
+    assert host.not_before is not None
+    assert host.ready_at is not None
+    assert host.not_before - ledger.now() >= timedelta(seconds=900)
+    assert host.ready_at >= host.not_before
+
+
+async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: SqliteLedger):
+    web = Web({HOME: [FetchError(Reason.PAYLOAD_TRUNCATED, "half"), "whole"]})
+
+    report = await crawled(Books(), web, ledger)
+
+    assert report.failures == {"payload-truncated": 1}
+    assert report.pages == 1
+
+
+async def test_an_error_of_crawlcw_itself_fails_the_page_alone(
+    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+):
+    web = Web(site(3) | {f"{HOME}1": RuntimeError("a downloader may not do this")})
+
+    report = await crawled(Books(), web, ledger)
+
+    broken = await record(ledger, f"{HOME}1")
+    assert (broken.task.status, broken.task.reason) == (Status.IGNORED, Reason.INTERNAL)
+    assert "a downloader may not do this" in broken.errors[0].message
+    assert report.pages == 3
+
+
+# Failures of the spider's own code
+
+
+class Fragile(Books):
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield from super().parse(response)
+        if response.url.endswith("/1"):
+            self.find_the_title(response)
+
+    def find_the_title(self, response: Response) -> None:
+        raise KeyError("title")
+
+
+async def test_a_callback_that_raises_costs_its_own_page_only(ledger: SqliteLedger):
+    web = Web(site(4))
+    spider = Fragile()
+
+    report = await crawled(spider, web, ledger, max_retry=2)
+
+    broken = await record(ledger, f"{HOME}1")
+    assert (broken.task.status, broken.task.reason) == (Status.IGNORED, Reason.PARSE_ERROR)
+    assert [error.message for error in broken.errors] == ["KeyError: 'title'"], "fetched once"
+    traceback = broken.errors[0].traceback
+    assert traceback is not None
+    assert "find_the_title" in traceback
+    assert "crawlcw/crawl/callbacks.py" not in traceback
+    assert broken.items == (), "nothing of half a page"
+    assert (report.pages, report.failures) == (4, {"parse-error": 1})
+    assert spider.given_up == [(f"{HOME}1", Reason.PARSE_ERROR)]
+    assert web.pages.count(f"{HOME}1") == 1
+
+
+async def test_a_callback_that_is_gone_fails_its_page_with_its_name(ledger: SqliteLedger):
+    class Renamed(Books):
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield Request(f"{HOME}1", "parse_bok")
+
+    await crawled(Renamed(), Web({HOME: "", f"{HOME}1": ""}), ledger, max_retry=1)
+
+    page = await record(ledger, f"{HOME}1")
+    assert page.errors[0].message == "Renamed has no callback 'parse_bok'"
+
+
+async def test_an_error_callback_is_called_once_and_may_yield(ledger: SqliteLedger):
+    class Forgiving(Books):
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield {"url": response.url}
+            if response.url == HOME:
+                yield Request(f"{HOME}1", errback=self.mirror, context={"n": 1})
+
+        def mirror(self, request: Request, error: FetchError) -> Iterator[Any]:
+            self.given_up.append((request.url, error.reason))
+            yield {"url": request.url, "status": error.status, "n": request.context["n"]}  # type: ignore[index]  # it was given
+            yield Request(f"{HOME}mirror")
+
+    spider = Forgiving()
+
+    await crawled(spider, Web({HOME: "", f"{HOME}1": down(), f"{HOME}mirror": ""}), ledger)
+
+    failed = await record(ledger, f"{HOME}1")
+    assert failed.task.status is Status.IGNORED
+    assert failed.items == ({"url": f"{HOME}1", "status": 503, "n": 1},)
+    assert (await record(ledger, f"{HOME}mirror")).task.status is Status.FINISHED
+    assert spider.given_up == [(f"{HOME}1", Reason.HTTP_STATUS)]
+
+
+async def test_an_error_callback_that_raises_changes_nothing(
+    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+):
+    class Hopeless(Books):
+        def on_error(self, request: Request, error: FetchError) -> None:
+            raise ValueError("no hope")
+
+    report = await crawled(Hopeless(), Web({}), ledger)
+
+    assert report.counts.by_status == {Status.IGNORED: 1}
+    assert (await record(ledger, HOME)).task.reason is Reason.HTTP_STATUS
+    assert "on_error raised ValueError: no hope" in caplog.text
+
+
+# Redirects
+
+
+@pytest.mark.parametrize(
+    "home",
+    [links("/old"), links("/old", "/new"), links("/new", "/old"), links("/old", "/older", "/new")],
+)
+@pytest.mark.parametrize("concurrency", [1, 8])
+async def test_a_redirected_page_is_recorded_once_under_its_real_address(
+    ledger: SqliteLedger, home: str, concurrency: int
+):
+    answers = {
+        HOME: home,
+        f"{HOME}old": to("/new"),
+        f"{HOME}older": to("/old"),
+        f"{HOME}new": "the page",
+    }
+
+    report = await crawled(Books(), Web(answers), ledger, concurrency=concurrency)
+
+    alias, target = await record(ledger, f"{HOME}old"), await record(ledger, f"{HOME}new")
+    assert (alias.task.status, alias.items) == (Status.FINISHED, ())
+    assert alias.response is not None
+    assert alias.response.final_url == f"{HOME}new"
+    assert (target.task.status, target.items) == (Status.FINISHED, ({"url": f"{HOME}new"},))
+    assert await urls_of_items(ledger) == [HOME, f"{HOME}new"]
+    assert (report.pages, report.drained) == (2, True)
+
+
+async def test_the_page_behind_a_redirect_keeps_what_the_spider_passed_along(
+    ledger: SqliteLedger,
+):
+    class Staged(Books):
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield Request(f"{HOME}old", self.parse_book, context={"n": 7})
+
+        def parse_book(self, response: Response) -> Iterator[Any]:
+            yield {"url": response.url, "n": response.context["n"]}
+
+    await crawled(Staged(), Web({HOME: "", f"{HOME}old": to("/new"), f"{HOME}new": ""}), ledger)
+
+    assert await items(ledger) == [{"url": f"{HOME}new", "n": 7}]
+
+
+async def test_a_redirect_to_another_spelling_of_itself_is_one_task(ledger: SqliteLedger):
+    spelled = f"{HOME}x?b=1&a=2"
+    web = Web({HOME: links("/x?a=2&b=1"), f"{HOME}x?a=2&b=1": to(spelled), spelled: ""})
+
+    report = await crawled(Books(), web, ledger)
+
+    assert report.counts.by_status == {Status.FINISHED: 2}
+    assert await urls_of_items(ledger) == [HOME, spelled]
+
+
+async def test_a_redirect_out_of_scope_is_not_followed(ledger: SqliteLedger):
+    web = Web({HOME: to("http://b.example/"), "http://b.example/": "elsewhere"})
+
+    report = await crawled(Books(), web, ledger)
+
+    assert web.pages == [HOME]
+    assert (await record(ledger, HOME)).task.reason is Reason.REFUSED_SCOPE
+    assert report.counts.total == 1
+
+
+async def test_a_redirect_to_what_robots_txt_disallows_is_not_followed(ledger: SqliteLedger):
+    web = Web(
+        {
+            ROBOTS: Replay(body="User-agent: *\nDisallow: /private/"),
+            HOME: to("/private/page"),
+            f"{HOME}private/page": "secret",
+        }
+    )
+
+    await crawled(Books(), web, ledger)
+
+    home = await record(ledger, HOME)
+    assert (home.task.status, home.task.reason) == (Status.IGNORED, Reason.REFUSED_ROBOTS)
+    assert web.pages == [HOME]
+
+
+B = "http://b.example/"
+SECRET = {"Authorization": "Basic c2VjcmV0", "Accept-Language": "de"}
+
+
+class Careful(Books):
+    """Sends a secret to its first host; both hosts are its own."""
+
+    allowed_hosts = ("a.example", "b.example")
+
+    async def start(self) -> AsyncIterator[Request]:
+        yield Request(HOME, headers=SECRET, context={"n": 7})
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url, "n": response.context["n"]}
+
+
+async def test_what_a_redirect_to_another_host_leads_to_is_a_task_of_that_host(
+    ledger: SqliteLedger,
+):
+    web = Web({HOME: to(f"{B}old"), f"{B}old": to("/new"), f"{B}new": "the page"})
+
+    report = await crawled(Careful(), web, ledger)
+
+    alias, target = await record(ledger, HOME), await record(ledger, f"{B}new")
+    assert (alias.task.status, alias.items) == (Status.FINISHED, ())
+    assert alias.response is not None
+    assert alias.response.status == 302
+    assert (target.task.depth, target.task.status) == (1, Status.FINISHED)
+    assert await items(ledger) == [{"url": f"{B}new", "n": 7}]
+    assert (report.pages, report.drained) == (1, True)
+    sent = {request.url: dict(request.headers) for request in web.sent}
+    assert sent == {HOME: SECRET, f"{B}old": {"Accept-Language": "de"}}
+
+
+async def test_a_redirect_on_a_host_with_a_delay_waits_for_its_turn(ledger: SqliteLedger):
+    web = Web({HOME: to("/new"), f"{HOME}new": "the page"})
+
+    await crawled(Careful(), web, ledger, delay="10ms")
+
+    assert await items(ledger) == [{"url": f"{HOME}new", "n": 7}]
+    assert (await record(ledger, f"{HOME}new")).task.depth == 1
+    assert [dict(request.headers) for request in web.sent] == [SECRET] * 2
+
+
+async def test_hosts_that_lead_to_one_another_for_ever_end_at_the_greatest_depth(
+    ledger: SqliteLedger,
+):
+    web = Web({f"http://{n}.b.example/": to(f"http://{n + 1}.b.example/") for n in range(99)})
+
+    report = await crawled(Careful(start_urls=[]), web, ledger, max_depth=5)
+    assert report.counts.total == 1
+    spider = Books(start_urls=["http://0.b.example/"])
+    spider.allowed_hosts = ("b.example",)
+    await crawled(spider, web, ledger, max_depth=5)
+
+    assert len(web.pages) == 7
+    assert await ledger.reasons() == {"http-status": 1, "refused-depth": 1}
+
+
+async def test_a_redirect_out_of_scope_to_another_host_is_refused(ledger: SqliteLedger):
+    web = Web({HOME: links("/away"), f"{HOME}away": to("http://c.example/")})
+
+    await crawled(Books(), web, ledger)
+
+    away = await record(ledger, f"{HOME}away")
+    assert (away.task.status, away.task.reason) == (Status.IGNORED, Reason.REFUSED_SCOPE)
+
+
+async def test_with_cookies_a_redirect_leads_through_another_host_and_back(ledger: SqliteLedger):
+    web = Web({HOME: [to(B), "the page"], B: to(HOME)})
+
+    await crawled(Careful(), web, ledger, cookies=True)
+
+    assert await items(ledger) == [{"url": HOME, "n": 7}]
+
+
+async def test_a_redirect_loop_is_given_up(ledger: SqliteLedger):
+    await crawled(Books(), Web({HOME: to("/1"), f"{HOME}1": to("/")}), ledger)
+
+    assert (await record(ledger, HOME)).task.reason is Reason.REDIRECT_LOOP
+
+
+# What is not fetched
+
+
+async def test_what_robots_txt_disallows_is_never_requested(ledger: SqliteLedger):
+    web = Web(
+        {
+            ROBOTS: Replay(body="User-agent: *\nDisallow: /private/"),
+            HOME: links("/private/1", "/private/2", "/open"),
+            f"{HOME}open": "",
+        }
+    )
+    spider = Books()
+
+    report = await crawled(spider, web, ledger)
+
+    assert sorted(web.requested) == [HOME, f"{HOME}open", ROBOTS]
+    private = await record(ledger, f"{HOME}private/1")
+    assert (private.task.status, private.task.reason) == (Status.IGNORED, Reason.REFUSED_ROBOTS)
+    assert private.task.retry == 0, "unwanted, not failed"
+    assert (f"{HOME}private/1", Reason.REFUSED_ROBOTS) in spider.given_up
+    assert await ledger.retry_failed(TaskFilter(), dry_run=True) == 0
+    assert report.counts.by_status == {Status.FINISHED: 2, Status.IGNORED: 2}
+
+
+async def test_robots_txt_is_asked_for_first_and_once(ledger: SqliteLedger):
+    web = Web(site(20))
+
+    await crawled(Books(), web, ledger)
+
+    assert web.requested[0] == ROBOTS
+    assert web.requested.count(ROBOTS) == 1
+
+
+async def test_while_robots_txt_is_not_to_be_had_no_page_is_requested(ledger: SqliteLedger):
+    web = Web(site(1) | {ROBOTS: down()})
+
+    await crawled(Books(), web, ledger, host_max_failures=3)
+
+    assert web.requested == [ROBOTS] * 3
+    assert (await record(ledger, HOME)).task.reason is Reason.HOST_UNREACHABLE
+
+
+async def test_robots_txt_can_be_left_alone(ledger: SqliteLedger):
+    web = Web({ROBOTS: Replay(body="User-agent: *\nDisallow: /"), HOME: ""})
+
+    await crawled(Books(), web, ledger, obey_robots=False)
+
+    assert web.requested == [HOME]
+
+
+async def test_links_to_other_hosts_are_counted_and_not_followed(ledger: SqliteLedger):
+    web = Web({HOME: links("http://b.example/", "http://www.a.example/", "mailto:x@y.example")})
+
+    report = await crawled(Books(), web, ledger, max_retry=1)
+
+    assert "http://b.example/" not in web.requested
+    assert "http://www.a.example/" in web.requested, "below an allowed host"
+    assert report.links_dropped == {"refused-scope": 1, "refused-scheme": 1}
+    assert report.link_examples == {
+        "refused-scope": ["http://b.example/"],
+        "refused-scheme": ["mailto:x@y.example"],
+    }
+
+
+async def test_every_host_is_followed_where_the_spider_says_so(ledger: SqliteLedger):
+    class Anywhere(Books):
+        allowed_hosts = ("*",)
+
+    web = Web({HOME: links("http://b.example/"), "http://b.example/": ""})
+
+    assert (await crawled(Anywhere(), web, ledger)).pages == 2
+
+
+async def test_of_a_host_that_is_not_its_own_a_crawl_takes_so_many_pages_and_no_more(
+    ledger: SqliteLedger,
+):
+    trap = {f"{B}{n}": links(*(f"/{n + m}" for m in range(1, 5))) for n in range(1, 90)}
+    web = Web(site(12) | {HOME: links(f"{B}1", "/1"), f"{HOME}1": ""} | trap)
+    spider = Books()
+    spider.allowed_hosts = "*"
+
+    report = await crawled(spider, web, ledger, max_pages_per_host=10, concurrency=1)
+
+    asked = Counter(url.split("/")[2] for url in web.pages)
+    assert asked["b.example"] == 10
+    assert (await ledger.reasons())["max-pages-per-host"] > 0
+    assert report.drained
+    more = await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
+    assert more.counts[Status.FINISHED] == report.counts[Status.FINISHED]
+    await ledger.retry_failed(TaskFilter(reason=Reason.HOST_FULL))
+    await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
+    asked = Counter(url.split("/")[2] for url in web.pages)
+    assert asked["b.example"] == 20
+
+
+async def test_links_are_followed_no_deeper_than_allowed(ledger: SqliteLedger):
+    chain = {url: links(f"/{n + 1}") for n, url in enumerate(numbered(6))}
+    web = Web({HOME: links("/0")} | chain)
+
+    report = await crawled(Books(), web, ledger, max_depth=2)
+
+    assert web.pages == [HOME, f"{HOME}0", f"{HOME}1"]
+    assert report.links_dropped == {"refused-depth": 1}
+
+
+async def test_links_that_lay_too_deep_are_followed_under_a_higher_limit(ledger: SqliteLedger):
+    chain = {url: links(f"/{n + 1}") for n, url in enumerate(numbered(6))}
+    web = Web({HOME: links("/0")} | chain)
+    await crawled(Books(), web, ledger, max_depth=2)
+    kept = await record(ledger, f"{HOME}2")
+    assert (kept.task.status, kept.task.depth) == (Status.IGNORED, 3)
+    await crawled(Books(), web, ledger, max_depth=1)
+    assert len(web.pages) == 3
+
+    report = await crawled(Books(), web, ledger, max_depth=4)
+
+    assert web.pages == [HOME, *numbered(4)]
+    assert report.links_dropped == {"refused-depth": 1}
+    await crawled(Books(), web, ledger)
+    # Behind the last page of the chain there is none.
+    assert web.pages[:7] == [HOME, *numbered(6)]
+    assert await ledger.reasons() == {"http-status": 1}
+
+
+@pytest.mark.parametrize("way", ["link", "redirect", "seed"])
+async def test_a_link_that_lay_too_deep_is_followed_when_a_shorter_way_is_found(
+    ledger: SqliteLedger, way: str
+):
+    pages = {HOME: links("/0"), f"{HOME}0": links("/1"), f"{HOME}1": links("/deep")}
+    ways = {f"{HOME}alias": to(f"{HOME}deep"), B: links(f"{HOME}deep")}
+    web = Web(pages | ways | {f"{HOME}deep": ""})
+    await crawled(Books(), web, ledger, max_depth=2)
+    assert (await record(ledger, f"{HOME}deep")).task.status is Status.IGNORED
+    start, found = {
+        "link": (B, 1),
+        "redirect": (f"{HOME}alias", 0),
+        "seed": (f"{HOME}deep", 0),
+    }[way]
+    spider = Books(start_urls=[start])
+    spider.allowed_hosts = "*"
+
+    report = await crawled(spider, web, ledger, max_depth=2)
+
+    deep = (await record(ledger, f"{HOME}deep")).task
+    assert (deep.status, deep.depth) == (Status.FINISHED, found)
+    assert report.drained
+
+
+async def test_hosts_that_lead_to_one_another_for_ever_end_after_the_redirects_allowed(
+    ledger: SqliteLedger,
+):
+    web = Web({f"http://{n}.b.example/": to(f"http://{n + 1}.b.example/") for n in range(99)})
+    spider = Books(start_urls=["http://0.b.example/"])
+    spider.allowed_hosts = ("b.example",)
+
+    report = await crawled(spider, web, ledger, max_redirects=4)
+
+    assert web.pages == [f"http://{n}.b.example/" for n in range(5)]
+    assert await ledger.reasons() == {"redirect-limit": 1}
+    assert (await record(ledger, "http://4.b.example/")).task.hops == 4
+    assert report.drained
+
+
+async def test_exactly_as_many_pages_are_finished_as_asked_for(ledger: SqliteLedger):
+    web = Web(site(60) | {url: down(404) for url in numbered(60)[::3]})
+
+    report = await crawled(Books(), web, ledger, max_pages=17)
+
+    assert (report.finish_reason, report.pages, report.drained) == ("max-pages", 17, False)
+    assert report.counts[Status.FINISHED] == 17
+    assert report.counts[Status.PROCESSING] == 0
+    assert report.counts[Status.TODO] > 0, "the rest is there for the next run"
+
+
+async def test_a_redirected_page_counts_as_one_of_those_asked_for(ledger: SqliteLedger):
+    web = Web(
+        {HOME: links(*(f"/old{n}" for n in range(20)))}
+        | {f"{HOME}old{n}": to(f"/new{n}") for n in range(20)}
+        | {f"{HOME}new{n}": "" for n in range(20)}
+    )
+
+    report = await crawled(Books(), web, ledger, max_pages=5, concurrency=4)
+
+    assert len(await items(ledger)) == report.pages == 5
+    assert report.finish_reason == "max-pages"
+
+
+async def test_a_site_smaller_than_the_number_of_pages_asked_for_is_drained(
+    ledger: SqliteLedger,
+):
+    report = await crawled(Books(), Web(site(3)), ledger, max_pages=4)
+
+    assert report.pages == 4
+    report = await crawled(Books(), Web(site(3)), ledger, max_pages=4)
+    assert (report.finish_reason, report.pages) == ("drained", 0)
+
+
+# What a request asks for
+
+
+async def test_higher_priorities_go_first(ledger: SqliteLedger):
+    class Ordered(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            for priority in (0, 5, -5, 100):
+                yield Request(f"{HOME}{priority}", priority=priority)
+
+    web = Web({f"{HOME}{n}": "" for n in (0, 5, -5, 100)})
+
+    await crawled(Ordered(), web, ledger, concurrency=1)
+
+    assert web.pages == [f"{HOME}{n}" for n in (100, 5, 0, -5)]
+
+
+CONTEXT = {
+    "text": "ü",
+    "number": 7,
+    "share": 0.5,
+    "nothing": None,
+    "when": datetime(2026, 1, 1, tzinfo=UTC),
+    "raw": b"\x00\xff",
+    "nested": {"$set": [1, {"a.b": True}]},
+}
+
+
+async def test_what_a_spider_passes_along_arrives_as_it_was(ledger: SqliteLedger):
+    seen: list[Any] = []
+
+    class Passing(Books):
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield Request(f"{HOME}1", self.parse_book, context=CONTEXT)
+
+        async def parse_book(self, response: Response) -> None:
+            seen.append(response.context)
+
+    await crawled(Passing(), Web({HOME: "", f"{HOME}1": ""}), ledger)
+
+    assert seen == [CONTEXT]
+
+
+async def test_a_request_is_sent_as_it_was_asked_for(ledger: SqliteLedger):
+    class Posting(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(f"{HOME}api", json={"page": 1}, headers={"X-Key": "k"})
+            yield Request(f"{HOME}api", json={"page": 2})
+            yield Request(f"{HOME}api", json={"page": 2})
+            yield Request(f"{HOME}api", data={"q": "x"}, method="PUT")
+
+    web = Web({f"{HOME}api": "{}"})
+
+    await crawled(Posting(), web, ledger, concurrency=1)
+
+    assert sorted((request.method, request.body) for request in web.sent) == [
+        ("POST", b'{"page": 1}'),
+        ("POST", b'{"page": 2}'),
+        ("PUT", b"q=x"),
+    ]
+    first = next(request for request in web.sent if request.body == b'{"page": 1}')
+    assert first.headers == (("X-Key", "k"), ("Content-Type", "application/json"))
+
+
+async def test_unfiltered_requests_are_each_fetched(ledger: SqliteLedger):
+    class Polling(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            for _ in range(2):
+                yield Request(HOME, dont_filter=True)
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            yield {"n": response.context.get("n", 0)}
+            if not response.context:
+                for n in (1, 2):
+                    yield Request(HOME, dont_filter=True, context={"n": n})
+
+    web = Web({HOME: ""})
+
+    await crawled(Polling(), web, ledger)
+
+    assert web.pages == [HOME] * 6
+    assert sorted(item["n"] for item in await items(ledger)) == [0, 0, 1, 1, 2, 2]
+
+
+async def test_seeds_may_come_slowly_and_be_no_urls_at_all(
+    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
+):
+    web = Web({HOME: "", "http://b.example/": ""}, held=())
+
+    class Slow(Books):
+        start_urls = ()
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request("mailto:me@a.example")
+            for url in (HOME, "http://b.example/"):
+                await asyncio.sleep(0.1)  # a slow source
+                yield Request(url)
+
+    report = await crawled(Slow(), web, ledger)
+
+    assert sorted(web.pages) == [HOME, "http://b.example/"]
+    assert report.drained
+    assert "no URL to start from: refused-scheme" in caplog.text
+
+
+async def test_more_seeds_than_one_batch(ledger: SqliteLedger):
+    class Many(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            for url in numbered(1001):
+                yield Request(url)
+
+    report = await crawled(Many(), Web(dict.fromkeys(numbered(1001), "")), ledger, concurrency=50)
+
+    assert report.pages == 1001
+
+
+# The spider's own beginning and end
+
+
+async def test_a_spider_is_opened_and_closed_once(ledger: SqliteLedger):
+    spider = Books()
+
+    report = await crawled(spider, Web(site(5)), ledger)
+
+    assert spider.times_opened == 1
+    assert spider.closed_with == [report]
+    assert await ledger.workers() == [], "this process has signed off"
+
+
+def raising(name: str, *, asynchronous: Callable[..., Any]) -> Books:
+    return type("Broken", (Books,), {name: asynchronous})()  # type: ignore[no-any-return]  # a class made by hand
+
+
+async def _raises(self: Spider, *arguments: object) -> None:
+    raise ValueError("no\x1bway")
+
+
+async def _starts_and_raises(self: Spider) -> AsyncIterator[Request]:
+    for url in numbered(600):
+        yield Request(url)
+    raise ValueError("no\x1bway")
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "fetches"),
+    [("opened", _raises, False), ("start", _starts_and_raises, True), ("closed", _raises, True)],
+)
+async def test_what_the_spiders_own_code_raises_ends_the_crawl_with_one_clear_error(
+    ledger: SqliteLedger, name: str, method: Callable[..., Any], fetches: bool
+):
+    web = Web(dict.fromkeys([HOME, *numbered(600)], ""))
+
+    with pytest.raises(SpiderError) as caught:
+        await crawled(raising(name, asynchronous=method), web, ledger)
+
+    assert str(caught.value) == rf"the spider's {name}() raised ValueError: no\x1bway"
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert (await ledger.counts())[Status.PROCESSING] == 0
+    assert await ledger.workers() == []
+    assert bool((await ledger.counts()).total) == fetches
+
+
+async def test_what_start_yields_that_is_no_request_is_one_clear_error(ledger: SqliteLedger):
+    async def start(self: Spider) -> AsyncIterator[Any]:
+        yield HOME
+
+    with pytest.raises(SpiderError, match=r"the spider's start\(\) raised"):
+        await crawled(raising("start", asynchronous=start), Web({}), ledger)
+
+
+async def test_a_spider_that_cannot_run_is_refused_before_anything_is_done(
+    ledger: SqliteLedger,
+):
+    with pytest.raises(SpiderError, match="start_urls is one text"):
+        crawl_of(Books(start_urls=HOME), Web({}), ledger)
+
+
+# Stopping
+
+
+class Slow(SqliteLedger):
+    """Commits nothing until the test lets it."""
+
+    def begin(self) -> None:
+        self.writing = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        self.writing.set()
+        await self.go.wait()
+        return await super().commit(settlements)
+
+
+async def test_stopping_lets_what_is_under_way_finish_and_gives_back_the_rest(
+    ledger: SqliteLedger,
+):
+    web = Web(site(30), held=numbered(30))
+    spider = Books()
+    crawl = crawl_of(spider, web, ledger, concurrency=4, grace="1h")
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+
+    crawl.stop()
+    web.go.set()
+    report = await running
+
+    assert report.finish_reason == "stopped"
+    assert web.cancelled == []
+    assert report.counts[Status.PROCESSING] == 0
+    assert report.counts[Status.FINISHED] == len(web.pages) <= 5
+    assert report.counts[Status.TODO] == 31 - len(web.pages)
+    assert spider.closed_with == [report]
+
+
+async def test_stopping_gives_back_at_once_what_is_not_begun_with(ledger: SqliteLedger):
+    web = Web(site(30), held=numbered(30))
+    crawl = crawl_of(Books(), web, ledger, concurrency=4, per_host_concurrency=2, grace="1h")
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+
+    crawl.stop()
+    async with asyncio.timeout(10):
+        while (await ledger.counts())[Status.PROCESSING] > web.under_way["all"]:
+            await asyncio.sleep(0)
+
+    assert not running.done(), "others can go on while this process finishes its pages"
+    web.go.set()
+    await running
+
+
+async def test_stopping_waits_until_what_was_fetched_is_written(path: Path):
+    ledger = await Slow.open(path, "books")
+    ledger.begin()
+    crawl = crawl_of(Books(), Web({HOME: ""}), ledger)
+    running = asyncio.create_task(crawl.run())
+    await ledger.writing.wait()
+
+    crawl.stop()
+    await asyncio.wait({running}, timeout=0.2)
+    assert not running.done()
+    ledger.go.set()
+    report = await running
+
+    assert report.counts.by_status == {Status.FINISHED: 1}
+    await ledger.close()
+
+
+async def test_after_the_grace_everything_is_given_back(ledger: SqliteLedger):
+    web = Web(site(30), held=numbered(30))
+    crawl = crawl_of(Books(), web, ledger, concurrency=4, grace="20ms")
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+
+    crawl.stop()
+    report = await running
+
+    assert report.finish_reason == "stopped"
+    assert 1 <= len(web.cancelled) <= 4
+    assert report.released >= len(web.cancelled)
+    assert report.counts.by_status == {Status.FINISHED: 1, Status.TODO: 30}
+    for url in web.cancelled:
+        task = (await record(ledger, url)).task
+        assert (task.retry, task.lost, task.lock) == (0, 0, None), "nothing was its fault"
+    assert await ledger.workers() == []
+
+
+async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):
+    web = Web(site(30), held=numbered(30))
+    crawl = crawl_of(Books(), web, ledger, concurrency=4, grace="1h")
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+
+    crawl.stop()
+    crawl.stop_now()
+    report = await running
+
+    assert report.finish_reason == "stopped-at-once"
+    assert report.counts.by_status == {Status.FINISHED: 1, Status.TODO: 30}
+
+
+async def test_a_crawl_that_was_stopped_is_completed_by_the_next(ledger: SqliteLedger):
+    web = Web(site(30), held=numbered(30))
+    crawl = crawl_of(Books(), web, ledger, concurrency=4)
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+    crawl.stop_now()
+    await running
+
+    await crawled(Books(), Web(site(30)), ledger)
+
+    assert await urls_of_items(ledger) == sorted(site(30))
+
+
+async def test_a_crawl_that_is_cancelled_gives_everything_back(ledger: SqliteLedger):
+    web = Web(site(30), held=numbered(30))
+    running = asyncio.create_task(crawl_of(Books(), web, ledger, concurrency=4).run())
+    await web.reached.wait()
+
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert (await ledger.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
+    assert await ledger.workers() == []
+
+
+# Leases
+
+
+async def later(path: Path, *, by: timedelta) -> SqliteLedger:
+    """Another client of the ledger, for which all leases have run out."""
+    return await SqliteLedger.open(path, "books", clock=lambda: datetime.now(UTC) + by)
+
+
+async def test_a_lost_lease_stops_its_page_and_drops_its_result(ledger: SqliteLedger, path: Path):
+    web = Web({HOME: "", f"{HOME}other": ""}, held=[HOME])
+    crawl = crawl_of(Books(), web, ledger, lease="1s")
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+    thief = await later(path, by=timedelta(hours=1))
+
+    stolen = await claimed_one(thief, worker="thief")
+    while not web.cancelled:
+        await asyncio.sleep(0)
+    await thief.commit([success(thief, stolen, {"url": "the thief's"})])
+    report = await running
+
+    await thief.close()
+    assert web.cancelled == [HOME]
+    assert (report.leases_lost, report.pages, report.items) == (1, 0, 0)
+    assert await urls_of_items(ledger) == ["the thief's"]
+
+
+async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_behind(
+    ledger: SqliteLedger, path: Path
+):
+    """The process then holds the target's lease, and nobody works on it."""
+    parsing = asyncio.Event()
+    never = asyncio.Event()
+
+    class Thoughtful(Books):
+        times = 0
+
+        async def parse(self, response: Response) -> dict[str, str]:  # type: ignore[override]  # any kind will do
+            self.times += 1
+            if self.times == 1:
+                parsing.set()
+                await never.wait()
+            return {"url": response.url}
+
+    web = Web({HOME: to("/new"), f"{HOME}new": ""})
+    running = asyncio.create_task(crawl_of(Thoughtful(), web, ledger, lease="1s").run())
+    await parsing.wait()
+    thief = await later(path, by=timedelta(milliseconds=1500))
+    stolen = next(
+        lease
+        for lease in (
+            await thief.claim(
+                [(await record(ledger, HOME)).task],
+                worker="thief",
+                lease=timedelta(minutes=1),
+                max_lost=3,
+            )
+        ).leases
+    )
+
+    await thief.commit([success(thief, stolen)])
+    report = await asyncio.wait_for(running, timeout=20)
+
+    await thief.close()
+    assert report.drained
+    assert await urls_of_items(ledger) == [f"{HOME}new"]
+
+
+async def test_leases_are_renewed_for_as_long_as_a_page_takes(ledger: SqliteLedger):
+    web = Web({HOME: ""}, held=[HOME])
+    running = asyncio.create_task(crawl_of(Books(), web, ledger, lease="1s").run())
+    await web.reached.wait()
+    first = await ledger.horizon()
+
+    while await ledger.horizon() == first:
+        await asyncio.sleep(0)
+    web.go.set()
+    report = await running
+
+    assert (report.pages, report.leases_lost) == (1, 0)
+
+
+# A ledger that is away, and the order of writes
+
+
+class Away(SqliteLedger):
+    """Does not answer some calls of one operation."""
+
+    fails = ""
+    calls = 0.0
+
+    def _answer(self, operation: str) -> None:
+        if operation == self.fails and self.calls > 0:
+            self.calls -= 1
+            raise LedgerUnavailableError(f"{operation} was not answered")
+
+    async def page(self, **options: Any) -> list[Task]:
+        self._answer("page")
+        return await super().page(**options)
+
+    async def claim(self, *arguments: Any, **options: Any) -> Any:
+        self._answer("claim")
+        return await super().claim(*arguments, **options)
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        self._answer("add")
+        return await super().add(tasks)
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        self._answer("commit")
+        return await super().commit(settlements)
+
+    async def horizon(self) -> datetime | None:
+        self._answer("horizon")
+        return await super().horizon()
+
+    async def counts(self) -> Any:
+        self._answer("counts")
+        return await super().counts()
+
+
+OPERATIONS = ["page", "claim", "add", "commit", "horizon", "counts"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_a_ledger_that_is_away_for_a_while_is_waited_for(path: Path, operation: str):
+    ledger = await Away.open(path, "books")
+    ledger.fails, ledger.calls = operation, 1
+
+    report = await crawled(Books(), Web(site(5)), ledger)
+
+    assert ledger.calls == 0
+    assert report.counts.by_status == {Status.FINISHED: 6}
+    assert await urls_of_items(ledger) == sorted(site(5))
+    await ledger.close()
+
+
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each != "counts"])
+async def test_a_ledger_that_stays_away_ends_the_crawl(path: Path, operation: str):
+    ledger = await Away.open(path, "books")
+    ledger.fails, ledger.calls = operation, float("inf")
+
+    with pytest.raises(LedgerUnavailableError, match=f"{operation} was not answered"):
+        await crawled(Books(), Web(site(5)), ledger, ledger_give_up="50ms")
+
+    ledger.fails = ""
+    assert (await ledger.counts())[Status.PROCESSING] == 0, "what could be given back was"
+    await crawled(Books(), Web(site(5)), ledger)
+    assert await urls_of_items(ledger) == sorted(site(5))
+    await ledger.close()
+
+
+async def test_a_crawl_that_could_not_be_counted_has_ended_well(path: Path):
+    ledger = await Away.open(path, "books")
+    ledger.fails, ledger.calls = "counts", float("inf")
+
+    report = await crawled(Books(), Web(site(5)), ledger, ledger_give_up="50ms")
+
+    assert (report.finish_reason, report.pages, report.counts) == ("drained", 6, None)
+    assert report.any_finished
+    await ledger.close()
+
+
+class Countless(SqliteLedger):
+    """Never comes to the end of a count."""
+
+    async def counts(self) -> Counts:
+        await asyncio.sleep(3600)
+        return Counts()
+
+
+async def test_counting_that_takes_too_long_is_left(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("crawlcw.engine.patience._LAST_LOOK", 0.1)
+    ledger = await Countless.open(path, "books")
+
+    report = await crawled(Books(), Web(site(5)), ledger)
+
+    assert (report.finish_reason, report.pages, report.counts) == ("drained", 6, None)
+    await ledger.close()
+
+
+async def test_a_second_crawl_that_finds_nothing_to_do_knows_what_was_finished(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    assert (await crawled(Books(), Web(site(5)), ledger)).any_finished
+
+    again = await crawled(Books(), Web(site(5)), ledger)
+
+    assert (again.pages, again.any_finished, again.given_up) == (0, True, 0)
+    await ledger.close()
+
+
+class Journal(SqliteLedger):
+    """Writes down in which order it is written to."""
+
+    def begin(self) -> None:
+        self.entries: list[tuple[str, bytes]] = []
+
+    async def add(self, tasks: Sequence[Task]) -> Added:
+        added = await super().add(tasks)
+        self.entries += [("added", task.id) for task in tasks]
+        return added
+
+    async def commit(self, settlements: Sequence[Settlement]) -> Committed:
+        self.entries += [("commit", settlement.lease.task.id) for settlement in settlements]
+        return await super().commit(settlements)
+
+
+async def test_the_links_of_a_page_are_in_the_ledger_before_the_page_is_committed(path: Path):
+    ledger = await Journal.open(path, "books")
+    ledger.begin()
+    answers = {url: links(f"/{n}/a", f"/{n}/b") for n, url in enumerate(numbered(20))}
+    leaves = {f"{url}/{name}": "" for url in numbered(20) for name in "ab"}
+
+    await crawled(Books(), Web({HOME: links(*numbered(20))} | answers | leaves), ledger)
+
+    when = {entry: n for n, entry in reversed(list(enumerate(ledger.entries)))}
+    for url in leaves:
+        link, page = make_task(url).id, make_task(url.rpartition("/")[0]).id
+        assert when["added", link] < when["commit", page]
+    await ledger.close()
+
+
+class Timed(ReplayDownloader):
+    """Says how long an answer took by the clock, as a downloader from the web does."""
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        began = time.monotonic()
+        # The others are under way while the first page is parsed.
+        await asyncio.sleep(0.1 if url.endswith("/0") else 0.3)
+        response = await super().fetch(request, url=url)
+        response.elapsed = timedelta(seconds=time.monotonic() - began)
+        return response
+
+
+async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hosts, "_SLOW_ANSWER", 0.5)
+
+    class Blocking(Books):
+        start_urls = numbered(5)
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            if response.url.endswith("/0"):
+                time.sleep(1.0)  # all of the event loop
+            yield {"url": response.url}
+
+    report = await crawled(
+        Blocking(), Timed(dict.fromkeys(numbered(5), "")), ledger, per_host_concurrency=0
+    )
+
+    host = (await ledger.get_hosts(["a.example"]))["a.example"]
+    assert (report.pages, host.delay) == (5, 0)

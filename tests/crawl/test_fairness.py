@@ -1,0 +1,514 @@
+"""Several processes together are as polite and as fair as one: the crawled hosts say so.
+
+Each crawl is any number of processes on one ledger. What is asserted of hosts
+and times was written down by the server that was crawled, see
+`tests.support.many_hosts`; each test prints what it measured.
+"""
+
+import asyncio
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Request
+from crawlcw.assembly import open_ledger
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.task import Status
+from tests.support import many_hosts
+from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.many_hosts import Hit, Host, HostsSpider, Served, addresses
+
+pytestmark = pytest.mark.thorough
+
+ROBOTS = "/robots.txt"
+#: A label of more than 63 characters: no DNS has to be asked to know.
+NO_SUCH_NAME = f"{'no-such-name' * 6}.invalid"
+#: Enough for a process to begin, on a busy machine.
+WELL_BELOW_A_LEASE = 25.0
+
+Serve = Callable[..., Served]
+Start = Callable[..., list[Process]]
+
+
+@pytest.fixture
+def store(ledger_url: str) -> Store:
+    return Store(ledger_url, HostsSpider.name)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Store:
+    """A store for what is not about several processes."""
+    return Store(f"sqlite:///{tmp_path}/ledger.db", HostsSpider.name)
+
+
+@pytest.fixture
+def serve(processes: ExitStack) -> Serve:
+    def serve(*hosts: Host) -> Served:
+        return processes.enter_context(many_hosts.served(hosts))
+
+    return serve
+
+
+@pytest.fixture
+def start(processes: ExitStack, tmp_path: Path) -> Start:
+    """Start a crawl by a number of processes, each with a user agent of its own."""
+    numbers = itertools.count()
+
+    def start(
+        number: int, store: Store, urls: Sequence[str], *, on_cue: bool = False, **settings: Any
+    ) -> list[Process]:
+        return [
+            processes.enter_context(
+                Process(
+                    store,
+                    urls,
+                    tmp_path / f"{agent}.log",
+                    on_cue=on_cue,
+                    user_agent=agent,
+                    **settings,
+                )
+            )
+            for agent in (f"crawl-{next(numbers)}" for _ in range(number))
+        ]
+
+    return start
+
+
+def pages(requests: Iterable[Hit]) -> list[Hit]:
+    """Return the requests that were answered with a page."""
+    return [r for r in requests if r.status == 200 and r.path != ROBOTS]
+
+
+def by_host(requests: Iterable[Hit]) -> dict[str, list[Hit]]:
+    found = defaultdict(list)
+    for request in requests:
+        found[request.host].append(request)
+    return found
+
+
+def smallest_gap(requests: Iterable[Hit]) -> float:
+    """Return the least time between the arrivals of two requests at one host."""
+    return min(
+        later.arrived - earlier.arrived
+        for of_host in by_host(requests).values()
+        for earlier, later in pairwise(of_host)
+    )
+
+
+def processes_of_each_host(requests: Iterable[Hit]) -> Counter[int]:
+    """Return how many hosts were asked by one process, by two, ..."""
+    return Counter(len({r.agent for r in of_host}) for of_host in by_host(requests).values())
+
+
+def until_the_last_page(requests: Sequence[Hit], *, since: float) -> float:
+    return max(r.ended or 0.0 for r in pages(requests)) - since
+
+
+def asked(site: Served, *, at_least: int) -> Callable[[], bool]:
+    return lambda: len(site.requests()) >= at_least
+
+
+def answered(site: Served, names: Sequence[str], *, with_pages: int) -> Callable[[], bool]:
+    return lambda: len(pages(site.requests(names))) >= with_pages
+
+
+def owner_of(name: str, store: Store, crawls: Iterable[Process]) -> Process | None:
+    """Return which of some processes has a host."""
+    token = store.owners().get(name, "")
+    return next((crawl for crawl in crawls if f"-{crawl.pid}-" in token), None)
+
+
+def freeze_while_it_waits_for_an_answer(
+    site: Served, store: Store, crawls: Sequence[Process]
+) -> Process:
+    """Stop the process that has the only host, and that does not hold SQLite's write lock.
+
+    Who is stopped between its last look at its lease and the sending of a
+    request sends that when it goes on: no client can help it.
+    """
+    frozen: list[Process] = []
+
+    def is_open() -> bool:
+        return any(request.ended is None for request in site.requests())
+
+    def is_frozen() -> bool:
+        owner = owner_of(site.names[0], store, crawls) if is_open() else None
+        if owner is None:
+            return False
+        owner.send(signal.SIGSTOP)
+        if is_open() and store.is_writable():
+            frozen.append(owner)
+            return True
+        owner.send(signal.SIGCONT)
+        return False
+
+    wait_until(is_frozen)
+    return frozen[0]
+
+
+@asynccontextmanager
+async def opened(store: Store) -> AsyncIterator[Ledger]:
+    ledger = await open_ledger(store.url, store.spider)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+async def put(store: Store, wanted: Iterable[Request]) -> None:
+    """Add tasks before a crawl, as another crawl would have done."""
+    async with opened(store) as ledger:
+        tasks = (request.task(now=ledger.now()) for request in wanted)
+        while batch := list(itertools.islice(tasks, 5000)):
+            await ledger.add(batch)
+            await ledger.wake_hosts({task.host: ledger.now() for task in batch})
+
+
+def retry_failed(store: Store) -> str:
+    """Do what the command does; return what it says."""
+    command = [sys.executable, "-m", "crawlcw", "retry-failed", store.spider, "--ledger", store.url]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+# The host that limits its requests takes minutes, nearly all of which are
+# waiting: its crawl is begun before all other tests.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """The crawl of a host that refuses more than 20 requests in any 10 seconds."""
+
+    site: Served
+    store: Store
+    crawl: Process
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
+    folder = tmp_path_factory.mktemp("limited")
+    host = Host(address="127.15.0.1", pages=260, latency=0.1, most=20, within=10.0, retry_after=3)
+    store = Store(f"sqlite:///{folder}/ledger.db", HostsSpider.name)
+    with (
+        many_hosts.served([host]) as site,
+        Process(store, site.urls, folder / "crawl.log", on_cue=False) as crawl,
+    ):
+        yield Limited(site=site, store=store, crawl=crawl)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def begun(request: pytest.FixtureRequest) -> None:
+    if any("limited" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("limited")
+
+
+def test_a_killed_and_a_frozen_process_leave_a_host_as_politely_asked_as_by_one(
+    store: Store, serve: Serve, start: Start
+):
+    site = serve(Host(address="127.11.0.1", pages=299, latency=0.03))
+    crawls = start(
+        3, store, site.urls, delay="0.1s", per_host_concurrency=1, lease="2s", concurrency=4
+    )
+    owner = partial(owner_of, site.names[0], store, crawls)
+
+    wait_until(asked(site, at_least=80))
+    killed = owner()
+    assert killed is not None
+    killed.kill()
+    wait_until(asked(site, at_least=160))
+    frozen = freeze_while_it_waits_for_an_answer(site, store, crawls)
+    wait_until(asked(site, at_least=220))
+    next_owner = owner()
+    frozen.send(signal.SIGCONT)
+    for crawl in crawls:
+        if crawl is not killed:
+            crawl.drained()
+    requests = site.requests()
+
+    gap = smallest_gap(requests)
+    print(f"{len(requests)} requests, never less than {gap:.4f} s apart")
+    assert next_owner not in (None, frozen, killed)
+    assert len({request.agent for request in requests}) == 3
+    assert len(requests) >= 300
+    assert len({request.path for request in pages(requests)}) == 299
+    assert max(request.open for request in requests) == 1
+    assert gap >= 0.09
+
+
+def test_hosts_that_are_handed_on_are_asked_as_politely_as_by_one(
+    store: Store, serve: Serve, start: Start
+):
+    # Three processes of one fetcher take twelve hosts: the others wait for them.
+    site = serve(*(Host(address=each, pages=50, latency=0.005) for each in addresses(18)))
+    crawls = start(
+        3, store, site.urls, on_cue=True, delay="0.1s", per_host_concurrency=1, concurrency=1
+    )
+    for crawl in crawls:
+        crawl.cue()
+    for crawl in crawls:
+        crawl.drained()
+    requests = site.requests()
+
+    gap = smallest_gap(requests)
+    shared = processes_of_each_host(requests)
+    print(f"{len(requests)} requests, never less than {gap:.4f} s apart; hosts by askers {shared}")
+    assert len(pages(requests)) == 18 * 50
+    assert sum(hosts for askers, hosts in shared.items() if askers > 1) >= 2
+    assert max(request.open for request in requests) == 1
+    assert gap >= 0.09
+
+
+@pytest.mark.representative
+def test_redirects_within_a_host_keep_their_distance_too(file: Store, serve: Serve, start: Start):
+    moved = {f"/from/{n}": f"/{n}" for n in range(1, 20)}
+    site = serve(Host(address="127.11.0.1", pages=20, links=list(moved), moved=moved))
+    (crawl,) = start(1, file, site.urls, delay="0.1s")
+    crawl.drained()
+    requests = site.requests()
+
+    gap = smallest_gap(requests)
+    print(f"{len(requests)} requests, never less than {gap:.4f} s apart")
+    assert Counter(request.path for request in requests) == Counter(
+        [ROBOTS, "/", *moved.keys(), *moved.values()]
+    )
+    assert gap >= 0.09
+
+
+def test_four_processes_have_no_more_requests_open_at_a_host_than_one_may(
+    store: Store, serve: Serve, start: Start
+):
+    site = serve(*(Host(address=each, pages=60, latency=0.05) for each in addresses(12)))
+    crawls = start(4, store, site.urls, per_host_concurrency=2, concurrency=2)
+    for crawl in crawls:
+        crawl.drained()
+    requests = site.requests()
+
+    at_once = Counter(request.open for request in requests)
+    shared = processes_of_each_host(requests)
+    print(f"requests by how many were open at their host {at_once}; hosts by askers {shared}")
+    assert len(pages(requests)) == 12 * 60
+    assert sum(hosts for askers, hosts in shared.items() if askers > 1) >= 2
+    assert max(at_once) == 2
+
+
+def test_the_hosts_of_a_killed_process_are_asked_again_at_once(
+    store: Store, serve: Serve, start: Start
+):
+    site = serve(*(Host(address=each, pages=40) for each in addresses(20)))
+    (killed,) = start(1, store, site.urls, delay="0.2s", lease="10m")
+    wait_until(asked(site, at_least=150))
+    killed.kill()
+    held = store.owners()
+    before = len(site.requests())
+
+    began = time.monotonic()
+    (again,) = start(1, store, site.urls, delay="0.2s", lease="10m")
+    wait_until(lambda: len(by_host(site.requests()[before:])) == 20)
+    after = site.requests()[before:]
+    again.kill()
+
+    waited = max(requests[0].arrived for requests in by_host(after).values()) - began
+    print(f"{len(held)} hosts that were held are asked {waited:.2f} s after the next start")
+    assert len(held) == 20
+    assert waited < WELL_BELOW_A_LEASE
+    assert smallest_gap(site.requests()) >= 0.18
+
+
+def test_dead_hosts_do_not_hold_up_healthy_ones(file: Store, serve: Serve, start: Start):
+    healthy = [Host(address=each, pages=15, latency=0.3) for each in addresses(80)]
+    site = serve(
+        *healthy,
+        Host(address="127.13.0.1", mute=True),
+        Host(address="127.13.0.2", resets=True),
+        Host(address="127.13.0.3", refuses=True),
+    )
+    dead = [*site.names[80:], NO_SUCH_NAME]
+
+    def crawled(names: Sequence[str], others: Sequence[str]) -> float:
+        """Crawl hosts and *others*, those first; return the time until the hosts are done."""
+        before = len(site.requests())
+        urls = [f"http://{name}/{n}" for name in others for n in range(15)]
+        urls += [f"http://{name}/" for name in names]
+        (crawl,) = start(1, file, urls, concurrency=32)
+        wait_until(answered(site, names, with_pages=15 * len(names)))
+        crawl.kill()
+        since = site.requests()[before].arrived
+        return until_the_last_page(site.requests(names), since=since)
+
+    alone = crawled(site.names[:40], [])
+    beside = crawled(site.names[40:80], dead)
+
+    print(f"40 hosts took {alone:.2f} s alone and {beside:.2f} s beside 4 dead ones")
+    assert {request.host for request in site.requests(dead[:2])} == {"127.13.0.1", "127.13.0.2"}
+    assert beside <= 1.5 * alone
+
+
+def test_a_crawl_with_dead_hosts_ends_and_they_can_be_brought_back(
+    file: Store, serve: Serve, start: Start
+):
+    site = serve(
+        Host(address="127.13.0.1", pages=15, mute=True),
+        Host(address="127.13.0.2", pages=15, resets=True),
+        Host(address="127.13.0.3", pages=15, refuses=True),
+        Host(address="127.10.0.1", pages=15),
+    )
+    urls = [f"http://{name}/{n}" for name in (*site.names, NO_SUCH_NAME) for n in range(15)]
+    quickly = {"host_backoff_base": "0.2s", "read_timeout": "0.5s", "connect_timeout": "1s"}
+
+    (crawl,) = start(1, file, urls, **quickly)
+    took = crawl.drained()["elapsed"]
+    given_up = file.rows()
+    site.heal()
+    brought_back = retry_failed(file)
+    (again,) = start(1, file, urls, **quickly)
+    again.drained()
+
+    ended = Counter((row.host, row.status, row.reason) for row in given_up)
+    print(f"the crawl ended after {took:.1f} s")
+    dead = dict.fromkeys(site.names[:3], "host-unreachable") | {NO_SUCH_NAME: "dns-nxdomain"}
+    assert ended == Counter(
+        {(name, Status.IGNORED, reason): 15 for name, reason in dead.items()}
+        | {(site.names[3], Status.FINISHED, None): 15}
+    )
+    assert {(row.retry, row.lost) for row in given_up} == {(0, 0)}
+    assert "60 tasks will be tried again" in brought_back
+    assert Counter((row.host, row.status) for row in file.rows()) == Counter(
+        {(name, Status.FINISHED): 15 for name in site.names} | {(NO_SUCH_NAME, Status.IGNORED): 15}
+    )
+
+
+def test_a_giant_host_does_not_hold_up_small_ones(store: Store, serve: Serve, start: Start):
+    small = [Host(address=each, pages=10) for each in addresses(400)]
+    giant = Host(
+        address="127.14.0.1", pages=100_000, robots="User-agent: *\nCrawl-delay: 1\nDisallow:\n"
+    )
+    site = serve(*small, giant)
+    *names, giants_name = site.names
+
+    def crawled(names: Sequence[str], *others: str) -> float:
+        """Crawl hosts by two processes, and *others*; return the time until the hosts are done."""
+        before = len(site.requests())
+        crawls = start(2, store, [f"http://{name}/" for name in (*others, *names)])
+        wait_until(answered(site, names, with_pages=10 * len(names)))
+        wait_until(lambda: len(site.requests(others)) >= 3 * len(others))
+        for crawl in crawls:
+            crawl.kill()
+        since = site.requests()[before].arrived
+        return until_the_last_page(site.requests(names), since=since)
+
+    alone = crawled(names[:200])
+    paths = ("", *range(1, 100_000))
+    asyncio.run(put(store, (Request(f"http://{giants_name}/{path}") for path in paths)))
+    beside = crawled(names[200:], giants_name)
+
+    asked_of_it = site.requests([giants_name])
+    print(
+        f"200 hosts took {alone:.2f} s alone and {beside:.2f} s beside one of 100,000 pages, "
+        f"which was asked {len(asked_of_it)} times, never less than "
+        f"{smallest_gap(asked_of_it):.3f} s apart"
+    )
+    assert beside <= alone + 3.0
+    assert smallest_gap(asked_of_it) >= 0.9
+
+
+def test_robots_txt_is_fetched_once_by_all_processes_and_obeyed_through_redirects(
+    store: Store, serve: Serve, start: Start
+):
+    where = addresses(30)
+    site = serve(
+        *(
+            Host(
+                address=address,
+                pages=30,
+                latency=0.02,
+                robots="User-agent: *\nDisallow: /private/\n",
+                links=["/private/1", "/here", "/there", f"http://{other}:{{port}}/private/4"],
+                moved={"/here": "/private/2", "/there": f"http://{other}:{{port}}/private/3"},
+            )
+            for address, other in zip(where, where[1:] + where[:1], strict=True)
+        )
+    )
+    crawls = start(4, store, site.urls, on_cue=True, concurrency=1)
+    for crawl in crawls:
+        crawl.cue()
+    for crawl in crawls:
+        crawl.drained()
+    requests = site.requests()
+
+    paths = Counter(request.path for request in requests)
+    shared = processes_of_each_host(requests)
+    print(f"{len(requests)} requests to 30 hosts; hosts by askers {shared}")
+    assert Counter(r.host for r in requests if r.path == ROBOTS) == Counter(where)
+    assert {path for path in paths if path.startswith("/private/")} == set()
+    assert (paths["/here"], paths["/there"], len(pages(requests))) == (30, 30, 30 * 30)
+    assert sum(hosts for askers, hosts in shared.items() if askers > 1) >= 2
+    refused = Counter(row.path for row in store.rows() if row.reason == "refused-robots")
+    assert refused == Counter({f"/private/{n}": 30 for n in (1, 3, 4)} | {"/here": 30})
+
+
+@pytest.mark.representative
+def test_within_a_host_higher_priorities_go_first(file: Store, serve: Serve, start: Start):
+    site = serve(Host(address="127.16.0.1", pages=100))
+    (name,) = site.names
+    wanted = [Request(f"http://{name}/{n}", priority=n % 5) for n in range(20, 60)]
+    asyncio.run(put(file, wanted))
+
+    (crawl,) = start(1, file, [f"http://{name}/99"], per_host_concurrency=1, delay="0.05s")
+    crawl.drained()
+
+    asked_for = [int(r.path[1:]) for r in site.requests() if r.path != ROBOTS]
+    priorities = [n % 5 for n in asked_for if n in range(20, 60)]
+    assert priorities == sorted(priorities, reverse=True)
+    assert len(priorities) == 40
+
+
+def test_a_host_of_low_priority_waits_but_not_for_ever(file: Store, serve: Serve, start: Start):
+    site = serve(*(Host(address=each, pages=1000, latency=0.02) for each in addresses(7)))
+    low, *high = site.names
+    # One fetcher, whose time is not enough for what goes before it.
+    asyncio.run(
+        put(
+            file,
+            [
+                *(Request(f"http://{low}/{n}") for n in range(900, 905)),
+                *(Request(f"http://{name}/{n}", priority=10) for name in high for n in range(999)),
+            ],
+        )
+    )
+    start(1, file, [f"http://{name}/999" for name in site.names], concurrency=1)
+    wait_until(answered(site, [low], with_pages=5))
+
+    since = site.requests()[0].arrived
+    times = [request.arrived - since for request in pages(site.requests([low]))]
+    others = sum(request.arrived - since < times[-1] for request in pages(site.requests(high)))
+    print(f"asked after {', '.join(f'{t:.1f}' for t in times)} s, beside {others} pages of others")
+    assert others >= 20 * len(times)
+    # A priority counts like ten seconds of waiting at the most.
+    assert max(later - earlier for earlier, later in pairwise([0.0, *times])) < 15.0
+
+
+def test_a_host_that_limits_its_requests_refuses_few_of_them(limited: Limited):
+    report = limited.crawl.drained(within=240)
+    requests = limited.site.requests()
+
+    answers = Counter(request.status for request in requests)
+    refused = answers[429] / len(requests)
+    begun = requests[0].arrived
+    print(
+        f"{dict(answers)} in {report['elapsed']:.0f} s: {refused:.2%} refused, after "
+        + ", ".join(f"{r.arrived - begun:.1f} s" for r in requests if r.status == 429)
+    )
+    rows = limited.store.rows()
+    assert Counter((row.status, row.retry) for row in rows) == {(Status.FINISHED, 0): 260}
+    assert refused <= 0.02

@@ -1,0 +1,970 @@
+"""The hosts of one process: taken charge of, served, left, and what the ledger is told of them."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crawlcw.crawl.frontier import NOBODYS, Fault
+from crawlcw.errors import Reason
+from crawlcw.model.hosts import Host, Origin, RobotsRecord
+from crawlcw.model.task import Lease
+from tests.support.frontiers import HOST, USABLE, Process, lease_of
+from tests.support.ledgers import START, make_task
+
+ROBOTS = RobotsRecord(origin="http://example.com", body="", expires=START + timedelta(days=1))
+
+
+@pytest.fixture(autouse=True)
+def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let hosts rest exactly as long as the policy says."""
+    monkeypatch.setattr("crawlcw.crawl.frontier.random.random", lambda: 0.0)
+
+
+# --- taking charge
+
+
+def test_a_host_is_served_once_it_is_open_until_it_is_left():
+    process = Process()
+    assert HOST not in process.frontier
+    assert not process.may_ask()
+
+    host = process.begin()
+
+    assert process.frontier[HOST] is host
+    assert process.frontier.owns(HOST)
+    assert process.frontier.owned() == list(process.frontier) == [host]
+    (lease,) = process.claim()
+    assert process.may_ask()
+    assert process.take() is None, "its robots.txt is not known"
+    process.open()
+    assert process.take() is lease
+    process.work(lease)
+    process.part()
+    assert HOST not in process.frontier
+    assert not process.may_ask()
+
+
+def test_a_host_is_looked_at_when_it_is_open():
+    """What was looked at before is not claimed."""
+    process = Process()
+    host = process.begin()
+    host.look = False
+
+    process.open()
+
+    assert host.opened
+    assert host.look
+    assert process.idle() == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "crawl_delay", "adaptive", "delay"),
+    [(3, 1, 2, 3), (1, 3, 2, 3), (1, 2, 3, 3), (0, 0, 0, 0)],
+)
+def test_the_longest_of_all_delays_counts(
+    limit: float, crawl_delay: float, adaptive: float, delay: float
+):
+    process = Process(delay=limit)
+    host = process.begin(delay=adaptive)
+    process.open(crawl_delay=crawl_delay)
+    process.claim(2)
+
+    assert host.delay == delay
+    assert process.take() is not None
+    assert process.resting() == delay
+
+
+def test_the_delay_counts_from_when_a_request_was_sent():
+    """Its turn was earlier, where connecting took long or the loop was busy."""
+    process = Process(delay=2)
+    process.serve(finished=100)
+    process.claim(2)
+    assert process.take() is not None
+
+    process.now += 1.5
+    process.frontier.sent(HOST, at=process.now - 0.5)
+
+    assert process.resting() == 1.5
+    process.now += 1.5
+    assert process.take() is not None
+    process.frontier.sent(HOST, at=process.now - 10)
+    assert process.resting() == 2, "no turn comes earlier for that"
+
+
+def test_a_host_without_delay_does_not_rest_when_a_request_was_sent():
+    process = Process()
+    process.serve()
+
+    process.frontier.sent(HOST, at=process.now)
+
+    assert process.resting() == 0
+
+
+def test_the_delay_of_a_host_that_is_not_here_is_none():
+    process = Process(delay=2)
+    process.begin()
+    process.open(crawl_delay=3)
+
+    assert process.frontier.delay(HOST) == 3
+    assert process.frontier.delay("other.example") == 0
+
+
+def test_a_host_that_rests_in_the_ledger_rests_here():
+    process = Process(delay=1)
+    process.serve(not_before=process.at(4))
+    process.claim()
+
+    process.now += 3.9
+    assert process.take() is None
+    process.now += 0.1
+    assert process.take() is not None
+
+
+def test_a_rest_that_is_over_holds_nothing_up():
+    process = Process()
+
+    process.serve(not_before=process.at(-50))
+    process.claim()
+
+    assert process.take() is not None
+
+
+def test_a_host_that_was_asked_for_its_robots_txt_rests_one_delay():
+    process = Process(delay=2)
+    process.begin()
+    process.now += 7
+    process.open(crawl_delay=3, asked=True)
+    process.claim()
+
+    assert process.resting() == 3
+    process.now += 2.9
+    assert process.take() is None
+    process.now += 0.1
+    assert process.take() is not None
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_was_not_released_rests_one_delay_first(clean: bool):
+    """Its owner before may have asked it just now."""
+    process = Process(delay=2)
+
+    process.serve(clean=clean)
+    process.claim()
+
+    assert process.resting() == (0 if clean else 2)
+    assert (process.take() is None) == (not clean)
+
+
+def test_what_was_not_released_rests_as_long_as_its_robots_txt_asks_for():
+    process = Process(delay=1)
+    process.begin(clean=False)
+    process.now += 0.5
+
+    process.open(crawl_delay=4)
+
+    assert process.resting() == 3.5
+
+
+@pytest.mark.parametrize(
+    ("state", "leaves"),
+    [
+        ({"not_before": START + timedelta(seconds=5)}, False),
+        ({"not_before": START + timedelta(seconds=5.1)}, True),
+        ({"delay": 30.0}, False),
+        ({"delay": 30.0, "clean": False}, True),
+        ({"given_up": Reason.HOST_UNREACHABLE}, True),
+        ({"failures": 3}, False),
+    ],
+)
+def test_a_host_that_cannot_be_asked_soon_is_left_at_once(state: dict[str, Any], leaves: bool):
+    process = Process()
+
+    host = process.begin(**state)
+
+    assert host.leaving == leaves
+    assert process.idle() == ([HOST] if leaves else [])
+
+
+def test_what_is_left_at_once_is_ready_when_its_rest_is_over():
+    process = Process()
+    process.begin(not_before=process.at(60))
+
+    left = process.part()
+
+    assert left.not_before == left.ready_at == process.at(60)
+
+
+# --- shared hosts
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "delay", "shared"), [(0, 0.0, True), (8, 0.0, False), (0, 1.0, False)]
+)
+def test_a_host_without_limits_may_be_shared(concurrency: int, delay: float, shared: bool):
+    process = Process(concurrency=concurrency, delay=delay)
+
+    assert process.frontier.shares(HOST, now=process.now) == shared
+
+
+def test_a_visitor_asks_without_owning():
+    process = Process(concurrency=0)
+    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.open()
+    process.claim(3)
+
+    assert not process.frontier.owns(HOST)
+    assert process.frontier.owned() == []
+    process.now += 10_000
+    assert process.may_ask()
+    assert len(process.take_all()) == 3
+
+
+def test_a_shared_host_becomes_owned_with_what_is_under_way():
+    process = Process(concurrency=0)
+    host = process.frontier.visit(Host(name=HOST), now=process.now)
+    process.open()
+    process.claim(3)
+    under_way = process.take()
+    assert under_way is not None
+
+    assert process.begin(finished=40) is host
+
+    assert process.frontier.owns(HOST)
+    assert host.state.finished == 40
+    assert len(process.take_all()) == 2
+    process.now += USABLE
+    assert not process.may_ask(), "from now on it is a lease that counts"
+
+
+@pytest.mark.parametrize(("state", "seconds"), [({"delay": 3.0}, 3), ({"failures": 1}, 0), ({}, 0)])
+def test_a_shared_host_that_becomes_owned_is_served_as_the_ledger_says(
+    state: dict[str, Any], seconds: float
+):
+    process = Process(concurrency=0)
+    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.open()
+
+    process.begin(**state)
+    process.claim(3)
+
+    at_once = len(process.take_all())
+    assert at_once == (1 if state else 3)
+    assert process.resting() == seconds
+
+
+@pytest.mark.parametrize("retry_after", [3.0, 60.0])
+def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_after: float):
+    process = Process(concurrency=0)
+    host = process.frontier.visit(Host(name=HOST), now=process.now)
+    process.open()
+
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
+
+    assert host.leaving
+    process.part()
+    assert not process.frontier.shares(HOST, now=process.now + retry_after - 0.1)
+    assert process.frontier.shares(HOST, now=process.now + retry_after)
+    assert process.frontier.shares("other.example", now=process.now)
+
+
+def test_a_visitor_that_becomes_the_owner_knows_of_its_rest():
+    """Nobody else does: a visitor writes nothing of a host."""
+    process = Process(concurrency=0)
+    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.open()
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=60)
+    process.part()
+    process.now += 10
+
+    assert process.begin().leaving
+
+    assert process.part().not_before == process.at(50)
+
+
+def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
+    """To be visited anew: its owner may have learned that it is to be asked slowly."""
+    process = Process(concurrency=0)
+    process.frontier.visit(Host(name=HOST), now=process.now)
+    process.open()
+    (lease,) = process.claim()
+    assert process.take() is lease
+    assert process.idle() == []
+
+    process.work(lease)
+    process.frontier.look(HOST)
+
+    assert process.idle() == [HOST]
+
+
+# --- how many at once
+
+
+@pytest.mark.parametrize(
+    ("finished", "allowed"), [(0, 1), (9, 1), (10, 2), (19, 2), (20, 3), (29, 3), (30, 4), (900, 4)]
+)
+def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished: int, allowed: int):
+    process = Process(concurrency=4)
+
+    host = process.serve(finished=finished)
+    process.claim(6)
+
+    assert host.allowed == allowed
+    assert len(process.take_all()) == allowed
+
+
+def test_each_page_counts_at_once():
+    process = Process(concurrency=4)
+    process.serve()
+    process.claim(20)
+    at_once = []
+
+    while leases := process.take_all():
+        at_once.append(len(leases))
+        for lease in leases:
+            process.work(lease)
+
+    # The tenth page is the end of the first step, the twentieth of the second.
+    assert at_once == [1] * 10 + [2] * 5
+
+
+def test_where_there_is_no_limit_there_is_no_first_step():
+    process = Process(concurrency=0)
+
+    host = process.serve()
+    process.claim(50)
+
+    assert host.allowed == 0
+    assert len(process.take_all()) == 50
+
+
+@pytest.mark.parametrize("concurrency", [0, 8])
+def test_a_host_that_failed_is_asked_for_one_page_until_it_is_back(concurrency: int):
+    process = Process(concurrency=concurrency)
+    process.serve(finished=100, failures=2)
+    process.claim(6)
+
+    assert len(process.take_all()) == 1
+    process.now += 10
+    assert process.take() is None
+    process.answered(page=False)
+
+    assert len(process.take_all()) == 5
+
+
+# --- what answers and failures do
+
+
+def test_an_answer_counts():
+    process = Process()
+    host = process.serve()
+
+    process.answered()
+    process.answered(page=False)
+
+    assert (host.answered, host.state.finished) == (2, 1)
+    assert not host.unsaved
+    assert not host.leaving
+
+
+def test_slow_answers_slow_the_host():
+    process = Process()
+    host = process.serve()
+    process.claim(3)
+    assert process.take() is not None
+
+    process.answered(latency=20)
+
+    assert host.delay == host.state.delay == 0.5
+    assert process.frontier.lanes.waiting_slow == 2
+    assert process.resting() == 0.5
+
+
+def test_a_host_whose_delay_was_forgotten_is_served_without():
+    process = Process()
+    host = process.serve(finished=100, delay=0.0625)
+    process.claim(3)
+    assert process.take() is not None
+
+    process.answered()
+    process.now += 0.0625
+
+    assert host.delay == 0
+    assert process.take() is not None
+    assert process.resting() == 0
+
+
+def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
+    process = Process()
+    host = process.serve(finished=100)
+    process.claim(3)
+    assert process.take() is not None
+
+    for _ in range(10):
+        process.frontier.page_failed(HOST, now=process.now)
+
+    assert process.resting() == 0.5
+    assert (host.answered, host.state.failed, host.delay) == (10, 10, 0.5)
+    assert (host.leaving, host.unsaved, host.state.failures) == (False, False, 0)
+
+
+@pytest.mark.parametrize(("retry_after", "leaves"), [(1.0, False), (5.0, False), (5.5, True)])
+def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
+    retry_after: float, leaves: bool
+):
+    process = Process()
+    host = process.serve(finished=100)
+    process.claim(4)
+    lease = process.take()
+    assert lease is not None
+
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
+    process.fetched(lease)
+
+    assert process.resting() == retry_after
+    assert host.unsaved, "other processes are to know it at once"
+    assert host.leaving == leaves
+    assert host.delay == 0.5
+
+
+def test_after_its_rest_a_host_is_asked_for_one_page():
+    process = Process()
+    process.serve(finished=100)
+    process.claim(4)
+    lease = process.take()
+    assert lease is not None
+
+    process.failed(retry_after=1)
+    process.fetched(lease)
+    process.now += 1
+
+    assert len(process.take_all()) == 1
+
+
+def test_a_failure_without_retry_after_is_a_rest_of_ten_seconds():
+    process = Process()
+    host = process.serve()
+
+    process.failed()
+
+    assert process.resting() == 10
+    assert host.leaving
+    assert host.state.not_before == process.at(10)
+
+
+def test_failures_that_come_together_are_one():
+    process = Process()
+    host = process.serve()
+    sent = process.ledger_now()
+
+    for _ in range(8):
+        process.now += 0.25
+        process.failed(sent=sent)
+
+    assert (host.state.failures, host.state.failed) == (1, 8)
+    assert host.state.not_before == process.at(10 - 7 * 0.25)
+    assert process.resting() == 10 - 7 * 0.25
+
+
+def test_a_host_that_fails_again_and_again_is_given_up_and_left():
+    process = Process()
+    host = process.serve()
+    for _ in range(4):
+        process.now += 100
+        process.failed(retry_after=0.1)
+        assert not host.leaving
+    process.now += 100
+
+    fault = process.failed(retry_after=0.1)
+
+    assert host.state.origin("http").given_up is Reason.HOST_UNREACHABLE
+    assert process.given_up == {f"http://{HOST}": "host-unreachable"}
+    assert process.frontier.losing() == [host]
+    assert (host.leaving, host.unsaved, fault) == (False, True, NOBODYS)
+
+
+def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
+    process = Process()
+    host = process.serve(origins={"http": Origin(failures=4)})
+    process.failed()
+
+    process.answered()
+
+    assert (host.state.origin("http").given_up, host.state.failures) == (None, 0)
+    assert process.given_up == {}
+
+
+def test_a_host_that_was_parted_with_is_told_nothing():
+    process = Process()
+    process.serve()
+    process.part()
+
+    process.answered()
+    process.frontier.page_failed(HOST, now=process.now)
+    process.failed()
+    process.lose()
+    process.frontier.sent(HOST, at=process.now)
+    process.frontier.look(HOST)
+    process.frontier.renewed(HOST, asked=process.now, now=process.now)
+
+    assert HOST not in process.frontier
+    assert process.frontier.shares(HOST, now=process.now) is False
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_failures_of_hosts_are_counted_by_reason(owned: bool):
+    process = Process()
+    if owned:
+        process.serve()
+
+    process.failed()
+    process.failed(reason=Reason.HTTP_STATUS)
+    process.failed()
+
+    assert process.failures == {Reason.CONNECT: 2, Reason.HTTP_STATUS: 1}
+
+
+# --- what the ledger is to know at once
+
+
+def test_a_robots_txt_is_told_at_once_where_others_may_take_part():
+    process = Process(concurrency=0)
+    host = process.begin()
+
+    process.open(robots=ROBOTS, asked=True)
+
+    assert host.state.robots == ROBOTS
+    assert host.unsaved
+
+
+@pytest.mark.parametrize(
+    ("limits", "crawl_delay"), [({"concurrency": 8}, 0), ({"delay": 1}, 0), ({"concurrency": 0}, 1)]
+)
+def test_where_nobody_may_take_part_a_robots_txt_can_wait(
+    limits: dict[str, Any], crawl_delay: float
+):
+    process = Process(**limits)
+    host = process.begin()
+
+    process.open(robots=ROBOTS, crawl_delay=crawl_delay, asked=True)
+
+    assert host.state.robots == ROBOTS
+    assert not host.unsaved
+
+
+def test_opening_a_host_makes_no_failure_known():
+    process = Process()
+    host = process.begin()
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
+    process.now += 1
+
+    process.open(robots=ROBOTS, asked=True)
+
+    assert host.unsaved
+
+
+def test_what_was_saved_is_what_the_ledger_has():
+    process = Process()
+    host = process.serve()
+    process.answered()
+
+    process.frontier.saved(HOST, host.state)
+
+    assert host.lease is not None
+    assert host.lease.host.finished == 1
+
+
+# --- full hosts
+
+
+def test_a_host_that_has_had_its_pages_is_full():
+    process = Process(max_pages=3)
+    host = process.serve(finished=1)
+
+    process.answered()
+    process.answered(page=False)
+    assert (host.leaving, host.state.given_up) == (False, None)
+    process.answered()
+
+    assert host.leaving
+    assert host.state.given_up is Reason.HOST_FULL
+    assert process.full == {HOST}
+    left = process.part()
+    assert (left.given_up, left.not_before, left.ready_at) == (Reason.HOST_FULL, None, None)
+
+
+@pytest.mark.parametrize("late", ["answer", "no-page", "page-failure", "host-failure"])
+def test_what_comes_late_does_not_make_a_full_host_less_full(late: str):
+    process = Process(max_pages=3)
+    host = process.serve(finished=2)
+    process.answered()
+
+    if late in ("answer", "no-page"):
+        process.answered(page=late == "answer")
+    elif late == "page-failure":
+        process.frontier.page_failed(HOST, now=process.now)
+    else:
+        process.failed()
+
+    assert host.leaving
+    assert host.state.given_up is Reason.HOST_FULL
+
+
+def test_a_host_that_urls_were_started_from_is_never_full():
+    process = Process(max_pages=3, unlimited=[HOST])
+    host = process.serve(finished=50)
+
+    process.answered()
+
+    assert (host.leaving, host.state.given_up, process.full) == (False, None, set())
+
+
+@pytest.mark.parametrize(
+    ("now", "is_full"),
+    [
+        ({"max_pages": 3}, True),
+        ({"max_pages": 4}, False),
+        ({"max_pages": None}, False),
+        ({"max_pages": 3, "unlimited": [HOST]}, False),
+    ],
+)
+def test_a_full_host_is_served_again_where_the_limit_was_raised(now: dict[str, Any], is_full: bool):
+    process = Process(**now)
+
+    host = process.serve(finished=3, given_up=Reason.HOST_FULL)
+    process.claim()
+
+    assert host.leaving == is_full
+    assert host.state.given_up is (Reason.HOST_FULL if is_full else None)
+
+
+def test_a_raised_limit_revives_no_host_that_is_dead():
+    process = Process(max_pages=4)
+
+    assert process.begin(finished=3, given_up=Reason.DNS_NXDOMAIN).leaving
+
+
+# --- leaving
+
+
+def test_a_host_is_idle_when_nothing_is_under_way_and_nothing_to_be_looked_at():
+    process = Process()
+    host = process.serve()
+    assert process.idle() == [], "nobody has looked yet"
+
+    host.look = False
+    assert process.idle() == [HOST]
+    (lease,) = process.claim()
+    assert process.idle() == []
+    assert process.take() is lease
+    assert process.idle() == []
+    process.answered()
+    process.fetched(lease)
+    assert process.idle() == [], "it is not committed"
+    process.commit(lease)
+    assert process.idle() == [HOST]
+    host.busy = True
+    assert process.idle() == []
+    host.busy = False
+    process.frontier.look(HOST)
+    assert process.idle() == []
+
+
+def test_a_host_of_which_a_lost_task_is_still_asked_for_is_not_idle():
+    """Who leased it next would ask it beside this request."""
+    process = Process(concurrency=1)
+    host = process.serve()
+    host.look = False
+    (lease,) = process.claim()
+    assert process.take() is lease
+
+    process.held.lose([lease.task.id])
+    assert process.idle() == []
+    process.fetched(lease)
+
+    assert process.idle() == [HOST]
+
+
+def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
+    process = Process()
+    host = process.serve(finished=10)
+    process.serve("other.example")
+    process.claim(host="other.example")
+    leases = process.claim(5)
+    under_way = process.take_all()
+    assert process.frontier.leaving() == []
+
+    host.leaving = True
+    back = process.frontier.leaving()
+
+    assert {lease.task.host for lease in back} == {HOST}
+    assert len(back) == 3
+    assert not {lease.task.id for lease in back} & {lease.task.id for lease in under_way}
+    assert process.frontier.leaving() == []
+    assert process.idle() == []
+    process.commit(*leases)
+    assert process.idle() == [], "two requests are under way"
+    for lease in under_way:
+        process.fetched(lease)
+    assert process.idle() == [HOST]
+
+
+def test_a_host_that_is_left_rests_for_the_next_owner_too():
+    process = Process(delay=3)
+    host = process.serve()
+    (lease,) = process.claim()
+    assert process.take() is lease
+    process.now += 1
+    process.work(lease)
+    host.look = False
+
+    left = process.part()
+
+    assert (left.not_before, left.ready_at) == (process.at(2), None)
+    assert left.finished == 1
+    assert HOST not in process.frontier
+
+
+@pytest.mark.parametrize(("look", "crowded"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("rest", [0, 2])
+def test_a_host_that_may_have_more_is_ready_when_it_may_be_asked(
+    look: bool, crowded: bool, rest: float
+):
+    process = Process()
+    host = process.serve(not_before=process.at(rest))
+    host.look, host.crowded = look, crowded
+
+    left = process.part()
+
+    assert left.not_before == (process.at(2) if rest else None)
+    assert left.ready_at == process.at(rest)
+
+
+def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored():
+    process = Process()
+    host = process.serve(origins={"http": Origin(failures=4)})
+    host.look = False
+    process.failed()
+
+    assert process.idle() == []
+    assert process.frontier.losing() == [host]
+
+    host.lost.clear()
+
+    assert process.idle() == [HOST]
+
+
+def test_what_waits_for_a_host_that_was_parted_with_is_out_of_its_lane():
+    process = Process()
+    process.serve()
+    process.claim(2)
+
+    process.part()
+
+    assert process.frontier.lanes.waiting == 0
+    assert process.take() is None
+
+
+# --- leases of hosts
+
+
+def test_a_host_is_asked_for_the_better_part_of_its_lease():
+    process = Process()
+    asked = process.now
+    process.now += 10
+    process.frontier.begin(lease_of(Host(name=HOST)), now=process.now, asked=asked)
+    process.open()
+    process.claim(2)
+
+    process.now = asked + USABLE - 0.5
+    assert process.may_ask()
+    lease = process.take()
+    assert lease is not None
+    process.work(lease)
+    process.now = asked + USABLE
+
+    assert not process.may_ask()
+    assert process.take() is None
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for():
+    process = Process()
+    process.serve()
+    process.claim()
+    process.now += 90
+    assert process.take() is None
+
+    process.frontier.renewed(HOST, asked=process.now - 5, now=process.now)
+
+    assert process.take() is not None
+    process.now += USABLE - 5
+    assert not process.may_ask()
+
+
+def test_a_host_that_is_lost_is_asked_for_nothing_more():
+    process = Process()
+    host = process.serve(finished=10)
+    process.claim(3)
+    assert len(process.take_all()) == 2
+
+    process.lose()
+    process.frontier.renewed(HOST, asked=process.now, now=process.now)
+
+    assert not process.may_ask()
+    assert not process.frontier.owns(HOST)
+    assert process.frontier.owned() == []
+    assert host.leaving
+    assert len(process.frontier.leaving()) == 1
+    process.fetched(process.claim()[0])
+    assert process.take() is None
+
+
+def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
+    process = Process(concurrency=1, delay=1)
+    host = process.serve()
+    process.answered()
+    host.look = False
+    first, second = process.claim(2)
+    assert process.take() is first
+    process.lose()
+    process.commit(*process.frontier.leaving())
+    process.now += 5
+
+    again = process.begin(finished=3)
+    process.claim()
+
+    assert again is host
+    assert (host.leaving, host.look, host.answered, host.since) == (False, True, 0, process.now)
+    assert process.take() is None, "one at a time, and the first one is still under way"
+    process.answered()
+    process.fetched(first)
+    assert process.take() is not None
+    assert host.state.finished == 4
+    assert second.task.id not in process.held
+
+
+def test_a_host_that_is_lost_and_leased_again_takes_the_pace_of_the_ledger():
+    process = Process()
+    host = process.serve(finished=100)
+    process.lose()
+
+    process.begin(finished=100, delay=2.0)
+    process.claim(2)
+
+    assert host.delay == 2
+    assert len(process.take_all()) == 1
+    assert process.resting() == 2
+
+
+@pytest.mark.parametrize(("not_before", "leaves"), [(3, False), (30, True)])
+def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
+    not_before: float, leaves: bool
+):
+    process = Process()
+    host = process.serve()
+    process.lose()
+
+    process.begin(not_before=process.at(not_before), clean=False)
+
+    assert process.resting() == not_before
+    assert host.leaving == leaves
+
+
+# --- whose fault a throttling is
+
+
+def throttled(process: Process, lease: Lease, *, retry_after: float | None = None) -> Fault:
+    return process.frontier.page_throttled(
+        lease.task,
+        sent=process.ledger_now(),
+        status=429,
+        retry_after=retry_after,
+        now=process.now,
+    )
+
+
+def answered_since(process: Process) -> None:
+    process.now += 1
+    process.frontier.answered(
+        HOST, latency=0.1, page=True, sent=process.ledger_now(), now=process.now
+    )
+    process.now += 1
+
+
+def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_others():
+    process = Process()
+    host = process.serve()
+    (lease,) = process.claim()
+
+    fault = throttled(process, lease, retry_after=2)
+
+    rest = host.state.not_before
+    assert rest is not None
+    assert not fault.own
+    assert fault.due is not None
+    assert fault.due >= rest + timedelta(seconds=1), "after the rest, and after two turns of others"
+    assert host.state.origin("http").failures == 1
+
+
+def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling():
+    process = Process()
+    process.serve()
+    (lease,) = process.claim()
+    throttled(process, lease)
+
+    assert not throttled(process, lease).own
+    answered_since(process)
+    assert throttled(process, lease).own
+    assert throttled(process, lease).own, "it stays so where it is the last one"
+
+
+def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
+    process = Process()
+    process.serve()
+    lease, other = process.claim(2)
+    throttled(process, lease)
+    answered_since(process)
+    assert throttled(process, lease).own
+
+    process.now += 1
+    throttled(process, other)
+    process.now += 1
+
+    assert not throttled(process, lease).own
+
+
+def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
+    process = Process()
+    witness = f"http://{HOST}/good"
+    host = process.serve(origins={"http": Origin(good_at=START, witness=witness, failures=1)})
+    (lease,) = process.claim()
+
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
+
+    assert process.frontier.doubted(host) == witness
+    assert process.frontier.unproven(now=process.now) == [host]
+    process.now += 50
+    assert process.take() is None
+    answered_since(process)
+    assert process.frontier.unproven(now=process.now) == []
+    assert process.take() is lease
+
+
+def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
+    process = Process()
+    host = process.serve(origins={"http": Origin(good_at=START)})
+    secure, plain = make_task(f"https://{HOST}/s"), make_task(f"http://{HOST}/p")
+    leases = [Lease(task=t, token="a:1", fence=1, expires=START) for t in (secure, plain)]
+    process.held.add(leases)
+    for lease in leases:
+        process.frontier.lanes.add(lease, now=process.now)
+
+    fault = process.failed(reason=Reason.TLS, scheme="https")
+
+    assert fault.due == process.at(11)
+    (put_off,) = process.frontier.put_off()
+    assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
+    assert process.frontier.resting_until(secure) == process.at(10)
+    assert process.frontier.resting_until(plain) is None
+    assert not host.leaving
+    assert process.take_all() == [leases[1]]

@@ -1,0 +1,77 @@
+"""Hosts on their way through a process: what becomes of a lease that ends meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from crawlcw.crawl.host_leasing import Tenures
+from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.stats import Stats
+from crawlcw.errors import Reason
+from crawlcw.ledger.sqlite import SqliteLedger
+from tests.support.frontiers import HOST, LEASE, Process
+from tests.support.ledgers import FakeClock, make_task
+
+
+class GivingUpLedger(SqliteLedger):
+    """Takes its time over the tasks of a host that is given up."""
+
+    def watch(self) -> None:
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+        self.begun.set()
+        await self.go.wait()
+        return await super().give_up_host(host, reason=reason, scheme=scheme)
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
+    ledger = await GivingUpLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
+    ledger.watch()
+    await ledger.add([make_task()])
+    await ledger.wake_hosts({HOST: ledger.now()})
+    yield ledger
+    await ledger.close()
+
+
+def tenures_of(ledger: SqliteLedger, process: Process) -> Tenures:
+    return Tenures(
+        ledger,
+        process.frontier,
+        held=process.held,
+        patience=Patience(timedelta(minutes=1)),
+        presence=Presence(ledger, "a", Stats(), lease=LEASE),
+        stats=Stats(),
+        worker="a",
+        concurrency=8,
+        lease=LEASE,
+        on_change=lambda: None,
+    )
+
+
+async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):
+    """Or it could never be leased and served by this process again."""
+    process = Process()
+    tenures = tenures_of(ledger, process)
+    assert await tenures.lease(hungry=True)
+    for _ in range(5):
+        process.now += 1000
+        process.failed()
+
+    async with anyio.create_task_group() as background:
+        tenures.give_up_origins(background)
+        await ledger.begun.wait()
+        process.lose()
+        ledger.go.set()
+    assert process.frontier[HOST].state.origin("http").given_up is Reason.HOST_UNREACHABLE
+    async with anyio.create_task_group() as background:
+        await tenures.give_back(background)
+
+    assert HOST not in process.frontier

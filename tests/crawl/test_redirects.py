@@ -1,0 +1,279 @@
+"""Redirects: followed, bounded, asked about, and told no secrets."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.crawl.redirects import attempt
+from crawlcw.downloader.replay import Replay, ReplayDownloader
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model.urls import MAX_LENGTH
+
+START = "http://a.example/start"
+SECRETS = {
+    "Authorization": "Basic xyz",
+    "Cookie": "id=7",
+    "X-API-Key": "secret",
+    "Accept-Language": "de",
+    "User-Agent": "mine",
+}
+
+
+def to(location: str | None, *, status: int = 302) -> Replay:
+    headers = {} if location is None else {"Location": location}
+    return Replay(status=status, headers=headers, elapsed=timedelta(seconds=1))
+
+
+class Recorder(ReplayDownloader):
+    """Also keeps the requests as they would have been sent."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        super().__init__(answers)
+        self.sent: list[Request] = []
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        self.sent.append(request)
+        return await super().fetch(request, url=url)
+
+
+async def reason_of(answers: dict[str, Any], **settings: Any) -> Reason:
+    with pytest.raises(FetchError) as caught:
+        await attempt(
+            Request(START), downloader=ReplayDownloader(answers), settings=Settings(**settings)
+        )
+    return caught.value.reason
+
+
+async def test_a_page_is_returned_as_it_is() -> None:
+    downloader = ReplayDownloader({START: "page"})
+    request = Request(START)
+
+    response = await attempt(request, downloader=downloader, settings=Settings())
+
+    assert (response.url, response.body, response.request) == (START, b"page", request)
+
+
+async def test_an_error_page_is_returned_too() -> None:
+    response = await attempt(Request(START), downloader=ReplayDownloader(), settings=Settings())
+
+    assert response.status == 404
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_followed_to_its_end(status: int) -> None:
+    downloader = ReplayDownloader(
+        {
+            START: to("next", status=status),
+            "http://a.example/next": to("//b.example/end#part", status=status),
+            "http://b.example/end": Replay(body="end", elapsed=timedelta(seconds=1)),
+        }
+    )
+    request = Request(START, context={"kept": True})
+
+    response = await attempt(request, downloader=downloader, settings=Settings())
+
+    assert response.url == "http://b.example/end"
+    assert response.body == b"end"
+    assert response.request is request
+    assert response.elapsed == timedelta(seconds=3)
+
+
+@pytest.mark.parametrize("status", [300, 304, 305, 306])
+async def test_other_answers_of_the_300s_are_not(status: int) -> None:
+    downloader = ReplayDownloader({START: to("/next", status=status)})
+
+    response = await attempt(Request(START), downloader=downloader, settings=Settings())
+
+    assert response.status == status
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        (None, Reason.REDIRECT_INVALID),
+        ("", Reason.REDIRECT_INVALID),
+        (" ", Reason.REDIRECT_INVALID),
+        ("http://[", Reason.REDIRECT_INVALID),
+        ("http://b.example:99999/", Reason.REDIRECT_INVALID),
+        ("\\\\b.example\\path", Reason.REDIRECT_INVALID),
+        ("http:\\\\b.example/", Reason.REDIRECT_INVALID),
+        ("file:///etc/passwd", Reason.REFUSED_SCHEME),
+        ("ftp://b.example/", Reason.REFUSED_SCHEME),
+        ("data:text/html,x", Reason.REFUSED_SCHEME),
+        ("javascript:alert(1)", Reason.REFUSED_SCHEME),
+        ("http://user:password@b.example/", Reason.REFUSED_CREDENTIALS),
+        ("//user@b.example/", Reason.REFUSED_CREDENTIALS),
+        ("ht\ttp://user@b.example/", Reason.REFUSED_CREDENTIALS),
+        ("http://b.example/" + "x" * MAX_LENGTH, Reason.URL_TOO_LONG),
+        ("/start", Reason.REDIRECT_LOOP),
+        ("#part", Reason.REDIRECT_LOOP),
+    ],
+)
+async def test_a_location_that_leads_nowhere_is_named(location: str | None, reason: Reason) -> None:
+    assert await reason_of({START: to(location)}) is reason
+
+
+async def test_an_at_sign_in_a_path_is_no_user() -> None:
+    downloader = ReplayDownloader({START: to("/@name"), "http://a.example/@name": "page"})
+
+    response = await attempt(Request(START), downloader=downloader, settings=Settings())
+
+    assert response.body == b"page"
+
+
+async def test_a_loop_is_seen_at_the_second_visit() -> None:
+    downloader = ReplayDownloader({START: to("/other"), "http://a.example/other": to(START)})
+
+    with pytest.raises(FetchError, match=r"redirect-loop.*cookies"):
+        await attempt(Request(START), downloader=downloader, settings=Settings())
+
+    assert downloader.requested == [START, "http://a.example/other"]
+
+
+async def test_with_cookies_a_page_may_send_its_visitor_back_once() -> None:
+    gate: dict[str, Any] = {START: [to("/set"), "inside"], "http://a.example/set": to(START)}
+
+    response = await attempt(
+        Request(START), downloader=ReplayDownloader(gate), settings=Settings(cookies=True)
+    )
+
+    assert response.body == b"inside"
+    assert await reason_of({START: to(START)}, cookies=True) is Reason.REDIRECT_LOOP
+
+
+@pytest.mark.parametrize("hops", [0, 1, 3])
+async def test_hops_are_counted(hops: int) -> None:
+    chain = {f"http://a.example/{n}": to(f"/{n + 1}") for n in range(hops + 1)}
+    chain[START] = chain.pop("http://a.example/0")
+    downloader = ReplayDownloader(chain)
+
+    with pytest.raises(FetchError) as caught:
+        await attempt(Request(START), downloader=downloader, settings=Settings(max_redirects=hops))
+
+    assert caught.value.reason is Reason.REDIRECT_LIMIT
+    assert len(downloader.requested) == hops + 1
+
+
+async def test_every_target_is_asked_about_before_it_is_requested() -> None:
+    downloader = ReplayDownloader({START: to("/one"), "http://a.example/one": to("/two")})
+    asked = []
+
+    async def admit(url: str) -> None:
+        asked.append((url, list(downloader.requested)))
+        if url.endswith("two"):
+            raise FetchError(Reason.REFUSED_ROBOTS)
+
+    with pytest.raises(FetchError, match="refused-robots"):
+        await attempt(Request(START), downloader=downloader, settings=Settings(), admit=admit)
+
+    one, two = "http://a.example/one", "http://a.example/two"
+    assert asked == [(one, [START]), (two, [START, one])]
+    assert downloader.requested == [START, one]
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "then"),
+    [
+        ("GET", 301, "GET"),
+        ("GET", 303, "GET"),
+        ("HEAD", 303, "HEAD"),
+        ("HEAD", 302, "HEAD"),
+        ("POST", 301, "GET"),
+        ("POST", 302, "GET"),
+        ("POST", 303, "GET"),
+        ("PUT", 303, "GET"),
+        ("PUT", 302, "PUT"),
+        ("POST", 307, "POST"),
+        ("POST", 308, "POST"),
+    ],
+)
+async def test_the_method_after_a_redirect(method: str, status: int, then: str) -> None:
+    downloader = Recorder({START: to("/next", status=status)})
+    body = b"data" if method in ("POST", "PUT") else None
+    request = Request(START, method=method, body=body, headers={"Content-Type": "text/x"})
+
+    await attempt(request, downloader=downloader, settings=Settings())
+
+    sent = downloader.sent[-1]
+    assert sent.method == then
+    assert sent.body == (body if then == method else None)
+    assert (("Content-Type", "text/x") in sent.headers) is (then == method)
+
+
+async def test_a_post_may_redirect_to_its_own_page() -> None:
+    downloader = ReplayDownloader({START: [to(START, status=303), "thanks"]})
+
+    response = await attempt(
+        Request(START, body=b"x", method="POST"), downloader=downloader, settings=Settings()
+    )
+
+    assert response.body == b"thanks"
+
+
+@pytest.mark.parametrize(
+    "target", ["http://b.example/", "https://a.example/", "http://a.example:8080/"]
+)
+async def test_secrets_stay_with_the_origin_they_were_given_for(target: str) -> None:
+    downloader = Recorder({START: to(target), target: to(START + "2")})
+
+    await attempt(Request(START, headers=SECRETS), downloader=downloader, settings=Settings())
+
+    harmless = {"Accept-Language": "de", "User-Agent": "mine"}
+    assert [dict(sent.headers) for sent in downloader.sent] == [SECRETS, harmless, harmless]
+
+
+async def test_within_an_origin_all_headers_travel() -> None:
+    downloader = Recorder({START: to("/next")})
+
+    await attempt(Request(START, headers=SECRETS), downloader=downloader, settings=Settings())
+
+    assert dict(downloader.sent[-1].headers) == SECRETS
+
+
+class _Never(ReplayDownloader):
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        return await asyncio.Future()
+
+
+async def test_an_attempt_ends_at_its_deadline() -> None:
+    with pytest.raises(FetchError, match="timeout-total"):
+        await attempt(Request(START), downloader=_Never(), settings=Settings(timeout="10ms"))
+
+
+async def test_the_deadline_counts_what_admit_takes() -> None:
+    async def admit(url: str) -> None:
+        await asyncio.Future()
+
+    with pytest.raises(FetchError, match="timeout-total"):
+        await attempt(
+            Request(START),
+            downloader=ReplayDownloader({START: to("/next")}),
+            settings=Settings(timeout="10ms"),
+            admit=admit,
+        )
+
+
+async def test_cancellation_passes_through() -> None:
+    task = asyncio.ensure_future(attempt(Request(START), downloader=_Never(), settings=Settings()))
+    await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_prepared_answers_are_given_in_turn() -> None:
+    downloader = ReplayDownloader({START: [FetchError(Reason.CONNECT), b"one", Replay(body="two")]})
+
+    with pytest.raises(FetchError, match="connect"):
+        await downloader.fetch(Request(START), url=START)
+    bodies = [(await downloader.fetch(Request(START), url=START)).body for _ in range(3)]
+
+    assert bodies == [b"one", b"two", b"two"]
+    assert downloader.requested == [START] * 4
+    await downloader.close()

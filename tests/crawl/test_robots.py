@@ -1,0 +1,511 @@
+"""robots.txt: asked once, obeyed, and never guessed at while nobody knows it."""
+
+import asyncio
+from datetime import timedelta
+from email.utils import format_datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.crawl import robots as module
+from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse, product_token
+from crawlcw.downloader.replay import Replay, ReplayDownloader
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model.hosts import RobotsRecord
+from tests.support.ledgers import START
+
+ROBOTS = "http://a.example/robots.txt"
+PAGE = "http://a.example/page"
+PRIVATE = "http://a.example/private/page"
+ORIGIN = "http://a.example"
+NO_PRIVATE = Replay(body="User-agent: *\nDisallow: /private/\n")
+
+
+class FakeTime:
+    """The clock of the rules' validity."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Held(ReplayDownloader):
+    """Answers nothing until the test lets it."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        super().__init__(answers)
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        self.asked.set()
+        await self.go.wait()
+        return await super().fetch(request, url=url)
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+def robots_of(
+    answers: dict[str, Any] | ReplayDownloader, time: FakeTime | None = None, **settings: Any
+) -> tuple[Robots, ReplayDownloader]:
+    web = answers if isinstance(answers, ReplayDownloader) else ReplayDownloader(answers)
+    clock = time or FakeTime()
+    return Robots(web, Settings(**settings), clock=clock, now=lambda: START), web
+
+
+async def error_of(robots: Robots, url: str) -> FetchError:
+    with pytest.raises(FetchError) as caught:
+        await robots.admit(url)
+    return caught.value
+
+
+async def refused(robots: Robots, url: str) -> Reason:
+    return (await error_of(robots, url)).reason
+
+
+def record(body: str, *, origin: str = ORIGIN) -> RobotsRecord:
+    return RobotsRecord(origin=origin, body=body, expires=START)
+
+
+async def test_what_is_disallowed_is_refused_and_the_rest_is_not():
+    robots, _ = robots_of({ROBOTS: NO_PRIVATE})
+
+    await robots.admit(PAGE)
+
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+
+
+async def test_many_callers_at_once_make_one_request():
+    web = Held({ROBOTS: NO_PRIVATE})
+    robots, _ = robots_of(web)
+    callers = [asyncio.create_task(robots.rules(f"{PAGE}?{n}")) for n in range(50)]
+    await web.asked.wait()
+
+    web.go.set()
+    rules = await asyncio.gather(*callers)
+
+    assert web.requested == [ROBOTS]
+    assert not any(each.allows(PRIVATE) for each in rules)
+
+
+async def test_a_caller_that_is_cancelled_takes_nobodys_answer_away():
+    web = Held({ROBOTS: NO_PRIVATE})
+    robots, _ = robots_of(web)
+    first = asyncio.create_task(robots.rules(PAGE))
+    second = asyncio.create_task(robots.rules(PAGE))
+    await web.asked.wait()
+
+    first.cancel()
+    web.go.set()
+
+    assert not (await second).allows(PRIVATE)
+    assert web.requested == [ROBOTS]
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_every_origin_has_rules_of_its_own():
+    robots, web = robots_of({ROBOTS: NO_PRIVATE})
+
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    await robots.admit("https://a.example/private/")
+    await robots.admit("http://a.example:8080/private/")
+    await robots.admit("http://b.example/private/")
+
+    assert web.requested == [
+        ROBOTS,
+        "https://a.example/robots.txt",
+        "http://a.example:8080/robots.txt",
+        "http://b.example/robots.txt",
+    ]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 451])
+async def test_no_robots_txt_allows_all(status: int):
+    body = "User-agent: *\nDisallow: /\n"
+    robots, _ = robots_of({ROBOTS: Replay(status=status, body=body)})
+
+    await robots.admit(PRIVATE)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Replay(status=429),
+        Replay(status=500),
+        Replay(status=503),
+        Replay(status=599),
+        FetchError(Reason.CONNECT, "refused"),
+        FetchError(Reason.TIMEOUT_READ),
+        FetchError(Reason.DNS_NXDOMAIN),
+    ],
+)
+async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
+    robots, web = robots_of({ROBOTS: [answer, NO_PRIVATE]})
+
+    assert await refused(robots, PAGE) is Reason.ROBOTS_UNAVAILABLE
+    assert robots.known(PAGE) is None
+
+    # Its host rests after that, so whoever comes next is to ask again.
+    await robots.admit(PAGE)
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    assert web.requested == [ROBOTS, ROBOTS]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FetchError(Reason.REFUSED_ADDRESS, "127.0.0.1"),
+        FetchError(Reason.REFUSED_PORT, "22"),
+        RuntimeError("a mistake of ours"),
+    ],
+)
+async def test_any_other_error_is_remembered_for_half_a_minute(error: Exception, time: FakeTime):
+    robots, web = robots_of({ROBOTS: [error, NO_PRIVATE]}, time)
+
+    for seconds in (0, 29):
+        time.seconds = seconds
+        with pytest.raises(type(error)) as caught:
+            await robots.admit(PAGE)
+        assert caught.value is error
+        assert robots.known(PAGE) is None
+    assert web.requested == [ROBOTS], "not for every page"
+
+    time.seconds = 31
+    await robots.admit(PAGE)
+    assert web.requested == [ROBOTS, ROBOTS]
+
+
+async def test_many_callers_at_once_share_an_error():
+    web = Held({ROBOTS: [Replay(status=503), NO_PRIVATE]})
+    robots, _ = robots_of(web)
+    callers = [asyncio.create_task(refused(robots, PAGE)) for _ in range(50)]
+    await web.asked.wait()
+
+    web.go.set()
+
+    assert set(await asyncio.gather(*callers)) == {Reason.ROBOTS_UNAVAILABLE}
+    assert web.requested == [ROBOTS]
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ({}, None),
+        ({"Retry-After": "120"}, 120),
+        ({"Retry-After": "86400"}, 3600),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": format_datetime(START + timedelta(seconds=90), usegmt=True)}, 90),
+    ],
+)
+async def test_it_says_when_the_host_wants_to_be_asked_again(
+    status: int, header: dict[str, str], seconds: float | None
+):
+    robots, _ = robots_of({ROBOTS: Replay(status=status, headers=header)})
+
+    error = await error_of(robots, PAGE)
+
+    assert (error.status, error.retry_after) == (status, seconds)
+
+
+async def test_an_unavailable_robots_txt_says_why():
+    robots, _ = robots_of({ROBOTS: FetchError(Reason.CONNECT, "refused\x1b")})
+
+    error = await error_of(robots, PAGE)
+
+    assert str(error) == r"robots-unavailable: connect refused\x1b"
+    assert isinstance(error.__cause__, FetchError)
+    assert error.__cause__.reason is Reason.CONNECT
+
+
+async def test_an_error_told_to_thousands_does_not_grow():
+    robots, _ = robots_of({ROBOTS: FetchError(Reason.REFUSED_ADDRESS)})
+    lengths = []
+    for _ in range(50):
+        with pytest.raises(FetchError) as caught:
+            await robots.admit(PAGE)
+        lengths.append(len(caught.traceback))
+
+    assert max(lengths[1:]) <= lengths[0] + 1, lengths
+
+
+async def test_the_rules_are_kept_for_a_day(time: FakeTime):
+    robots, web = robots_of({ROBOTS: [NO_PRIVATE, Replay(status=404)]}, time)
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+
+    time.seconds = 24 * 3600 - 1
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    time.seconds = 24 * 3600 + 1
+    await robots.admit(PRIVATE)
+
+    assert web.requested == [ROBOTS, ROBOTS]
+
+
+async def test_rules_are_known_once_they_were_asked_for(time: FakeTime):
+    web = Held({ROBOTS: NO_PRIVATE})
+    robots, _ = robots_of(web, time)
+    assert robots.known(PAGE) is None
+    asking = asyncio.create_task(robots.rules(PAGE))
+    await web.asked.wait()
+    assert robots.known(PAGE) is None, "not yet"
+
+    web.go.set()
+    rules = await asking
+
+    assert robots.known(PRIVATE) is rules
+    assert robots.known("https://a.example/page") is None
+    time.seconds = 24 * 3600 + 1
+    assert robots.known(PAGE) is None
+
+
+async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime):
+    robots, web = robots_of({ROBOTS: Replay(status=404)}, time)
+
+    robots.remember(record("User-agent: *\nDisallow: /private/\nCrawl-delay: 3\n"), valid=60)
+
+    rules = robots.known(PAGE)
+    assert rules is not None
+    assert rules.crawl_delay == 3
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    assert robots.known("http://b.example/") is None, "nobody else's"
+    time.seconds = 59
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    assert web.requested == []
+
+    time.seconds = 60
+    await robots.admit(PRIVATE)
+    assert web.requested == [ROBOTS]
+
+
+async def test_what_another_process_has_fetched_takes_the_place_of_an_error():
+    robots, web = robots_of({ROBOTS: FetchError(Reason.REFUSED_ADDRESS)})
+    assert await refused(robots, PAGE) is Reason.REFUSED_ADDRESS
+
+    robots.remember(record(""), valid=60)
+
+    await robots.admit(PRIVATE)
+    assert web.requested == [ROBOTS]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"User-agent: *\nDisallow: /private/\nCrawl-delay: 2\nSitemap: http://a.example/s.xml\n",
+        b"Sitemap: http://a.example/s.xml\n",
+        b"\xef\xbb\xbfUser-agent: *\r\nDisallow: /private/\r\n",
+        b"User-agent: *\nDisallow: /\xff\x00\xc3/\nDisallow: /private/\n",
+        b"",
+    ],
+)
+async def test_the_body_that_others_are_given_has_the_same_rules(body: bytes):
+    robots, _ = robots_of({ROBOTS: Replay(body=body)})
+    other, _ = robots_of({})
+
+    rules = await robots.rules(PAGE)
+    other.remember(record(rules.body), valid=60)
+    theirs = await other.rules(PAGE)
+
+    assert theirs.allows(PRIVATE) == rules.allows(PRIVATE) == (b"Disallow" not in body)
+    assert theirs.crawl_delay == rules.crawl_delay
+    assert theirs.sitemaps == rules.sitemaps
+    assert theirs.body == rules.body
+
+
+@pytest.mark.parametrize("byte", [b"#", b"\xff", b"\xc3"])
+def test_the_body_that_is_kept_has_512_kib_at_most(byte: bytes):
+    body = b"User-agent: *\nDisallow: /private/\n" + byte * (2 * LARGEST)
+
+    rules = parse(body, agent="crawlcw")
+
+    assert len(rules.body.encode()) <= LARGEST
+    assert not rules.allows(PRIVATE)
+
+
+async def test_those_asked_for_longest_ago_are_forgotten_above_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, "_KEPT", 2)
+    robots, web = robots_of({})
+    for host in "abc":
+        await robots.admit(f"http://{host}.example/")
+
+    assert robots.known(PAGE) is None
+    assert robots.known("http://b.example/") is ALLOW_ALL
+    robots.remember(record("", origin="http://d.example"), valid=60)
+    assert robots.known("http://b.example/") is None
+    assert len(web.requested) == 3
+
+
+async def test_robots_txt_is_not_asked_for_where_it_is_not_obeyed():
+    robots, web = robots_of({ROBOTS: NO_PRIVATE}, obey_robots=False)
+
+    await robots.admit(PRIVATE)
+
+    assert await robots.rules(PRIVATE) is ALLOW_ALL
+    assert robots.known(PRIVATE) is ALLOW_ALL
+    assert web.requested == []
+
+
+async def test_redirects_are_followed_to_another_host_too():
+    robots, _ = robots_of(
+        {
+            ROBOTS: Replay(status=301, headers={"Location": "https://b.example/r.txt"}),
+            "https://b.example/r.txt": NO_PRIVATE,
+        }
+    )
+
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+
+
+def chain(hops: int) -> dict[str, Any]:
+    urls = [ROBOTS, *(f"http://a.example/r{n}" for n in range(hops))]
+    answers: dict[str, Any] = {
+        url: Replay(status=302, headers={"Location": target}) for url, target in pairwise(urls)
+    }
+    return answers | {urls[-1]: NO_PRIVATE}
+
+
+async def test_five_redirects_are_followed():
+    robots, web = robots_of(chain(5))
+
+    assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
+    assert len(web.requested) == 6
+
+
+@pytest.mark.parametrize(
+    "answers", [chain(6), {ROBOTS: Replay(status=302, headers={"Location": ROBOTS})}]
+)
+async def test_after_more_redirects_it_is_as_if_there_were_none(answers: dict[str, Any]):
+    robots, web = robots_of(answers)
+
+    await robots.admit(PRIVATE)
+
+    assert len(web.requested) <= 6
+
+
+async def test_it_is_for_the_first_word_of_the_user_agent():
+    answer = Replay(body="User-agent: mybot\nDisallow: /\n\nUser-agent: *\nDisallow:\n")
+
+    robots, _ = robots_of({ROBOTS: answer}, user_agent="mybot/2.1 (+http://me.example)")
+    assert await refused(robots, PAGE) is Reason.REFUSED_ROBOTS
+    robots, _ = robots_of({ROBOTS: answer})
+    await robots.admit(PAGE)
+
+
+async def test_closing_ends_what_is_under_way():
+    web = Held({})
+    robots, _ = robots_of(web)
+    caller = asyncio.create_task(robots.rules(PAGE))
+    await web.asked.wait()
+
+    await robots.close()
+
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "token"),
+    [
+        ("crawlcw/0.1 (+https://x)", "crawlcw"),
+        ("mybot", "mybot"),
+        (" mybot/1/2 x", "mybot"),
+    ],
+)
+def test_the_product_token_is_the_first_word_without_its_version(user_agent: str, token: str):
+    assert product_token(user_agent) == token
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("http://a.example/b/c?d", "http://a.example"),
+        ("https://a.example:8443/", "https://a.example:8443"),
+        ("http://a.example?b=/c", "http://a.example"),
+        ("http://[::1]:8080/a", "http://[::1]:8080"),
+    ],
+)
+def test_an_origin_is_scheme_host_and_port(url: str, origin: str):
+    assert origin_of(url) == origin
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("Crawl-delay: 2", 2),
+        ("Crawl-delay: 0.5", 0.5),
+        ("Crawl-delay: 60", 60),
+        ("Crawl-delay: 86400", 60),
+        ("Crawl-delay: 1e400", 0),
+        ("Crawl-delay: -1", 0),
+        ("Crawl-delay: nan", 0),
+        ("Crawl-delay: soon", 0),
+        ("Crawl-delay:", 0),
+        ("", 0),
+    ],
+)
+def test_the_crawl_delay_is_a_number_of_seconds_up_to_60(line: str, seconds: float):
+    body = f"User-agent: *\n{line}\nDisallow: /private/\n".encode()
+
+    rules = parse(body, agent="crawlcw")
+
+    assert rules.crawl_delay == seconds
+    assert not rules.allows(PRIVATE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<!doctype html><title>404</title>", bytes(range(256)) * 100, b"\x00" * 1000, b"\n:\n"],
+)
+def test_garbage_has_no_rules(body: bytes):
+    rules = parse(body, agent="crawlcw")
+
+    assert rules.allows(PRIVATE)
+    assert rules.crawl_delay == 0
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_byte_order_marks_and_line_ends_of_any_kind_are_read(mark: bytes, end: bytes):
+    body = mark + end.join([b"User-agent: *", b"Disallow: /private/", b""])
+
+    assert not parse(body, agent="crawlcw").allows(PRIVATE)
+
+
+def test_nothing_is_read_behind_512_kib():
+    start = b"User-agent: *\nDisallow: /early/\n"
+    body = start + b"#" * (LARGEST - len(start) - 1) + b"\nDisallow: /private/\n"
+
+    rules = parse(body, agent="crawlcw")
+
+    assert not rules.allows("http://a.example/early/x")
+    assert rules.allows(PRIVATE)
+
+
+def test_an_allow_opens_a_part_of_what_is_disallowed():
+    rules = parse(
+        b"User-agent: *\nDisallow: /private/\nAllow: /private/open\nDisallow: /*.pdf$\n",
+        agent="crawlcw",
+    )
+
+    assert rules.allows("http://a.example/private/open")
+    assert not rules.allows("http://a.example/private/shut")
+    assert not rules.allows("http://a.example/a.pdf")
+    assert rules.allows("http://a.example/a.pdf?download")
+
+
+def test_sitemaps_are_found():
+    rules = parse(b"Sitemap: http://a.example/s.xml\n", agent="crawlcw")
+
+    assert rules.sitemaps == ("http://a.example/s.xml",)
+    assert rules.allows(PRIVATE)

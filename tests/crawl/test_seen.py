@@ -1,0 +1,34 @@
+"""A bounded memory of what the ledger has."""
+
+from crawlcw.crawl.seen import KnownTasks
+
+
+def test_what_was_added_is_known():
+    known = KnownTasks()
+
+    known.add([b"a", b"b"])
+
+    assert b"a" in known
+    assert b"b" in known
+    assert b"c" not in known
+
+
+def test_only_the_oldest_are_forgotten():
+    known = KnownTasks(generation=2)
+
+    for name in (b"1", b"2", b"3", b"4", b"5", b"6"):
+        known.add([name])
+
+    assert b"1" not in known
+    assert all(name in known for name in (b"4", b"5", b"6"))
+
+
+def test_it_never_holds_more_than_two_generations():
+    known = KnownTasks(generation=10)
+    ids = [n.to_bytes(2, "big") for n in range(1000)]
+
+    for each in ids:
+        known.add([each])
+
+    assert sum(each in known for each in ids) <= 22
+    assert all(each in known for each in ids[-10:])

@@ -1,0 +1,599 @@
+"""The downloader against a server that breaks every rule, on real sockets."""
+
+import asyncio
+import errno
+import socket
+import tracemalloc
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from time import perf_counter, sleep
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.connector import AddrInfoType
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.crawl.redirects import attempt
+from crawlcw.downloader import aiohttp as downloader_module
+from crawlcw.downloader import connector as connector_module
+from crawlcw.downloader.addresses import AddressGuard
+from crawlcw.downloader.aiohttp import AiohttpDownloader, failure_of
+from crawlcw.errors import FetchError, Reason
+from tests.support import hostile_server
+from tests.support.hostile_server import MIB, PAGE, HostileServer
+
+SETTINGS = Settings(timeout="2s", read_timeout="300ms", connect_timeout="1s", max_body="1 MiB")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HostileServer]:
+    async with hostile_server.running() as running:
+        yield running
+
+
+@pytest.fixture
+async def downloader(server: HostileServer) -> AsyncIterator[AiohttpDownloader]:
+    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as opened:
+        yield opened
+
+
+@pytest.fixture
+def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connections be reused at once."""
+    monkeypatch.setattr(connector_module, "REST", 0.0)
+
+
+async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Response:
+    return await downloader.fetch(Request(url, **options), url=url)
+
+
+async def reason_of(downloader: AiohttpDownloader, url: str) -> Reason:
+    """Return what one attempt, with its deadline, fails with."""
+    with pytest.raises(FetchError) as caught:
+        await attempt(Request(url), downloader=downloader, settings=SETTINGS)
+    assert len(caught.value.message) <= 500
+    assert caught.value.message.isprintable()
+    return caught.value.reason
+
+
+# What arrives ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/ok",
+        "/close-delimited",
+        "/http-1.0",
+        "/long-header",
+        "/300-headers",
+        "/gzip",
+        "/x-gzip",
+        "/gzip-members",
+        "/gzip-and-garbage",
+        "/deflate",
+        "/raw-deflate",
+        "/br",
+        "/zstd",
+        "/identity",
+        "/stacked",
+        "/te-gzip",
+        "/status-206",
+        "/set-cookie",
+    ],
+)
+async def test_a_whole_page_arrives(
+    downloader: AiohttpDownloader, server: HostileServer, path: str
+) -> None:
+    response = await get(downloader, server.url(path))
+
+    assert response.body == PAGE
+    assert response.truncated is None
+    assert response.url == server.url(path)
+    assert timedelta(0) < response.elapsed < timedelta(seconds=1)
+
+
+async def test_what_elapses_before_a_request_is_sent_does_not_count(
+    server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delay of a host is kept from when it is asked, see `Frontier.sent`."""
+    look_up = connector_module._look_up
+
+    def slow(*arguments: Any) -> Any:
+        sleep(0.3)
+        return look_up(*arguments)
+
+    monkeypatch.setattr(connector_module, "_look_up", slow)
+    async with AiohttpDownloader(
+        SETTINGS, start_origins=[f"localhost:{server.port}"]
+    ) as downloader:
+        began = perf_counter()
+        response = await get(downloader, server.url("/ok", host="localhost"))
+        took = perf_counter() - began
+
+    assert took - response.elapsed.total_seconds() >= 0.3
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/204-and-a-body-later", 204),
+        ("/205-with-body", 205),
+        ("/304", 304),
+        ("/gzip-of-nothing", 200),
+    ],
+)
+async def test_an_answer_without_content_is_empty(
+    downloader: AiohttpDownloader, server: HostileServer, path: str, status: int
+) -> None:
+    response = await get(downloader, server.url(path))
+
+    assert (response.status, response.body) == (status, b"")
+
+
+async def test_the_answer_to_head_has_no_body(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    response = await get(downloader, server.url("/head"), method="HEAD")
+
+    assert (response.status, response.body) == (200, b"")
+
+
+async def test_an_error_page_is_a_response(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    response = await get(downloader, server.url("/status-404"))
+
+    assert (response.status, response.body) == (404, b"not here")
+
+
+async def test_many_tiny_chunks_cost_little(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    begun = perf_counter()
+    response = await get(downloader, server.url("/tiny-chunks"))
+
+    assert response.body == b"x" * 20_000
+    assert perf_counter() - begun < 1
+
+
+async def test_headers_are_text_by_lower_case_name(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    coded = await get(downloader, server.url("/8-bit-header"))
+    twice = await get(downloader, server.url("/header-twice"))
+    many = await get(downloader, server.url("/300-headers"))
+
+    assert (coded.headers["x-name"], coded.headers["x-utf"]) == ("café", "café")
+    assert twice.headers["vary"] == "A, B"
+    assert len(many.headers) == 200
+
+
+async def test_the_request_is_sent_as_the_spider_made_it(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await get(downloader, server.url("/ok"), method="POST", body=b"body", headers={"X-Key": "7"})
+
+    sent = server.seen_headers["/ok"]
+    assert server.seen_bodies["/ok"] == b"body"
+    assert sent["x-key"] == "7"
+    assert sent["user-agent"] == SETTINGS.user_agent
+    assert sent["accept-encoding"] == "gzip, deflate, br, zstd"
+
+
+# What is cut -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/endless-body",
+        "/gzip-bomb",
+        "/deflate-bomb",
+        "/br-bomb",
+        "/zstd-bomb",
+        "/gzip-gzip-bomb",
+        "/length-10-to-18",
+    ],
+)
+async def test_a_body_over_the_limit_is_cut_there(server: HostileServer, path: str) -> None:
+    settings = Settings(read_timeout="1s", max_body="256 KiB")
+    async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
+        tracemalloc.start()
+        try:
+            response = await get(downloader, server.url(path))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert len(response.body) == 256 << 10
+    assert response.truncated == "bytes"
+    assert peak < 8 * MIB
+
+
+# What fails --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/fin", Reason.DISCONNECTED),
+        ("/fin-in-status", Reason.DISCONNECTED),
+        ("/fin-in-headers", Reason.DISCONNECTED),
+        ("/rst", Reason.DISCONNECTED),
+        ("/rst-in-body", Reason.PAYLOAD_TRUNCATED),
+        ("/rst-in-close-delimited", Reason.PAYLOAD_TRUNCATED),
+        ("/cl-too-long", Reason.PAYLOAD_TRUNCATED),
+        ("/chunks-without-end", Reason.PAYLOAD_TRUNCATED),
+        ("/silent", Reason.TIMEOUT_READ),
+        ("/silent-in-headers", Reason.TIMEOUT_READ),
+        ("/silent-in-body", Reason.TIMEOUT_READ),
+        ("/drip", Reason.TIMEOUT_TOTAL),
+        ("/endless-continue", Reason.PROTOCOL),
+        ("/switching", Reason.PROTOCOL),
+        ("/malformed-chunk", Reason.PROTOCOL),
+        ("/malformed-chunk-later", Reason.PROTOCOL),
+        # A body in the segment of a 204 is taken for the next response.
+        ("/204-with-body", Reason.PROTOCOL),
+        ("/http-0.9", Reason.PROTOCOL),
+        ("/icy", Reason.PROTOCOL),
+        ("/ssh", Reason.PROTOCOL),
+        ("/nul-header", Reason.PROTOCOL),
+        ("/no-colon", Reason.PROTOCOL),
+        ("/negative-length", Reason.PROTOCOL),
+        ("/two-lengths", Reason.PROTOCOL),
+        ("/cl-and-te", Reason.PROTOCOL),
+        ("/status-abc", Reason.PROTOCOL),
+        ("/status-2000", Reason.PROTOCOL),
+        ("/status-000", Reason.HTTP_STATUS),
+        ("/status-099", Reason.HTTP_STATUS),
+        ("/status-600", Reason.HTTP_STATUS),
+        ("/status-999", Reason.HTTP_STATUS),
+        ("/2000-headers", Reason.HEADER_TOO_LARGE),
+        ("/header-too-long", Reason.HEADER_TOO_LARGE),
+        ("/endless-header", Reason.HEADER_TOO_LARGE),
+        ("/truncated-gzip", Reason.PAYLOAD_TRUNCATED),
+        ("/bad-crc", Reason.CONTENT_ENCODING),
+        ("/not-gzip", Reason.CONTENT_ENCODING),
+        ("/not-br", Reason.CONTENT_ENCODING),
+        ("/not-zstd", Reason.CONTENT_ENCODING),
+        ("/unknown-coding", Reason.CONTENT_ENCODING),
+        ("/too-many-codings", Reason.CONTENT_ENCODING),
+        ("/te-unknown", Reason.CONTENT_ENCODING),
+        ("/video", Reason.CONTENT_TYPE),
+        ("/events", Reason.CONTENT_TYPE),
+        ("/loop", Reason.REDIRECT_LOOP),
+        ("/ping", Reason.REDIRECT_LOOP),
+        ("/cookie-gate", Reason.REDIRECT_LOOP),
+        ("/endless-redirects", Reason.REDIRECT_LIMIT),
+        ("/no-location", Reason.REDIRECT_INVALID),
+        ("/empty-location", Reason.REDIRECT_INVALID),
+        ("/bad-location", Reason.REDIRECT_INVALID),
+        ("/bad-port", Reason.REDIRECT_INVALID),
+        ("/backslash", Reason.REDIRECT_INVALID),
+        ("/to-file", Reason.REFUSED_SCHEME),
+        ("/to-javascript", Reason.REFUSED_SCHEME),
+        ("/with-password", Reason.REFUSED_CREDENTIALS),
+        ("/to?302,http://169.254.169.254/", Reason.REFUSED_ADDRESS),
+        ("/to?302,http://10.0.0.1/", Reason.REFUSED_ADDRESS),
+        ("/to?302,http://[::1]/", Reason.REFUSED_ADDRESS),
+        ("/to?302,http://0x7f.1/", Reason.REFUSED_ADDRESS),
+        ("/to?302,http://127.0.0.1:22/", Reason.REFUSED_PORT),
+    ],
+)
+async def test_what_goes_wrong_has_a_name(
+    downloader: AiohttpDownloader, server: HostileServer, path: str, reason: Reason
+) -> None:
+    begun = perf_counter()
+
+    assert await reason_of(downloader, server.url(path)) is reason
+    assert perf_counter() - begun < 3
+    # Whatever happened, the next page is that page.
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_a_refused_connection_is_named(downloader: AiohttpDownloader) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{port}"]) as opened:
+        assert await reason_of(opened, f"http://127.0.0.1:{port}/") is Reason.CONNECT
+
+
+async def test_plain_http_where_tls_was_expected_is_named(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    assert await reason_of(downloader, f"https://{server.origin}/ok") is Reason.TLS
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "no such name"), Reason.DNS_NXDOMAIN),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), Reason.DNS_TEMPORARY),
+        (UnicodeError("label too long"), Reason.DNS_NXDOMAIN),
+    ],
+)
+async def test_names_that_are_not_found_are_told_from_those_not_found_now(
+    downloader: AiohttpDownloader,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: Exception,
+    reason: Reason,
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+
+    assert await reason_of(downloader, "http://nowhere.example/") is reason
+
+
+async def test_a_look_up_has_a_deadline_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def stuck(*args: object) -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    settings = Settings(connect_timeout="100ms")
+    async with AiohttpDownloader(settings) as downloader:
+        monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", stuck)
+        assert await reason_of(downloader, "http://slow.example/") is Reason.DNS_TEMPORARY
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (aiohttp.ConnectionTimeoutError(), Reason.TIMEOUT_CONNECT),
+        (aiohttp.SocketTimeoutError(), Reason.TIMEOUT_READ),
+        (TimeoutError(), Reason.TIMEOUT_READ),
+        (aiohttp.ClientOSError(errno.ECONNRESET, "reset"), Reason.DISCONNECTED),
+        (aiohttp.ClientConnectionError("Connection closed"), Reason.DISCONNECTED),
+        (RuntimeError("Connection closed."), Reason.DISCONNECTED),
+        (RuntimeError("something else"), Reason.INTERNAL),
+        (aiohttp.ClientPayloadError("half"), Reason.PAYLOAD_TRUNCATED),
+        (aiohttp.InvalidURL("x"), Reason.URL_INVALID),
+        (UnicodeEncodeError("idna", "x", 0, 1, "no"), Reason.URL_INVALID),
+        (LookupError("x"), Reason.INTERNAL),
+    ],
+)
+def test_every_exception_becomes_a_fetch_error(error: Exception, reason: Reason) -> None:
+    assert failure_of(error).reason is reason
+
+
+def test_the_text_of_a_server_is_cleaned_and_cut() -> None:
+    failed = failure_of(aiohttp.ClientPayloadError("\x1b]0;owned\x07" * 10_000))
+
+    assert len(failed.message) <= 500
+    assert failed.message.startswith(r"\x1b]0;owned\x07")
+
+
+# Connections -------------------------------------------------------------------
+
+
+async def test_connections_are_reused_after_a_rest(
+    downloader: AiohttpDownloader, server: HostileServer, no_rest: None
+) -> None:
+    for _ in range(5):
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == 1
+
+
+async def test_connections_are_not_reused_before_it(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    for _ in range(3):
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == 3
+
+
+async def test_aiohttp_still_calls_what_the_connector_overrides(
+    downloader: AiohttpDownloader,
+    server: HostileServer,
+    no_rest: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = []
+    for owner, name in (
+        (connector_module.RestingConnector, "_get"),
+        (connector_module.RestingConnector, "_release"),
+        (connector_module._Listener, "data_received"),
+        (connector_module._Listener, "feed_data"),
+    ):
+        original = getattr(owner, name)
+
+        def spy(*args: object, _name: str = name, _call: Any = original, **more: object) -> object:
+            called.append(_name)
+            return _call(*args, **more)
+
+        monkeypatch.setattr(owner, name, spy)
+
+    await get(downloader, server.url("/ok"))
+
+    assert set(called) == {"_get", "_release", "data_received", "feed_data"}
+
+
+@pytest.mark.parametrize("path", ["/poison", "/poison-in-part"])
+async def test_an_answer_nobody_asked_for_is_never_a_page(
+    downloader: AiohttpDownloader, server: HostileServer, no_rest: None, path: str
+) -> None:
+    for _ in range(5):
+        first = await get(downloader, server.url(path))
+        while server.open_connections:
+            # Until the client has hung up on the server that talks unasked.
+            await asyncio.sleep(0)
+        second = await get(downloader, server.url("/ok"))
+
+        assert (first.body, second.body) == (b"asked for", PAGE)
+
+
+async def test_the_rest_of_a_connection_outlasts_a_late_answer(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    # Without waiting for the poison: it may still be on its way.
+    for _ in range(20):
+        await get(downloader, server.url("/poison"))
+        assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_of_two_answers_at_once_the_second_is_never_a_page(
+    downloader: AiohttpDownloader, server: HostileServer, no_rest: None
+) -> None:
+    for _ in range(3):
+        assert (await get(downloader, server.url("/two-at-once"))).body == PAGE
+        assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_only_so_many_connections_to_a_host_rest(server: HostileServer) -> None:
+    settings = Settings(per_host_concurrency=1)
+    async with AiohttpDownloader(settings, start_origins=[server.origin]) as downloader:
+        await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(10)))
+
+        assert sum(map(len, downloader._connector._conns.values())) == 4
+        assert len(downloader._connector._idle) == 4
+
+
+async def test_only_so_many_connections_rest_in_total(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector_module, "_IDLE_IN_TOTAL", 3)
+
+    await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(10)))
+
+    assert sum(map(len, downloader._connector._conns.values())) == 3
+
+
+@pytest.mark.parametrize("path", ["/silent", "/silent-in-body", "/endless-body"])
+async def test_a_cancelled_fetch_leaves_no_connection_behind(
+    downloader: AiohttpDownloader, server: HostileServer, path: str
+) -> None:
+    task = asyncio.ensure_future(get(downloader, server.url(path)))
+    while not server.requests:
+        await asyncio.sleep(0)
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not downloader._connector._acquired
+    assert not downloader._connector._conns
+
+
+async def test_a_lack_of_descriptors_is_waited_out(
+    server: HostileServer, no_rest: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloader_module, "_DESCRIPTOR_PAUSE", 0.0)
+    make_socket = AddressGuard.socket
+    lacking = [errno.EMFILE, errno.ENFILE]
+
+    def scarce(guard: AddressGuard, address: AddrInfoType) -> socket.socket:
+        if server.requests and lacking:
+            raise OSError(lacking.pop(), "too many open files")
+        return make_socket(guard, address)
+
+    monkeypatch.setattr(AddressGuard, "socket", scarce)
+    origins = [server.origin, f"localhost:{server.port}"]
+    async with AiohttpDownloader(SETTINGS, start_origins=origins) as downloader:
+        await get(downloader, server.url("/ok"))
+        # Another host, so that it takes a socket of its own.
+        response = await get(downloader, server.url("/ok", host="localhost"))
+
+        assert (response.body, lacking) == (PAGE, [])
+        # The idle connection was given up for it.
+        assert [key.host for key in downloader._connector._conns] == ["localhost"]
+
+
+async def test_a_closed_downloader_has_no_connections(server: HostileServer) -> None:
+    downloader = AiohttpDownloader(SETTINGS, start_origins=[server.origin])
+    await downloader.close()
+    await get(downloader, server.url("/ok"))
+
+    await downloader.close()
+
+    assert downloader._session is None
+
+
+# Redirects and addresses -------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_returned_and_not_followed(
+    downloader: AiohttpDownloader, server: HostileServer, status: int
+) -> None:
+    response = await get(downloader, server.url(f"/{status}"))
+
+    assert (response.status, response.headers["location"]) == (status, "/ok")
+
+
+async def test_the_body_of_a_redirect_is_not_read(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    response = await get(downloader, server.url("/302-with-endless-body"))
+
+    assert (response.status, response.body) == (302, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/latin-1-location", b"latin-1"), ("/utf-8-location", b"utf-8")]
+)
+async def test_a_location_is_made_of_its_bytes(
+    downloader: AiohttpDownloader, server: HostileServer, path: str, body: bytes
+) -> None:
+    request = Request(server.url(path))
+
+    response = await attempt(request, downloader=downloader, settings=SETTINGS)
+
+    assert response.body == body
+
+
+async def test_another_name_of_a_trusted_address_is_refused(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await get(downloader, server.url("/ok"))
+
+    assert await reason_of(downloader, server.url("/ok", host="localhost")) is (
+        Reason.REFUSED_ADDRESS
+    )
+    assert len(server.requests) == 1
+
+
+async def test_names_resolved_by_racing_are_checked_too(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(host: str, port: int, **options: object) -> list[tuple[Any, ...]]:
+        return [
+            (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)),
+        ]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    url = server.url("/ok", host="rebind.example")
+
+    assert await reason_of(downloader, url) is Reason.REFUSED_ADDRESS
+    assert server.connections == 0
+    async with AiohttpDownloader(
+        SETTINGS, start_origins=[f"rebind.example:{server.port}"]
+    ) as trusting:
+        assert (await get(trusting, url)).body == PAGE
+
+
+async def test_allow_private_opens_the_way(server: HostileServer) -> None:
+    settings = Settings(allow_private=["127.0.0.1"])
+    async with AiohttpDownloader(settings) as downloader:
+        assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_cookies_are_kept_only_on_request(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    settings = Settings(cookies=True)
+    request = Request(server.url("/cookie-gate"))
+    async with AiohttpDownloader(settings, start_origins=[server.origin]) as keeping:
+        response = await attempt(request, downloader=keeping, settings=settings)
+    await get(downloader, server.url("/set-cookie"))
+    await get(downloader, server.url("/ok"))
+
+    assert response.body == b"inside"
+    assert "cookie" not in server.seen_headers["/ok"]

@@ -1,0 +1,279 @@
+"""A worker among others: when it says that it lives, what it says, and whom it counts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from crawlcw.engine import heartbeat
+from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.ledger.sqlite import SqliteLedger
+from tests.support.ledgers import START, FakeClock
+
+HOUR = timedelta(hours=1)
+SHORT = timedelta(milliseconds=30)
+
+
+class BeatenLedger(SqliteLedger):
+    """Tells of heartbeats, may be away, and can hold them back."""
+
+    away = False
+
+    def watch(self) -> None:
+        #: What each said of its worker's hunger, in order.
+        self.asked: asyncio.Queue[bool] = asyncio.Queue()
+        self.written: asyncio.Queue[bool] = asyncio.Queue()
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+        self.asked.put_nowait(hungry)
+        await self.go.wait()
+        if self.away:
+            raise LedgerUnavailableError("away")
+        await super().beat(name, tally, hungry=hungry)
+        self.written.put_nowait(hungry)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[BeatenLedger]:
+    ledger = await BeatenLedger.open(tmp_path / "ledger.db", "books", clock=clock)
+    ledger.watch()
+    yield ledger
+    await ledger.close()
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever beats within the hour does so for a reason of its own."""
+    monkeypatch.setattr(heartbeat, "_LONGEST_SILENCE", 3600.0)
+
+
+async def joined(
+    ledger: SqliteLedger, name: str = "me", *, stats: Stats | None = None, lease: timedelta = HOUR
+) -> Presence:
+    """Return the presence of a worker that has just joined."""
+    await ledger.join(replace(this_worker(now=START), name=name))
+    return Presence(ledger, name, stats or Stats(), lease=lease)
+
+
+@asynccontextmanager
+async def running(presence: Presence) -> AsyncIterator[None]:
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as background:
+            background.start_soon(heartbeat.run)
+            yield
+            background.cancel_scope.cancel()
+
+
+async def the_worker(ledger: SqliteLedger) -> Worker:
+    (worker,) = await ledger.workers()
+    return worker
+
+
+# --- heartbeats
+
+
+async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: FakeClock):
+    stats = Stats(pages=3, items=7, fetched=5, bytes=900)
+    for link in ("a", "b"):
+        stats.dropped.note("depth", link)
+    me = await joined(ledger, stats=stats)
+    clock.advance(seconds=4)
+
+    await me.beat()
+
+    worker = await the_worker(ledger)
+    assert worker.heartbeat == clock.time
+    assert worker.tally == Tally(
+        pages=3, items=7, fetched=5, bytes=900, dropped={"depth": 2}, examples={"depth": ["a", "b"]}
+    )
+    assert not worker.hungry
+
+
+async def test_a_single_heartbeat_says_when_the_ledger_is_away(ledger: BeatenLedger):
+    me = await joined(ledger)
+    ledger.away = True
+
+    with pytest.raises(LedgerUnavailableError):
+        await me.beat()
+
+
+async def test_it_beats_three_times_in_a_lease(ledger: BeatenLedger):
+    stats = Stats()
+    me = await joined(ledger, stats=stats, lease=SHORT)
+
+    async with running(me):
+        for pages in range(3):
+            stats.pages = pages
+            await ledger.written.get()
+        # Whatever was under way, the next one has the last number.
+        await ledger.written.get()
+
+    assert (await the_worker(ledger)).tally.pages == 2
+
+
+async def test_it_beats_every_few_seconds_however_long_the_lease_is(
+    ledger: BeatenLedger, monkeypatch: pytest.MonkeyPatch
+):
+    assert heartbeat._LONGEST_SILENCE == 5
+    monkeypatch.setattr(heartbeat, "_LONGEST_SILENCE", 0.01)
+    me = await joined(ledger, lease=HOUR)
+
+    async with running(me):
+        for _ in range(3):
+            await ledger.written.get()
+
+
+async def test_an_unavailable_ledger_does_not_end_it(ledger: BeatenLedger):
+    me = await joined(ledger, lease=SHORT)
+    ledger.away = True
+
+    async with running(me):
+        for _ in range(3):
+            await ledger.asked.get()
+        assert ledger.written.empty()
+        ledger.away = False
+        await ledger.written.get()
+
+
+# --- hunger
+
+
+@pytest.mark.usefixtures("silent")
+async def test_hunger_is_told_at_once_when_it_comes_and_when_it_goes(ledger: BeatenLedger):
+    me = await joined(ledger)
+
+    async with running(me):
+        me.hunger(True)
+        assert await ledger.written.get()
+        assert (await the_worker(ledger)).hungry
+
+        me.hunger(False)
+        assert not await ledger.written.get()
+        assert not (await the_worker(ledger)).hungry
+
+
+@pytest.mark.usefixtures("silent")
+async def test_hunger_that_stays_is_no_news(ledger: BeatenLedger):
+    me = await joined(ledger)
+    me.hunger(True)
+
+    async with running(me):
+        assert await ledger.written.get()
+        me.hunger(True)
+        # Time enough for a heartbeat, were there one.
+        assert (await the_worker(ledger)).hungry
+
+        me.hunger(False)
+        assert not await ledger.written.get()
+
+    assert ledger.asked.qsize() == 2
+
+
+@pytest.mark.usefixtures("silent")
+async def test_hunger_that_goes_during_a_heartbeat_is_told_in_the_next(ledger: BeatenLedger):
+    me = await joined(ledger)
+    ledger.go.clear()
+
+    async with running(me):
+        me.hunger(True)
+        assert await ledger.asked.get()
+        me.hunger(False)
+        ledger.go.set()
+
+        assert await ledger.written.get()
+        assert not await ledger.written.get()
+    assert not (await the_worker(ledger)).hungry
+
+
+@pytest.mark.usefixtures("silent")
+async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
+    me = await joined(ledger)
+    me.hunger(True)
+
+    await me.beat()
+
+    assert (await the_worker(ledger)).hungry
+
+
+# --- neighbours
+
+
+async def hungry(ledger: SqliteLedger, name: str) -> Presence:
+    """Return a worker that has just said that it wants hosts."""
+    worker = await joined(ledger, name)
+    worker.hunger(True)
+    await worker.beat()
+    return worker
+
+
+async def test_who_is_alone_has_no_hungry_neighbour(ledger: BeatenLedger):
+    me = await hungry(ledger, "me")
+
+    assert await me.neighbours() == (1, 0)
+
+
+async def test_hungry_are_those_others_that_say_so(ledger: BeatenLedger):
+    me = await hungry(ledger, "me")
+    await joined(ledger, "busy")
+    other = await hungry(ledger, "hungry")
+    await hungry(ledger, "hungry-too")
+
+    assert await me.neighbours() == (4, 2)
+
+    other.hunger(False)
+    await other.beat()
+    assert await me.neighbours() == (4, 1)
+
+
+async def test_who_has_been_silent_for_three_beats_is_not_counted(
+    ledger: BeatenLedger, clock: FakeClock
+):
+    me = await joined(ledger)
+    await hungry(ledger, "silent")
+    await hungry(ledger, "late")
+    clock.advance(seconds=14.999)
+    await me.beat()
+    assert await me.neighbours() == (3, 2)
+
+    clock.advance(seconds=0.001)
+
+    assert await me.neighbours() == (1, 0)
+
+
+async def test_who_beats_again_or_has_just_joined_is_counted(
+    ledger: BeatenLedger, clock: FakeClock
+):
+    me = await joined(ledger)
+    late = await hungry(ledger, "late")
+    clock.advance(seconds=20)
+    await me.beat()
+    await joined(ledger, "new")
+    assert await me.neighbours() == (1, 0)
+
+    await late.beat()
+
+    assert await me.neighbours() == (2, 1)
+
+
+async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
+    me = await joined(ledger)
+    await hungry(ledger, "gone")
+    await ledger.leave("gone")
+
+    assert await me.neighbours() == (1, 0)

@@ -1,0 +1,384 @@
+"""The leases of one process: held, renewed, lost, and those of the dead taken back."""
+
+import asyncio
+import dataclasses
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.engine.leases import HeldLeases, Renewer, bury_the_dead
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.task import Lease, Status
+from tests.support.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    claimed,
+    claimed_one,
+    make_task,
+    make_tasks,
+    success,
+)
+
+SHORT = timedelta(milliseconds=30)
+
+
+class RenewingLedger(SqliteLedger):
+    """Tells when it has renewed, and may be away first."""
+
+    away = 0
+    renewals = 0
+
+    def watch(self) -> None:
+        self.renewed = asyncio.Event()
+
+    async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
+        if self.away:
+            self.away -= 1
+            raise LedgerUnavailableError("away")
+        lost = await super().renew(leases, lease=lease)
+        self.renewals += 1
+        self.renewed.set()
+        return lost
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[RenewingLedger]:
+    ledger = await RenewingLedger.open(tmp_path / "ledger.db", "books", clock=clock)
+    ledger.watch()
+    yield ledger
+    await ledger.close()
+
+
+@pytest.fixture
+def held() -> HeldLeases:
+    return HeldLeases()
+
+
+async def no_hosts() -> None:
+    """Renew the leases of no host."""
+
+
+async def renewed_once(
+    ledger: RenewingLedger,
+    held: HeldLeases,
+    *,
+    renew_hosts: Callable[[], Awaitable[None]] = no_hosts,
+) -> set[bytes]:
+    """Let the renewer do its work once; return what it reported as lost."""
+    reported: set[bytes] = set()
+    renewer = Renewer(
+        ledger,
+        held,
+        lease=SHORT,
+        patience=Patience(timedelta(minutes=1)),
+        renew_hosts=renew_hosts,
+        on_lost=reported.update,
+    )
+    async with anyio.create_task_group() as running:
+        running.start_soon(renewer.run)
+        # The second time shows that the first has come to its end.
+        for _ in range(2):
+            ledger.renewed.clear()
+            await ledger.renewed.wait()
+        running.cancel_scope.cancel()
+    return reported
+
+
+async def test_what_is_held_is_renewed(ledger: RenewingLedger, held: HeldLeases, clock: FakeClock):
+    await ledger.add(make_tasks(3))
+    held.add(await claimed(ledger))
+    clock.advance(seconds=59)
+
+    assert await renewed_once(ledger, held) == set()
+
+    assert await ledger.horizon() == clock.time + SHORT
+    assert len(held) == 3
+
+
+async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
+    ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
+):
+    await ledger.add(make_tasks(2))
+    mine, kept = await claimed(ledger)
+    held.add([mine, kept])
+    clock.advance(seconds=61)
+    await ledger.renew([kept], lease=LEASE)
+    await claimed(ledger, worker="b")
+    lost, working = anyio.CancelScope(), anyio.CancelScope()
+    held.working(mine, lost)
+    held.working(kept, working)
+
+    reported = await renewed_once(ledger, held)
+
+    assert reported == {mine.task.id}
+    assert held.all() == [kept]
+    assert (lost.cancel_called, working.cancel_called) == (True, False)
+
+
+async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    await ledger.add([make_task()])
+    lease = await claimed_one(ledger)
+    held.add([lease])
+    held.settling([lease])
+    await ledger.commit([success(ledger, lease)])
+
+    assert await renewed_once(ledger, held) == set()
+
+    assert lease.task.id in held, "until the committer has its answer"
+    held.end([lease])
+    assert lease.task.id not in held
+    assert not held.is_settling(lease.task.id)
+
+
+async def test_a_lease_that_ended_while_it_was_renewed_is_not_lost(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    await ledger.add([make_task()])
+    lease = await claimed_one(ledger)
+    held.add([lease])
+    await ledger.commit([success(ledger, lease)])
+    original = ledger.renew
+
+    async def ended_meanwhile(leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
+        held.end(leases)
+        return await original(leases, lease=lease)
+
+    ledger.renew = ended_meanwhile  # type: ignore[method-assign]  # between the question and its answer
+
+    assert await renewed_once(ledger, held) == set()
+
+
+async def test_the_renewer_waits_for_a_ledger_that_is_away(
+    ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
+):
+    await ledger.add([make_task()])
+    held.add(await claimed(ledger))
+    ledger.away = 1
+    clock.advance(seconds=30)
+
+    await renewed_once(ledger, held)
+
+    assert await ledger.horizon() == clock.time + SHORT
+
+
+async def test_hosts_are_renewed_after_tasks_and_waited_for_as_well(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    calls: list[int] = []
+
+    async def renew_hosts() -> None:
+        calls.append(ledger.renewals)
+        if len(calls) == 1:
+            raise LedgerUnavailableError("away")
+
+    await renewed_once(ledger, held, renew_hosts=renew_hosts)
+
+    assert calls[:2] == [1, 1]
+
+
+async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_renewed_at_once(
+    ledger: RenewingLedger, held: HeldLeases
+):
+    times: list[float] = []
+    waited = 0.6
+
+    async def renew_hosts() -> None:
+        if not times:
+            # As long as an outage: nothing but time is what is tested.
+            await asyncio.sleep(waited)
+        times.append(asyncio.get_running_loop().time())
+
+    renewer = Renewer(
+        ledger,
+        held,
+        lease=timedelta(seconds=3 * waited),
+        patience=Patience(timedelta(minutes=1)),
+        renew_hosts=renew_hosts,
+        on_lost=lambda _: None,
+    )
+    async with anyio.create_task_group() as running:
+        running.start_soon(renewer.run)
+        while len(times) < 2:
+            ledger.renewed.clear()
+            await ledger.renewed.wait()
+            await asyncio.sleep(0)
+        running.cancel_scope.cancel()
+
+    assert times[1] - times[0] < waited / 2
+
+
+async def test_strays_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
+    await ledger.add(make_tasks(2))
+    stray, kept = await claimed(ledger)
+    held.add([stray, kept])
+    held.stray(stray)
+
+    assert await renewed_once(ledger, held) == set()
+
+    assert held.all() == [kept]
+    assert [task.id for task in await ledger.page(limit=10)] == [stray.task.id]
+    assert held.take_strays() == []
+
+
+async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
+    held, scope = HeldLeases(), anyio.CancelScope()
+    task = make_task()
+    lease = Lease(task=task, token="a:1", fence=1, expires=task.create_time)
+    held.add([lease])
+    held.working(lease, scope)
+    held.idle(lease)
+
+    held.lose([task.id])
+
+    assert not scope.cancel_called
+    assert len(held) == 0
+
+
+# --- how many of a host
+
+
+def lease_of(url: str, *, fence: int = 1) -> Lease:
+    return Lease(task=make_task(url), token=f"a:{fence}", fence=fence, expires=START)
+
+
+def test_a_task_that_is_claimed_anew_is_one_of_its_host():
+    held = HeldLeases()
+
+    held.add([lease_of("http://a.example/1")])
+    held.add([lease_of("http://a.example/1", fence=2)])
+
+    assert held.of_host("a.example") == 1
+    assert [lease.fence for lease in held.all()] == [2]
+    held.end(held.all())
+    assert held.of_host("a.example") == 0
+
+
+def test_what_is_not_held_ends_for_nobody():
+    held = HeldLeases()
+    one, other = lease_of("http://a.example/1"), lease_of("http://a.example/2")
+    held.add([one])
+
+    held.end([other, one, one])
+    held.lose([one.task.id, other.task.id])
+
+    assert held.of_host("a.example") == 0
+
+
+LEASES = [lease_of(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
+some_leases = st.lists(st.sampled_from(LEASES), max_size=4)
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(["add", "end", "lose"]), some_leases), max_size=40))
+def test_the_leases_of_each_host_are_counted_whatever_comes(steps: list[tuple[str, list[Lease]]]):
+    held = HeldLeases()
+    expected: set[bytes] = set()
+    for what, leases in steps:
+        ids = {lease.task.id for lease in leases}
+        if what == "add":
+            held.add(leases)
+            expected |= ids
+        elif what == "end":
+            held.end(leases)
+            expected -= ids
+        else:
+            held.lose([lease.task.id for lease in leases])
+            expected -= ids
+
+        counts = Counter(lease.task.host for lease in LEASES if lease.task.id in expected)
+        assert len(held) == len(expected)
+        for host in ("a.example", "b.example"):
+            assert held.of_host(host) == counts[host]
+
+
+# --- the dead
+
+
+async def _join_and_claim(ledger: SqliteLedger, *, pid: int, birth: str, machine: str) -> str:
+    worker = dataclasses.replace(
+        this_worker(now=ledger.now()), pid=pid, birth=birth, machine=machine
+    )
+    await ledger.join(worker)
+    await claimed(ledger, worker=worker.name)
+    return worker.name
+
+
+@pytest.fixture
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+async def test_the_leases_of_the_dead_of_this_machine_are_taken_back_at_once(
+    ledger: RenewingLedger, dead_pid: int
+):
+    await ledger.add(make_tasks(3))
+    machine = this_worker(now=ledger.now()).machine
+    await _join_and_claim(ledger, pid=dead_pid, birth="1", machine=machine)
+    assert await ledger.page(limit=10) == []
+
+    assert await bury_the_dead(ledger) == 3
+
+    assert await ledger.workers() == []
+    assert len(await claimed(ledger)) == 3
+    assert await bury_the_dead(ledger) == 0
+
+
+async def test_the_living_and_those_elsewhere_keep_theirs(ledger: RenewingLedger, dead_pid: int):
+    me = this_worker(now=ledger.now())
+    await ledger.add([make_task("http://a.example/1")])
+    await _join_and_claim(ledger, pid=me.pid, birth=me.birth, machine=me.machine)
+    await ledger.add([make_task("http://a.example/2")])
+    await _join_and_claim(ledger, pid=dead_pid, birth="1", machine="another machine")
+
+    assert await bury_the_dead(ledger) == 0
+
+    assert len(await ledger.workers()) == 2
+    assert (await ledger.counts())[Status.PROCESSING] == 2
+
+
+async def test_who_has_been_silent_for_a_day_is_counted_out_wherever_it_ran(
+    ledger: RenewingLedger, clock: FakeClock, dead_pid: int
+):
+    await ledger.add([make_task()])
+    await _join_and_claim(ledger, pid=dead_pid, birth="1", machine="another machine")
+    clock.advance(seconds=24 * 3600)
+    assert await bury_the_dead(ledger) == 0
+    clock.advance(seconds=1)
+
+    await bury_the_dead(ledger)
+
+    assert await ledger.workers() == []
+    assert len(await claimed(ledger)) == 1
+
+
+async def test_the_renewer_takes_back_what_dead_neighbours_held(
+    ledger: RenewingLedger, held: HeldLeases, dead_pid: int
+):
+    await ledger.add([make_task()])
+    machine = this_worker(now=ledger.now()).machine
+    await _join_and_claim(ledger, pid=dead_pid, birth="1", machine=machine)
+
+    await renewed_once(ledger, held)
+
+    assert await ledger.workers() == []
+    assert len(await ledger.page(limit=10)) == 1

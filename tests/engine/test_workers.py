@@ -1,0 +1,135 @@
+"""Whether a process of this machine still lives: real processes, really killed."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawlcw.engine.workers import is_dead, is_gone, this_worker
+from crawlcw.ledger.protocol import Worker
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+#: Says who it is, and then waits for its end.
+CHILD = """
+import dataclasses, sys
+from datetime import UTC, datetime
+from crawlcw.engine.workers import this_worker
+w = this_worker(now=datetime.now(UTC))
+print(w.name, w.machine, w.pid, w.birth, flush=True)
+sys.stdin.read()
+"""
+
+
+class Child:
+    """Another process with this one's code."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        name, machine, pid, birth = self.process.stdout.readline().split()
+        self.worker = Worker(name=name, machine=machine, pid=int(pid), birth=birth, started=NOW)
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    child = Child()
+    yield child
+    child.process.kill()
+    child.process.communicate()
+
+
+def test_this_process_is_alive():
+    worker = this_worker(now=NOW)
+
+    assert not is_dead(worker)
+    assert (worker.pid, worker.started) == (os.getpid(), NOW)
+
+
+def test_no_two_workers_have_one_name():
+    assert this_worker(now=NOW).name != this_worker(now=NOW).name
+
+
+def test_a_name_can_be_the_first_half_of_a_token(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "my:host;ü" + "x" * 200)
+
+    name = this_worker(now=NOW).name
+
+    assert name.startswith("my-host--xxx")
+    assert ":" not in name
+    assert len(name) < 80
+
+
+def test_the_machines_name_is_as_people_call_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "my:host;ü")
+
+    assert this_worker(now=NOW).host == "my:host;ü"
+
+
+def test_another_living_process_is_alive(child: Child):
+    assert child.worker.machine == this_worker(now=NOW).machine
+    assert not is_dead(child.worker)
+
+
+def test_a_process_that_was_killed_is_dead(child: Child):
+    child.process.kill()
+    child.process.wait()
+
+    assert is_dead(child.worker)
+
+
+def test_a_zombie_is_dead(child: Child):
+    child.process.kill()
+    # Waits for its end and leaves it in the table of processes.
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
+
+    assert is_dead(child.worker)
+
+
+def test_a_stopped_process_is_alive(child: Child):
+    child.process.send_signal(19)
+    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    assert not is_dead(child.worker)
+
+
+def test_another_process_with_its_pid_is_not_mistaken_for_it():
+    reused = dataclasses.replace(this_worker(now=NOW), birth="1")
+
+    assert is_dead(reused)
+
+
+def test_a_process_of_another_machine_is_never_known_to_be_dead(child: Child):
+    child.process.kill()
+    child.process.wait()
+
+    assert not is_dead(dataclasses.replace(child.worker, machine="another"))
+
+
+def test_the_name_of_a_process_may_hold_anything(tmp_path: pytest.TempPathFactory):
+    """`/proc/<pid>/stat` has it in the middle, unquoted."""
+    code = "import ctypes, sys\nctypes.CDLL(None).prctl(15, b'a) Z 1 (b', 0, 0, 0)\n" + CHILD
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    name, machine, pid, birth = process.stdout.readline().split()
+    worker = Worker(name=name, machine=machine, pid=int(pid), birth=birth, started=NOW)
+
+    assert not is_dead(worker)
+
+    process.kill()
+    process.communicate()
+    assert is_dead(worker)
+
+
+def test_a_worker_of_any_machine_is_counted_out_after_a_day_of_silence():
+    worker = dataclasses.replace(this_worker(now=NOW), machine="another", heartbeat=NOW)
+
+    assert not is_gone(worker, now=NOW + timedelta(days=1))
+    assert is_gone(worker, now=NOW + timedelta(days=1, seconds=1))

@@ -1,0 +1,182 @@
+"""How tasks and workers are written down."""
+
+from dataclasses import fields, replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.documents import escaped, unescaped
+from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.model.task import Aside, AttemptError, Carried, Record, ResponseInfo, Status, Task
+from crawlcw.model.transitions import Change, Event
+from tests.support.ledgers import START, make_task
+
+FULL = make_task(
+    method="POST",
+    headers=(("A", "1"), ("A", "2")),
+    body=b"\0",
+    errback="failed",
+    context={"$a": {"b.c": 1}},
+    depth=2,
+    parent=b"p" * 16,
+    hops=3,
+    priority=3,
+    status=Status.FAILED,
+    lock="w:1",
+    lock_time=START,
+    fence=4,
+    settled=3,
+    retry=2,
+    lost=1,
+    begun=4,
+)
+
+
+@pytest.mark.parametrize("task", [make_task(), FULL])
+def test_a_task_comes_back_from_its_document(task: Task):
+    assert documents.task(documents.document(task)) == task
+
+
+def test_the_fields_of_a_document_are_those_of_a_task():
+    assert {*documents.TASK_FIELDS, "id", "carried"} == {field.name for field in fields(Task)}
+    assert set(documents.document(FULL)) | {"reason"} == {*documents.TASK_FIELDS, "_id"}
+
+
+def test_a_tracked_task_comes_back_with_what_it_carries():
+    aside = Aside(id="a" * 32, size=1 << 20)
+    carried = Carried(data={"%aside": {"a.b": 1}}, results={"scan": aside, "other": [{"$x": 2}]})
+    task = replace(FULL, context=aside, carried=carried)
+
+    document = documents.document(task)
+
+    assert set(document) - set(documents.document(FULL)) == set(documents.CARRIED_FIELDS)
+    assert documents.task(document) == task
+
+
+def test_what_is_default_is_left_out():
+    document = documents.document(make_task())
+
+    assert not {"method", "headers", "body", "errback", "context", "parent"} & set(document)
+
+
+def test_no_crawled_key_is_an_operator_or_a_path():
+    document = documents.document(FULL)
+
+    assert document["context"] == {"%24a": {"b%2Ec": 1}}
+
+
+def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
+    tally = Tally(
+        pages=1,
+        items=2,
+        fetched=3,
+        bytes=4,
+        dropped={"$where": 5, "a.b": 6},
+        examples={"$where": ["$a"], "a.b": ["x", "y"]},
+    )
+    worker = Worker(name="w", machine="m", pid=7, birth="8", started=START, host="h", tally=tally)
+
+    document = documents.worker_document(worker)
+
+    assert documents.worker(document) == replace(worker, heartbeat=START)
+    assert document["tally"]["dropped"] == {"%24where": 5, "a%2Eb": 6}
+    assert document["tally"]["examples"] == {"%24where": ["$a"], "a%2Eb": ["x", "y"]}
+
+
+def test_a_tally_of_an_older_version_has_no_examples():
+    document = documents.tally_document(Tally(pages=1, dropped={"trap": 5}))
+    del document["examples"]
+
+    assert documents.tally(document) == Tally(pages=1, dropped={"trap": 5})
+
+
+def test_tallies_are_added_field_by_field_and_reason_by_reason():
+    one = Tally(pages=1, items=2, fetched=3, bytes=4, dropped={"depth": 5, "scope": 6})
+    two = Tally(pages=10, items=20, fetched=30, bytes=40, dropped={"scope": 60, "trap": 70})
+
+    assert one + two == Tally(
+        pages=11, items=22, fetched=33, bytes=44, dropped={"depth": 5, "scope": 66, "trap": 70}
+    )
+    assert sum([one, two], Tally()) == one + two
+
+
+def test_of_added_tallies_three_different_links_of_each_reason_are_kept():
+    one = Tally(examples={"trap": ["a", "b"], "scope": ["x"]})
+    two = Tally(examples={"trap": ["b", "c", "d"]})
+
+    assert (one + two).examples == {"trap": ["a", "b", "c"], "scope": ["x"]}
+
+
+def test_a_change_sets_every_field_that_it_decides():
+    change = Change(
+        event=Event.GIVE_UP,
+        status=Status.IGNORED,
+        due=None,
+        update_time=START,
+        fence=2,
+        settled=2,
+        retry=3,
+        lost=0,
+        begun=0,
+        reason=Reason.TLS,
+    )
+
+    assert documents.changed(change) == {
+        "status": 70,
+        "due": None,
+        "update_time": START,
+        "lock": None,
+        "lock_time": None,
+        "fence": 2,
+        "settled": 2,
+        "retry": 3,
+        "lost": 0,
+        "begun": 0,
+        "reason": "tls",
+    }
+
+
+def test_a_record_comes_back_from_its_document():
+    error = AttemptError(time=START, kind=Reason.PARSE_ERROR, message="m", attempt=1, traceback="t")
+    bare = replace(error, traceback=None, time=START + timedelta(seconds=1))
+    response = ResponseInfo(status=200, final_url="http://example.com/", etag='"e"', bytes=3)
+    document = documents.document(FULL) | {
+        "reason": "parse-error",
+        "errors": [documents.error_document(error), documents.error_document(bare)],
+        "response": documents.response_document(response),
+        "items": [escaped({"$a": 1})],
+    }
+
+    assert documents.record(document) == Record(
+        task=replace(FULL, reason=Reason.PARSE_ERROR),
+        errors=(error, bare),
+        response=response,
+        items=({"$a": 1},),
+    )
+    assert "content_type" not in document["response"]
+    assert "traceback" not in document["errors"][1]
+
+
+keys = st.text(st.sampled_from("$.%\0a024E5é"), max_size=8) | st.text(max_size=4)
+clean_values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=4) | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=15,
+)
+
+
+@given(clean_values)
+def test_unescaped_is_the_inverse_of_escaped(value):
+    assert unescaped(escaped(value)) == value
+
+
+@given(st.dictionaries(keys, st.none()))
+def test_an_escaped_key_means_nothing_to_a_store(value):
+    for key in escaped(value):
+        assert key
+        assert not key.startswith("$")
+        assert not set(key) & set(".\0")

@@ -1,0 +1,417 @@
+"""What is MongoDB's own about hosts: plans, how many commands are sent, and lost replies."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pymongo
+import pytest
+from pymongo.errors import AutoReconnect
+
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import Tally
+from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.task import Status
+from tests.ledger.test_ledger_plans import Overheard, check_plans, explained, stages
+from tests.support.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    Ledgers,
+    make_task,
+    make_tasks,
+    on_mongomock,
+)
+
+HOSTS = 100_000
+LATER = START + timedelta(days=7)
+
+
+def crowd() -> Iterator[documents.Document]:
+    """A hundred thousand hosts: one in ten is ready, the rest is held, rests or sleeps."""
+    for n in range(HOSTS):
+        kind = n % 10
+        host = Host(name=f"h{n}.com", epoch=n % 7)
+        if kind == 0:
+            host = replace(host, ready_at=START - timedelta(milliseconds=n))
+        elif kind == 1:
+            host = replace(host, ready_at=LATER, owner=f"w{n // 10 % 100}:{n}")
+        elif kind < 5:
+            host = replace(host, ready_at=LATER, not_before=LATER)
+        yield documents.host_document(host)
+
+
+def tasks() -> Iterator[documents.Document]:
+    """Tasks of three priorities for one host in a hundred; half of them are leased."""
+    template = documents.document(make_task())
+    for n in range(30_000):
+        leased = n % 2
+        document = template | {
+            "_id": n.to_bytes(16, "big"),
+            "host": f"h{n // 30 * 100}.com",
+            "priority": n % 3,
+            "status": int(Status.PROCESSING if leased else Status.TODO),
+            "due": START + timedelta(seconds=n % 30),
+        }
+        yield document
+
+
+@pytest.fixture(scope="module")
+def crowded(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
+    with pymongo.MongoClient(mongodb_uri, tz_aware=True) as client:
+        database = client["crawlcw_test_host_plans"]
+        yield database
+        client.drop_database(database)
+
+
+@pytest.fixture
+def overheard() -> Overheard:
+    return Overheard()
+
+
+@pytest.fixture
+async def ledger(
+    mongodb_uri: str, crowded: pymongo.database.Database, overheard: Overheard
+) -> AsyncIterator[MongoLedger]:
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    ledger = MongoLedger(client[crowded.name], "books", clock=FakeClock())
+    await ledger.prepare()
+    if not crowded["books.hosts"].estimated_document_count():
+        crowded["books.hosts"].insert_many(crowd(), ordered=False)
+        crowded["books"].insert_many(tasks(), ordered=False)
+    overheard.commands.clear()
+    yield ledger
+    await client.close()
+
+
+def sent(overheard: Overheard) -> Counter[str]:
+    """Return how many commands of each kind were sent, and forget them."""
+    kinds = Counter(next(iter(command)) for command in overheard.commands)
+    overheard.commands.clear()
+    return kinds
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+# --- plans
+
+
+async def test_ready_hosts_are_found_by_the_index_alone(ledger, crowded, overheard):
+    names = await ledger._ready_hosts(START, 200)
+
+    # The longest ready first.
+    assert names[0] == f"h{HOSTS - 10}.com"
+    assert check_plans(crowded, overheard, "find", spare=1) == [200]
+
+
+async def test_a_look_for_ready_hosts_when_there_are_none_reads_nothing(ledger, crowded, overheard):
+    ledger._now.time = START - timedelta(days=1)
+
+    assert await ledger.lease_hosts(worker="a", limit=200, lease=LEASE) == []
+
+    assert check_plans(crowded, overheard, "find", spare=1) == [0]
+    assert sent(overheard) == {"find": 1}
+
+
+async def test_the_next_ready_host_is_one_key(ledger, crowded, overheard):
+    assert await ledger.next_ready() == START - timedelta(milliseconds=HOSTS - 10)
+
+    assert check_plans(crowded, overheard, "find", spare=0) == [1]
+    (command,) = overheard.commands
+    statistics = explained(crowded, command)["executionStats"]
+    assert (statistics["totalKeysExamined"], statistics["totalDocsExamined"]) == (1, 0)
+
+
+async def test_hosts_are_got_by_their_ids(ledger, crowded, overheard):
+    hosts = await ledger.get_hosts([f"h{n}.com" for n in range(200)] + ["unknown.com"])
+
+    assert len(hosts) == 200
+    # A key or two for each.
+    assert check_plans(crowded, overheard, "find", spare=200) == [200]
+
+
+async def test_the_earliest_due_is_one_look_for_each_priority(ledger, crowded, overheard):
+    assert await ledger.earliest_due("h100.com") == START
+    assert check_plans(crowded, overheard, "find", spare=2) == [1, 1, 1, 0]
+
+    overheard.commands.clear()
+    assert await ledger.earliest_due("h101.com") is None
+    assert check_plans(crowded, overheard, "find", spare=2) == [0]
+
+
+async def test_the_hosts_without_tasks_are_looked_at_together(ledger, crowded, overheard):
+    names = [f"h{n}.com" for n in range(1000, 1400)]
+
+    dues = await ledger._earliest_dues(names)
+
+    assert dues == {f"h{n}.com": START for n in (1000, 1100, 1200, 1300)}
+    # The first of each, its other priorities, and the end; a key or two for each
+    # of the hosts in between.
+    assert check_plans(crowded, overheard, "find", spare=2 * len(names)) == [1, 1, 1, 0] * 4 + [0]
+
+
+async def test_the_hosts_of_a_worker_are_found_by_their_index(ledger, crowded, overheard):
+    await ledger.leave("w7")
+
+    (command,) = [c for c in overheard.commands if c.get("update") == "books.hosts"]
+    assert command["updates"][0]["hint"] == "owner"
+    explanation = explained(crowded, command)
+    assert "IXSCAN" in set(stages(explanation))
+    found = crowded["books.hosts"].count_documents({"owner": {"$regex": "^w7:"}})
+    assert found == 0
+    left = crowded["books.hosts"].find({"owner": None, "ready_at": START})
+    assert sum(1 for _ in left) >= 100
+
+
+async def test_the_workers_at_work_are_found_among_those_that_left(ledger, crowded, overheard):
+    template = {"machine": "m", "host": "h", "pid": 1, "birth": "1", "started": START}
+    template |= {"heartbeat": START, "hungry": False, "tally": documents.tally_document(Tally())}
+    left = [{**template, "_id": f"w{n}", "left": at(n)} for n in range(1_005)]
+    at_work = {**template, "_id": "w.at-work", "left": None}
+    crowded["books.workers"].insert_many([*left, at_work])
+
+    assert [worker.name for worker in await ledger.workers()] == ["w.at-work"]
+    assert check_plans(crowded, overheard, "find", spare=2) == [1]
+    overheard.commands.clear()
+
+    await ledger.leave("w.at-work")
+    assert sent(overheard) == {"update": 3, "find": 1, "delete": 1}
+    names = {each["_id"] for each in crowded["books.workers"].find()}
+    assert names == {f"w{n}" for n in range(5, 1_005)}
+
+    await ledger._forget_workers()
+    (command,) = overheard.commands
+    statistics = explained(crowded, command)["executionStats"]
+    assert statistics["totalKeysExamined"] <= 1_002
+    assert statistics["totalDocsExamined"] == 0
+
+
+async def test_every_command_on_hosts_names_its_index(ledger, crowded, overheard):
+    leases = await ledger.lease_hosts(worker="a", limit=20, lease=LEASE)
+    await ledger.renew_hosts(leases, lease=LEASE)
+    await ledger.save_hosts([(lease, lease.host) for lease in leases])
+    await ledger.wake_hosts({"h3.com": START, "new.com": START})
+    await ledger.give_up_host("h200.com", reason=Reason.HOST_UNREACHABLE)
+    await ledger.release_hosts([(each, replace(each.host, ready_at=START)) for each in leases])
+
+    for command in overheard.commands:
+        if "find" in command:
+            assert command["hint"]
+        for update in command.get("updates", ()):
+            assert update["hint"]
+
+
+async def test_a_wrong_index_is_named_with_its_collection(mongodb_uri: str, database_name: str):
+    with pymongo.MongoClient(mongodb_uri) as client:
+        client[database_name]["books.hosts"].create_index([("ready_at", -1)], name="ready_at")
+
+    async with pymongo.AsyncMongoClient(mongodb_uri) as client:
+        with pytest.raises(LedgerConfigurationError, match=r"ready_at of collection books\.hosts"):
+            await MongoLedger(client[database_name], "books").prepare()
+
+
+# --- how much is sent
+
+
+async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, crowded, overheard):
+    leases = await ledger.lease_hosts(worker="a", limit=150, lease=LEASE)
+    assert len(leases) == 150
+    assert sent(overheard) == {"find": 2, "update": 1}
+
+    await ledger.renew_hosts(leases, lease=LEASE)
+    assert sent(overheard) == {"update": 1}
+
+    await ledger.save_hosts([(lease, lease.host) for lease in leases])
+    assert sent(overheard) == {"update": 1}
+
+    # Handed on after a slice: there is nothing to look for.
+    await ledger.release_hosts([(each, replace(each.host, ready_at=START)) for each in leases])
+    assert sent(overheard) == {"update": 1}
+
+    await ledger.wake_hosts({each.host.name: START for each in leases})
+    assert sent(overheard) == {"find": 1}
+
+    await ledger.wake_hosts({f"new{n}.com": LATER for n in range(150)})
+    assert sent(overheard) == {"find": 1, "update": 1}
+
+    # Hosts without work: one look for all of them.
+    empty = [f"empty{n}.com" for n in range(150)]
+    await ledger.wake_hosts(dict.fromkeys(empty, START - timedelta(days=1)))
+    leases = await ledger.lease_hosts(worker="a", limit=150, lease=LEASE)
+    assert sorted(lease.host.name for lease in leases) == sorted(empty)
+    sent(overheard)
+    await ledger.release_hosts([(lease, lease.host) for lease in leases])
+    assert sent(overheard) == {"update": 1, "find": 1}
+
+
+async def test_the_tasks_of_a_host_are_given_up_by_the_batch(
+    ledger, crowded, overheard, monkeypatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 5)
+
+    assert await ledger.give_up_host("h300.com", reason=Reason.HOST_UNREACHABLE) == 15
+
+    kinds = sent(overheard)
+    # The index is walked once: the fifteen leased tasks are not read for each batch.
+    assert kinds["find"] == 1
+    assert kinds["update"] == 3
+    assert kinds["getMore"] <= 3
+
+
+# --- lost replies, and races that a test must make
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Ledgers]:
+    opened = on_mongomock()
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def double(store: Ledgers) -> MongoLedger:
+    ledger = await store.open()
+    assert isinstance(ledger, MongoLedger)
+    return ledger
+
+
+class Losing:
+    """A collection one of whose replies is lost."""
+
+    def __init__(self, collection, operation: str, *, applied: bool) -> None:
+        self._collection = collection
+        self._operation = operation
+        self._applied = applied
+
+    def __getattr__(self, name: str):
+        if name != self._operation:
+            return getattr(self._collection, name)
+
+        async def lose(*args, **kwargs):
+            self._operation = ""
+            if self._applied:
+                await getattr(self._collection, name)(*args, **kwargs)
+            raise AutoReconnect("connection closed")
+
+        return lose
+
+
+async def lease(ledger: MongoLedger) -> list[HostLease]:
+    return await ledger.lease_hosts(worker="a", limit=9, lease=LEASE)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+async def test_leases_whose_reply_was_lost_are_got_by_asking_again(double, applied):
+    await double.wake_hosts({"a.com": START, "b.com": START})
+    double._hosts = Losing(double._hosts, "update_many", applied=applied)
+    with pytest.raises(LedgerUnavailableError):
+        await lease(double)
+
+    leases = await lease(double)
+
+    assert sorted(each.host.name for each in leases) == ["a.com", "b.com"]
+    assert {each.epoch for each in leases} == {1}
+    assert await double.renew_hosts(leases, lease=LEASE) == set()
+    assert await lease(double) == []
+
+
+async def test_a_lease_whose_reply_was_lost_and_that_ran_out_is_taken_anew(double, store):
+    await double.wake_hosts({"a.com": START})
+    double._hosts = Losing(double._hosts, "update_many", applied=True)
+    with pytest.raises(LedgerUnavailableError):
+        await lease(double)
+    store.clock.advance(seconds=60)
+
+    # The first answer is of the leases before.
+    leases = await lease(double) or await lease(double)
+
+    assert [each.epoch for each in leases] == [2]
+
+
+async def test_a_release_whose_reply_was_lost_still_looks_for_tasks(double):
+    await double.wake_hosts({"example.com": START})
+    leases = await lease(double)
+    await double.add(make_tasks(1))
+    double._hosts = Losing(double._hosts, "bulk_write", applied=True)
+    states = [(each, each.host) for each in leases]
+    with pytest.raises(LedgerUnavailableError):
+        await double.release_hosts(states)
+
+    assert await double.release_hosts(states) == set()
+
+    assert [each.epoch for each in await lease(double)] == [2]
+
+
+class Blind:
+    """A collection that shows nothing to whoever looks before writing, as in a race."""
+
+    def __init__(self, collection) -> None:
+        self._collection = collection
+
+    def __getattr__(self, name: str):
+        return getattr(self._collection, name)
+
+    def find(self, *_):
+        return self._collection.find({"_id": None})
+
+
+@pytest.fixture
+async def raced(
+    mongodb_uri: str, database_name: str
+) -> AsyncIterator[tuple[MongoLedger, MongoLedger]]:
+    """A ledger, and one to which every host is unknown when it looks."""
+    async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
+        ledgers = [MongoLedger(client[database_name], "books", clock=FakeClock()) for _ in "12"]
+        await ledgers[0].prepare()
+        ledgers[1]._hosts = Blind(ledgers[1]._hosts)
+        yield ledgers[0], ledgers[1]
+
+
+async def test_a_host_that_another_made_known_meanwhile_is_still_hastened(raced):
+    first, second = raced
+    await first.wake_hosts({"a.com": at(10), "b.com": at(10)})
+
+    await second.wake_hosts({"a.com": START, "b.com": at(20), "c.com": at(5)})
+
+    ready = {host.name: host.ready_at async for host in first.hosts()}
+    assert ready == {"a.com": START, "b.com": at(10), "c.com": at(5)}
+
+
+async def test_a_host_that_another_leased_meanwhile_is_left_alone(raced):
+    first, second = raced
+    await first.wake_hosts({"a.com": START})
+    (held,) = await lease(first)
+
+    await second.wake_hosts({"a.com": START, "new.com": START})
+
+    assert await first.renew_hosts([held], lease=LEASE) == set()
+    ready = {host.name: host.ready_at async for host in first.hosts()}
+    assert ready == {"a.com": START + LEASE, "new.com": START}
+
+
+async def test_many_who_lease_at_once_get_hosts_of_their_own_and_as_many_as_they_want(
+    mongodb_uri: str, database_name: str
+):
+    async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
+        ledgers = [MongoLedger(client[database_name], "books", clock=FakeClock()) for _ in range(8)]
+        await ledgers[0].prepare()
+        await ledgers[0].wake_hosts({f"h{n}.com": START for n in range(2_000)})
+
+        shares = await asyncio.gather(
+            *(
+                each.lease_hosts(worker=f"w{n}", limit=100, lease=LEASE)
+                for n, each in enumerate(ledgers)
+            )
+        )
+
+    names = [each.host.name for share in shares for each in share]
+    assert len(names) == len(set(names))
+    # One of them gets what it wants, whatever the others do.
+    assert max(map(len, shares)) == 100
+    assert len(names) >= 200

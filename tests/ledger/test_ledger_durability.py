@@ -1,0 +1,82 @@
+"""What MongoDB has on a majority before it is acknowledged, and what need not be."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pymongo
+import pytest
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import TaskFilter
+from tests.ledger.test_ledger_plans import Overheard
+from tests.support.ledgers import LEASE, FakeClock, claimed, failure, make_tasks
+
+DURABLE = {"w": "majority", "j": True}
+QUICK = {"w": 1}
+
+
+@pytest.fixture
+def overheard() -> Overheard:
+    return Overheard()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def ledger(
+    mongodb_uri: str, database_name: str, overheard: Overheard, clock: FakeClock
+) -> AsyncIterator[MongoLedger]:
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    ledger = MongoLedger(client[database_name], "books", clock=clock)
+    await ledger.prepare()
+    yield ledger
+    await client.close()
+
+
+async def test_claims_are_quick_and_outcomes_durable(
+    ledger: MongoLedger, overheard: Overheard, clock: FakeClock
+):
+    levels = {}
+
+    def note(operation: str) -> None:
+        """Note what the operation asked for, its writes to tasks alone."""
+        asked = [
+            command["writeConcern"]
+            for command in overheard.commands
+            if "books" in (command.get("update"), command.get("findAndModify"))
+        ]
+        assert asked == asked[:1] * len(asked)
+        levels[operation] = asked[0]
+        overheard.commands.clear()
+
+    overheard.commands.clear()
+    await ledger.add(make_tasks(3))
+    note("add")
+    first, second, third = await claimed(ledger)
+    note("claim")
+    await ledger.begin(first)
+    note("begin")
+    await ledger.renew([first, second, third], lease=LEASE)
+    note("renew")
+    await ledger.commit([failure(ledger, first, Reason.TLS)])
+    note("commit")
+    await ledger.release([second])
+    note("release")
+    await ledger.retry_failed(TaskFilter())
+    note("retry_failed")
+    await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
+    note("give_up_host")
+    await ledger.begin(third)
+    overheard.commands.clear()
+    clock.advance(seconds=LEASE.total_seconds() + 1)
+    page = await ledger.page(limit=3)
+    given_up = await ledger.claim(page, worker="b", lease=timedelta(seconds=60), max_lost=1)
+    note("abandon")
+
+    assert given_up.abandoned == 1
+    assert [levels.pop(each) for each in ("claim", "begin", "renew")] == [QUICK] * 3
+    assert levels == dict.fromkeys(levels, DURABLE)

@@ -1,0 +1,354 @@
+"""What only MongoDB has: versions of the indexes, plans of questions, and change streams."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.ledger.mongo import MongoLedger, notices
+from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
+from crawlcw.ledger.protocol import Place, TaskFilter
+from crawlcw.model.task import Carried, Status
+from crawlcw.model.transitions import Failed, Progress, Succeeded
+from tests.faults.proxy import End, Fault, Loss, proxied
+from tests.ledger.test_hosts_mongo import Losing
+from tests.ledger.test_ledger_plans import Overheard, check_plans
+from tests.support import mongod_server
+from tests.support.ledgers import LEASE, START, FakeClock, claimed, make_task, make_tasks, settled
+from tests.support.mongod import with_database
+
+SOON = 20.0
+DRIVERS = ["motor", "pymongo"]
+
+
+@pytest.fixture
+def url(mongodb_uri: str, database_name: str) -> str:
+    return with_database(mongodb_uri, database_name)
+
+
+async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(
+    mongodb_uri: str, database_name: str, url: str
+):
+    first = await MongoLedger.open(url, "books")
+    await first.set_state({"seeds": {"hosts": []}})
+    again = await MongoLedger.open(url, "books")
+    assert await again.state() == {"seeds": {"hosts": []}}
+    with pymongo.MongoClient(mongodb_uri) as client:
+        client[database_name]["books"].drop()
+
+    second = await MongoLedger.open(url, "books")
+
+    assert await second.state() == {}
+    for ledger in (first, again, second):
+        await ledger.close()
+
+
+# --- versions
+
+
+def make_it_version_2(database: Any) -> None:
+    database["books"].drop_index(BY_STATUS)
+    database["books"].create_index([("status", 1), ("update_time", -1)], name=OUTDATED)
+    database["crawlcw.schema"].update_one({"_id": "books"}, {"$set": {"version": 2}})
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_ledger_of_version_2_is_brought_up_to_date_by_all_that_open_it(
+    mongodb_uri: str, database_name: str, url: str, driver: str
+):
+    first = await MongoLedger.open(url, "books", driver=driver)
+    await first.add(make_tasks(3))
+    with pymongo.MongoClient(mongodb_uri) as client:
+        make_it_version_2(client[database_name])
+
+        with pytest.raises(LedgerConfigurationError, match="date by `crawlcw stats books`"):
+            await MongoLedger.look(url, "books", driver=driver)
+        opened = await asyncio.gather(
+            *(MongoLedger.open(url, "books", driver=driver) for _ in range(4))
+        )
+
+        indexes = client[database_name]["books"].index_information()
+        assert BY_STATUS in indexes
+        assert OUTDATED not in indexes
+        assert client[database_name]["crawlcw.schema"].find_one() == {"_id": "books", "version": 3}
+    assert (await opened[0].counts())[Status.TODO] == 3
+    looked = await MongoLedger.look(url, "books", driver=driver)
+    assert (await looked.health()).violations == ()
+    for each in (first, looked, *opened):
+        await each.close()
+
+
+# --- plans
+
+
+@pytest.fixture
+def overheard() -> Overheard:
+    return Overheard()
+
+
+@pytest.fixture
+async def ledger(
+    mongodb_uri: str, database_name: str, overheard: Overheard
+) -> AsyncIterator[MongoLedger]:
+    client: Any = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    ledger = MongoLedger(client[database_name], "books", clock=FakeClock(), tracked=True)
+    await ledger.prepare()
+    yield ledger
+    await client.close()
+
+
+async def test_finding_reads_what_it_returns_and_sorts_nothing(
+    ledger: MongoLedger, mongodb_uri: str, database_name: str, overheard: Overheard
+):
+    numbers = count()
+    await ledger.add(
+        [
+            make_task(
+                id=next(numbers).to_bytes(16, "big"),
+                status=status,
+                # Many of one time, so that a page ends among them.
+                update_time=START + timedelta(seconds=n // 300),
+            )
+            for status in Status
+            for n in range(1_000)
+        ]
+    )
+    chosen = [
+        TaskFilter(),
+        TaskFilter(statuses=[Status.FAILED]),
+        TaskFilter(statuses=(Status.FAILED, Status.IGNORED), since=START + timedelta(seconds=1)),
+        TaskFilter(until=START + timedelta(seconds=2)),
+    ]
+    behind = Place(update_time=START + timedelta(seconds=2), id=(2_700).to_bytes(16, "big"))
+    with pymongo.MongoClient(mongodb_uri) as client:
+        for each in chosen:
+            for after in (None, behind):
+                overheard.commands.clear()
+                assert len(await ledger.find(each, limit=100, after=after)) == 100
+                assert sum(check_plans(client[database_name], overheard, "find")) == 100
+
+
+async def test_the_items_and_values_of_a_task_are_found_by_an_index(
+    ledger: MongoLedger, mongodb_uri: str, database_name: str, overheard: Overheard
+):
+    tasks = make_tasks(30)
+    await ledger.add(tasks)
+    for task in tasks:
+        await ledger.set_aside(task.id, "x")
+    large = {"x": "x" * (1 << 21)}
+    await ledger.commit(
+        [settled(ledger, each, Succeeded(items=(large,))) for each in await claimed(ledger)]
+    )
+    overheard.commands.clear()
+    assert await ledger.purge(TaskFilter(ids=[tasks[0].id])) == 1
+
+    with pymongo.MongoClient(mongodb_uri) as client:
+        database = client[database_name]
+        assert database["books.items"].count_documents({}) == 29
+        assert database["books.asides.files"].count_documents({}) == 29
+        assert database["books.asides.chunks"].count_documents({}) == 29
+    (items,) = [each for each in overheard.commands if each.get("delete") == "books.items"]
+    assert items["deletes"][0]["hint"] == "task"
+    assert all("hint" in each for each in overheard.commands if "find" in each)
+
+
+async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
+    mongodb_uri: str, database_name: str, overheard: Overheard
+):
+    client: Any = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    ledger = MongoLedger(client[database_name], "books", clock=FakeClock())
+    await ledger.prepare()
+    await ledger.add(make_tasks(2))
+    overheard.commands.clear()
+
+    leases = await claimed(ledger)
+    await ledger.leave("a")
+
+    page, one, other, leaving = overheard.commands[:4]
+    assert page["projection"] == {"errors": 0, "response": 0, "items": 0}
+    assert [each["fields"] for each in (one, other)] == [{"_id": 1}] * 2
+    assert [lease.task.carried for lease in leases] == [None, None]
+    assert list(leaving["updates"][0]["u"]["$set"]) == ["due"]
+    await client.close()
+
+
+# --- lost replies, and races that a test must make
+
+
+async def test_a_claim_whose_reply_was_lost_is_adopted_with_what_the_task_carries(
+    ledger: MongoLedger,
+):
+    carried = Carried(data={"n": 1}, results={"scan": 2})
+    await ledger.add([make_task(carried=carried)])
+    page = await ledger.page(limit=1)
+    ledger._tasks = Losing(ledger._tasks, "find_one_and_update", applied=True)
+    with pytest.raises(LedgerUnavailableError):
+        await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+
+    again = await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+
+    assert [(lease.fence, lease.task.carried) for lease in again.leases] == [(1, carried)]
+
+
+class Beforehand:
+    """A collection to which something else happens before it is written to."""
+
+    def __init__(self, collection: Any, act: Callable[[], Awaitable[object]]) -> None:
+        self._collection = collection
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        async def act_first(*args: Any, **options: Any) -> Any:
+            await self._act()
+            return await getattr(self._collection, name)(*args, **options)
+
+        return act_first
+
+
+@pytest.mark.parametrize("change", ["withdraw", "reopen", "purge"])
+async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
+    ledger: MongoLedger, change: str
+):
+    task = make_task(carried=Carried())
+    await ledger.add([task])
+    aside = await ledger.set_aside(task.id, "x")
+    waiting = TaskFilter(statuses=[Status.TODO])
+    changes = {
+        "withdraw": lambda: ledger.withdraw(waiting, reason=Reason.WITHDRAWN),
+        "reopen": lambda: ledger.reopen(waiting),
+        "purge": lambda: ledger.purge(waiting),
+    }
+    ledger._durable = Beforehand(ledger._durable, lambda: claimed(ledger))
+
+    assert await changes[change]() == 0
+
+    record = await ledger.get(task.id)
+    assert record is not None
+    assert (record.task.status, record.task.fence) == (Status.PROCESSING, 1)
+    assert await ledger.read_aside(aside) == "x"
+
+
+# --- change streams
+
+
+class Told:
+    """A stream that is open, and what comes of it."""
+
+    def __init__(self, ledger: MongoLedger) -> None:
+        self._notices = ledger.changes()
+
+    async def __aenter__(self) -> "Told":
+        await self.next()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.wait_for(self._notices.aclose(), SOON)
+
+    async def next(self, *, within: float = SOON) -> None:
+        await asyncio.wait_for(anext(self._notices), within)
+
+
+@pytest.fixture(params=DRIVERS)
+async def watched(request: pytest.FixtureRequest, url: str) -> AsyncIterator[MongoLedger]:
+    ledger = await MongoLedger.open(
+        url, "orders", driver=request.param, clock=FakeClock(), tracked=True
+    )
+    yield ledger
+    await ledger.close()
+
+
+async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
+    progress = Progress(worker="w", began=START)
+    failed = Failed(reason=Reason.TASK_ERROR, progress=progress)
+    tasks = make_tasks(3, carried=Carried())
+
+    async with Told(watched) as told:
+        await watched.add(tasks)
+        await told.next()
+    first, second, third = await claimed(watched, worker="w")
+    async with Told(watched) as told:
+        await watched.commit([settled(watched, first, failed)])
+        await told.next()
+    async with Told(watched) as told:
+        await watched.release([second])
+        await told.next()
+    async with Told(watched) as told:
+        await watched.leave("w")
+        await told.next()
+    async with Told(watched) as told:
+        await watched.reopen(TaskFilter(ids=[second.task.id]), stage="next")
+        await told.next()
+    async with Told(watched) as told:
+        await watched.retry_failed(TaskFilter())
+        await told.next()
+    assert third.task.id in {lease.task.id for lease in await watched.held("w")}
+
+
+async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedger):
+    await watched.add(make_tasks(2, carried=Carried()))
+
+    async with Told(watched) as told:
+        leases = await claimed(watched)
+        watched._now.advance(seconds=1)
+        assert await watched.renew(leases, lease=LEASE) == set()
+        assert await watched.save(leases[0], data={"n": 1}, duration=LEASE)
+        done = Succeeded(progress=Progress(worker="w", began=START))
+        await watched.commit([settled(watched, lease, done) for lease in leases])
+        # Whatever those had told would come before this, and after it nothing comes.
+        await watched.add([make_task("http://x/last", carried=Carried())])
+        await told.next()
+        with pytest.raises(TimeoutError):
+            await told.next(within=0.2)
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_stream_whose_connection_breaks_raises(
+    url: str, driver: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(notices, "_PATIENCE", 0.2)
+    monkeypatch.setattr(notices, "_ANSWERED_WITHIN", 0.5)
+    with proxied(url) as (proxy, near):
+        ledger = await MongoLedger.open(
+            f"{near}&serverSelectionTimeoutMS=200", "orders", driver=driver, tracked=True
+        )
+        told = ledger.changes()
+        await anext(told)
+        # The driver opens a stream anew by itself, once. The rest goes on: PyMongo
+        # leaves a socket open where it is told to close while it connects.
+        reset = Fault(loss=Loss.REQUEST, end=End.RESET)
+        proxy.plan(lambda command: reset if command.name in ("getMore", "aggregate") else None)
+
+        with pytest.raises(LedgerUnavailableError):
+            await asyncio.wait_for(anext(told), SOON)
+
+        await ledger.close()
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that is no replica set."""
+    folder: Path = tmp_path_factory.mktemp("standalone")
+    server = mongod_server.Server(mongod_server.found(), folder / "data")
+    place = server._command.index("--replSet")
+    del server._command[place : place + 2]
+    server.start()
+    try:
+        with pymongo.MongoClient("127.0.0.1", server.port, serverSelectionTimeoutMS=60_000) as c:
+            c.admin.command("ping")
+        yield f"mongodb://127.0.0.1:{server.port}/alone?directConnection=true"
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_a_server_that_is_alone_tells_of_nothing(standalone: str, driver: str):
+    ledger = await MongoLedger.open(standalone, "orders", driver=driver, tracked=True)
+
+    assert [notice async for notice in ledger.changes()] == [None]
+    await ledger.close()

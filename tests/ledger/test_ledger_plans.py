@@ -1,0 +1,208 @@
+"""How MongoDB answers the ledger's questions: from the index alone, reading what it returns.
+
+The commands are overheard from `MongoLedger` and explained as they were sent.
+"""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo.monitoring import CommandListener
+
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.model.task import Status
+from tests.support.ledgers import START, FakeClock, make_task
+
+TASKS = 100_000
+HOSTS = 200
+LATER = START + timedelta(days=7)
+#: What the driver adds to a command, and `explain` does not take.
+ENVELOPE = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "maxTimeMS")
+
+
+class Overheard(CommandListener):
+    """The commands of one client, as they were sent."""
+
+    def __init__(self) -> None:
+        self.commands: list[dict[str, Any]] = []
+
+    def started(self, event) -> None:
+        self.commands.append(dict(event.command))
+
+    def succeeded(self, event) -> None:
+        pass
+
+    def failed(self, event) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def crowded(mongodb_uri: str) -> Iterator[pymongo.database.Database]:
+    """A collection in which all but a few of the tasks are nobody's business now."""
+    with pymongo.MongoClient(mongodb_uri, tz_aware=True) as client:
+        database = client["crawlcw_test_plans"]
+        yield database
+        client.drop_database(database)
+
+
+def crowd() -> Iterator[documents.Document]:
+    template = documents.document(make_task())
+    for n in range(TASKS):
+        # One in ten is due; the rest is deferred, leased or finished.
+        kind = n % 10
+        status = {0: Status.TODO, 1: Status.PROCESSING, 2: Status.FAILED}.get(kind, Status.FINISHED)
+        due = START - timedelta(milliseconds=n) if kind == 0 else LATER
+        document = template | {
+            "_id": n.to_bytes(16, "big"),
+            "host": f"h{n // 10 % HOSTS}.com",
+            "priority": n // 10 % 7 % 3,
+            "status": int(status),
+            "update_time": due,
+        }
+        if kind < 5:  # revisits are deferred too
+            document["due"] = due
+        else:
+            del document["due"]
+        if status is Status.FAILED:
+            document["reason"] = str(Reason.CONNECT)
+        yield document
+
+
+@pytest.fixture
+def overheard() -> Overheard:
+    return Overheard()
+
+
+@pytest.fixture
+async def ledger(
+    mongodb_uri: str, crowded: pymongo.database.Database, overheard: Overheard
+) -> AsyncIterator[MongoLedger]:
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    ledger = MongoLedger(client[crowded.name], "books", clock=FakeClock())
+    await ledger.prepare()
+    if not crowded["books"].estimated_document_count():
+        crowded["books"].insert_many(crowd(), ordered=False)
+    # What came before was preparation.
+    overheard.commands.clear()
+    yield ledger
+    await client.close()
+
+
+def explained(database, command: dict[str, Any]) -> dict[str, Any]:
+    bare = {name: value for name, value in command.items() if name not in ENVELOPE}
+    return database.command({"explain": bare, "verbosity": "executionStats"})
+
+
+def stages(plan: Any) -> Iterator[str]:
+    if isinstance(plan, dict):
+        if "stage" in plan:
+            yield plan["stage"]
+        for part in plan.values():
+            yield from stages(part)
+    elif isinstance(plan, list):
+        for part in plan:
+            yield from stages(part)
+
+
+def check_plans(database, overheard: Overheard, name: str, *, spare: int = 20) -> list[int]:
+    """Assert that every command reads the index alone and little more than it returns."""
+    commands = [command for command in overheard.commands if name in command]
+    assert commands
+    returned = []
+    for command in commands:
+        explanation = explained(database, command)
+        found = set(stages(explanation["queryPlanner"]["winningPlan"]))
+        assert not found & {"COLLSCAN", "SORT"}, found
+        assert "IXSCAN" in found or "IDHACK" in found
+        statistics = explanation["executionStats"]
+        returned.append(statistics["nReturned"])
+        assert statistics["totalKeysExamined"] <= 1.2 * returned[-1] + spare
+        assert statistics["totalDocsExamined"] <= 1.2 * returned[-1] + spare
+    return returned
+
+
+async def test_a_page_reads_what_it_returns(ledger, crowded, overheard):
+    page = await ledger.page(limit=200)
+
+    assert len(page) == 200
+    assert {task.priority for task in page} == {2}
+    assert check_plans(crowded, overheard, "find") == [200]
+
+
+async def test_a_page_over_all_priorities_reads_what_it_returns(ledger, crowded, overheard):
+    page = await ledger.page(limit=9_000)
+
+    assert len(page) == 9_000
+    assert {task.priority for task in page} == {0, 1, 2}
+    check_plans(crowded, overheard, "find")
+
+
+@pytest.mark.parametrize("hosts", [1, 5, 50])
+async def test_a_page_of_some_hosts_reads_what_it_returns(ledger, crowded, overheard, hosts):
+    names = [f"h{n}.com" for n in range(hosts)]
+
+    page = await ledger.page(limit=200, hosts=names)
+
+    assert len(page) == min(200, hosts * 50)
+    assert {task.host for task in page} <= set(names)
+    # Each host's line is entered once, and left at each of its priorities.
+    check_plans(crowded, overheard, "find", spare=20 + 4 * hosts)
+
+
+async def test_a_page_when_nothing_is_due_reads_next_to_nothing(ledger, crowded, overheard):
+    ledger._now.time = START - timedelta(days=1)
+
+    assert await ledger.page(limit=200) == []
+    assert await ledger.page(limit=200, hosts=["h1.com", "h2.com"]) == []
+    assert check_plans(crowded, overheard, "find") == [0, 0]
+
+
+async def test_the_horizon_is_one_look_for_each_priority(ledger, crowded, overheard):
+    earliest = min(d["due"] for d in crowded["books"].find({"status": Status.TODO}, {"due": 1}))
+
+    assert await ledger.horizon() == earliest
+    assert check_plans(crowded, overheard, "find") == [1, 1, 1, 0]
+
+
+async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
+    ledger, crowded, overheard, monkeypatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.questions._COUNTED", TASKS // 5)
+    counts = await ledger.counts()
+
+    assert counts.total == TASKS
+    commands = [c for c in overheard.commands if "aggregate" in c]
+    assert len(commands) >= 6
+    for command in commands:
+        explanation = explained(crowded, command)
+        assert "COLLSCAN" not in set(stages(explanation))
+        assert "SORT" not in set(stages(explanation))
+        shown = str(explanation)
+        assert "'totalDocsExamined': 0" in shown
+        keys = [int(n) for n in re.findall(r"'totalKeysExamined': (\d+)", shown)]
+        assert max(keys) <= TASKS // 5 + 10
+
+
+async def test_a_look_for_one_task_reads_one_key(ledger, crowded, overheard):
+    assert await ledger.has([Status.FINISHED, Status.IGNORED])
+    assert await ledger.has([Status.TODO])
+
+    assert check_plans(crowded, overheard, "find") == [1, 1]
+
+
+async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):
+    page = await ledger.page(limit=3)
+    claimed = await ledger.claim(page, worker="w", lease=timedelta(minutes=1), max_lost=3)
+    leases = list(claimed.leases)
+    await ledger.renew(leases, lease=timedelta(minutes=1))
+
+    # They do change the collection; giving the tasks back undoes it.
+    assert await ledger.release(leases) == 3
+    assert len(check_plans(crowded, overheard, "findAndModify", spare=5)) == 3
+    hints = [update["hint"] for c in overheard.commands for update in c.get("updates", ())]
+    assert set(hints) == {"_id_"}

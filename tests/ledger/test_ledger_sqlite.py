@@ -1,0 +1,697 @@
+"""What is SQLite's own: the file, its plans, and what its errors come to."""
+
+import asyncio
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerGoneError,
+    LedgerUnavailableError,
+    Reason,
+)
+from crawlcw.ledger import documents
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows
+from crawlcw.ledger.sqlite.clock import machine_clock
+from crawlcw.model.clock import LedgerClock
+from crawlcw.model.task import Status
+from tests.support.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    claimed,
+    claimed_one,
+    failure,
+    make_task,
+    make_tasks,
+    success,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+async def test_the_folders_of_the_file_are_made(tmp_path: Path):
+    path = tmp_path / "a" / "b" / "ledger.db"
+
+    ledger = await SqliteLedger.open(str(path), "books")
+    await ledger.close()
+
+    assert path.exists()
+
+
+async def test_many_may_open_a_new_file_at_the_same_moment(tmp_path: Path):
+    # SQLite turned somebody away in one of twenty rounds or so.
+    for number in range(40):
+        path = tmp_path / f"{number}.db"
+        opened = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(8)))
+        for ledger in opened:
+            await ledger.close()
+
+
+async def test_a_file_that_is_gone_is_noticed_by_whatever_is_done_next(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    away = path.rename(path.with_name("away.db"))
+
+    for operation in (ledger.horizon, ledger.counts, lambda: ledger.add(make_tasks(1))):
+        with pytest.raises(LedgerGoneError, match="was removed while it was in use"):
+            await operation()
+    path.write_bytes(away.read_bytes())
+    for operation in (ledger.horizon, lambda: ledger.leave("a")):
+        with pytest.raises(LedgerGoneError, match="was replaced by another file"):
+            await operation()
+
+    away.replace(path)
+    assert await ledger.horizon() is None, "it is the file that it was"
+    await ledger.close()
+
+
+async def test_a_file_is_the_same_by_any_of_its_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "real.db").touch()
+    (tmp_path / "link.db").symlink_to(tmp_path / "real.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    linked = await SqliteLedger.open("link.db", "books")
+    real = await SqliteLedger.open("real.db", "books")
+
+    # As a spider may do.
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    assert (await linked.add(make_tasks(1))).new == 1
+    assert (await real.counts()).total == 1
+    await linked.close()
+    await real.close()
+
+
+async def test_what_was_written_is_there_in_the_next_process(path: Path):
+    first = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await first.add(make_tasks(3))
+    await first.commit([success(first, lease, {"n": 1}) for lease in await claimed(first)])
+    await first.close()
+
+    second = await SqliteLedger.open(path, "books", clock=FakeClock())
+
+    assert (await second.counts()).by_status == {Status.FINISHED: 3}
+    assert await second.item_count() == 3
+    await second.close()
+
+
+async def test_spiders_share_a_file_and_nothing_else(path: Path):
+    books = await SqliteLedger.open(path, "books", clock=FakeClock())
+    films = await SqliteLedger.open(path, "films-2", clock=FakeClock())
+    await books.add([make_task()])
+
+    assert (await films.add([make_task()])).new == 1
+    await books.commit([success(books, await claimed_one(books), {"n": 1})])
+
+    assert (await films.counts()).by_status == {Status.TODO: 1}
+    assert await films.item_count() == 0
+    await books.close()
+    await films.close()
+
+
+async def test_spiders_that_differ_by_case_only_are_not_mixed(path: Path):
+    await (await SqliteLedger.open(path, "books")).close()
+
+    with pytest.raises(LedgerConfigurationError, match="holds a spider books, which SQLite"):
+        await SqliteLedger.open(path, "Books")
+
+
+async def test_another_schema_version_is_refused(path: Path):
+    await (await SqliteLedger.open(path, "books")).close()
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE "crawlcw.schema" SET version = 99')
+    db.close()
+
+    with pytest.raises(LedgerConfigurationError, match=r"ledger\.db has schema version 99"):
+        await SqliteLedger.open(path, "books")
+
+
+async def test_a_file_of_the_first_schema_is_refused(path: Path):
+    """Its workers have other columns."""
+    await (await SqliteLedger.open(path, "books")).close()
+    with sqlite3.connect(path) as db:
+        db.execute('UPDATE "crawlcw.schema" SET version = 1')
+    db.close()
+
+    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 5"):
+        await SqliteLedger.open(path, "books")
+
+
+#: What each version did not have yet.
+NEWER = {
+    4: ("hops",),
+    3: ("data", "results", "trace", "hops"),
+    2: ("begun", "data", "results", "trace", "hops"),
+}
+
+
+def made_older(path: Path, version: int) -> str:
+    """Make the file as *version* made it; return how this version makes the table of tasks."""
+    with sqlite3.connect(path) as db:
+        (new,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'books'").fetchone()
+        db.execute('ALTER TABLE "books.hosts" DROP COLUMN origins')
+        for column in NEWER[version]:
+            db.execute(f'ALTER TABLE "books" DROP COLUMN {column}')
+        db.execute('ALTER TABLE "crawlcw.schema" DROP COLUMN state')
+        if version < 4:
+            db.execute('DROP TABLE "books.asides"')
+            db.execute('DROP INDEX "books.status_update_time"')
+            db.execute('CREATE INDEX "books.status" ON "books" (status, update_time DESC)')
+            for column in ("tracked", "policy"):
+                db.execute(f'ALTER TABLE "crawlcw.schema" DROP COLUMN {column}')
+        db.execute('UPDATE "crawlcw.schema" SET version = ?', (version,))
+    db.close()
+    return new
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, version: int):
+    await (await SqliteLedger.open(path, "books", tracked=False)).close()
+    new = made_older(path, version)
+
+    with pytest.raises(LedgerConfigurationError, match=r"up to date by `crawlcw stats books`"):
+        await SqliteLedger.look(path, "books")
+    with pytest.raises(LedgerConfigurationError, match="holds a spider named books"):
+        await SqliteLedger.open(path, "books", tracked=True)
+    first, second = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(2)))
+    await first.add([make_task()])
+    lease = await claimed_one(second)
+    assert await first.begin(lease)
+
+    assert (await second.health()).violations == ()
+    with sqlite3.connect(path) as db:
+        made = dict(db.execute("SELECT name, sql FROM sqlite_master"))
+    db.close()
+    assert made["books"].split() == new.split()
+    assert "books.status" not in made
+    await first.close()
+    await second.close()
+
+
+async def test_a_use_case_of_an_older_schema_stays_one(path: Path):
+    first = await SqliteLedger.open(path, "books", tracked=True)
+    await first.set_policy({"max_retry": 7})
+    await first.close()
+    made_older(path, 4)
+
+    second = await SqliteLedger.open(path, "books", tracked=None)
+
+    assert second.tracked
+    assert await second.policy() == {"max_retry": 7}
+    await second.close()
+
+
+async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(path: Path):
+    first = await SqliteLedger.open(path, "books")
+    await first.set_state({"seeds": {"hosts": []}})
+    await first.close()
+    with sqlite3.connect(path) as db:
+        db.execute('DROP TABLE "books"')
+    db.close()
+
+    second = await SqliteLedger.open(path, "books")
+
+    assert await second.state() == {}
+    await second.close()
+
+
+async def test_a_database_of_another_program_is_refused(path: Path):
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE books (title TEXT)")
+    db.close()
+    before = path.read_bytes()
+
+    with pytest.raises(LedgerConfigurationError, match="of another program"):
+        await SqliteLedger.open(path, "books")
+    assert path.read_bytes() == before
+
+
+async def test_a_file_that_is_no_database_is_refused(path: Path):
+    path.write_text("this is a text, and no database " * 10)
+
+    with pytest.raises(LedgerConfigurationError, match=r"ledger\.db is not an SQLite database"):
+        await SqliteLedger.open(path, "books")
+
+
+async def test_a_folder_is_refused(tmp_path: Path):
+    with pytest.raises(LedgerConfigurationError, match="cannot be opened"):
+        await SqliteLedger.open(tmp_path, "books")
+
+
+async def test_a_folder_that_cannot_be_made_is_refused(path: Path):
+    path.write_text("")
+
+    with pytest.raises(LedgerConfigurationError, match="The folder of the ledger"):
+        await SqliteLedger.open(path / "ledger.db", "books")
+
+
+async def test_a_damaged_file_is_refused(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    await ledger.add(make_tasks(200))
+    await ledger.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = b"\xff" * (len(content) - 4096)
+    path.write_bytes(content)
+
+    with pytest.raises(LedgerConfigurationError, match=r"ledger\.db is damaged"):
+        await SqliteLedger.open(path, "books")
+
+
+async def test_a_file_locked_by_another_is_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "_BUSY_TIMEOUT", 0.01)
+    ledger = await SqliteLedger.open(path, "books")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(LedgerUnavailableError, match=r"ledger\.db is locked by another process"):
+        await ledger.add([make_task()])
+    # Who only reads does not wait for who writes.
+    assert (await ledger.counts()).total == 0
+
+    other.execute("ROLLBACK")
+    other.close()
+    assert (await ledger.add([make_task()])).new == 1
+    await ledger.close()
+
+
+async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.add(make_tasks(2))
+    first, second = await claimed(ledger)
+    pages = ledger._writer._db.execute("PRAGMA page_count").fetchone()[0]
+    ledger._writer._db.execute(f"PRAGMA max_page_count = {pages + 5}")
+
+    with pytest.raises(LedgerUnavailableError, match="the disk is full"):
+        await ledger.commit(
+            [success(ledger, first, {"n": 1}), success(ledger, second, {"v": "x" * 100_000})]
+        )
+
+    assert (await ledger.counts()).by_status == {Status.PROCESSING: 2}
+    assert await ledger.item_count() == 0
+    assert (await ledger.commit([success(ledger, first, {"n": 1})])).lost == ()
+    await ledger.close()
+
+
+async def test_a_closed_ledger_is_unavailable(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    await ledger.close()
+    await ledger.close()
+
+    with pytest.raises(LedgerUnavailableError, match="was closed"):
+        await ledger.counts()
+    with pytest.raises(LedgerUnavailableError, match="was closed"):
+        await ledger.add([make_task()])
+
+
+async def test_a_value_over_the_limit_is_rejected_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rows, "_LARGEST_VALUE", 1000)
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    long = make_task(context={"v": "é" * 500})
+    body = make_task("http://example.com/2", body=b"x" * 1001)
+
+    added = await ledger.add([long, body, make_task("http://example.com/3")])
+
+    assert [task for task, _ in added.rejected] == [long, body]
+    assert added.rejected[0][1] == "a value of 1008 bytes, 1000 are allowed"
+    lease = await claimed_one(ledger)
+    answer = await ledger.commit([success(ledger, lease, {"v": "x" * 1000})])
+    assert [lease for lease, _ in answer.rejected] == [lease]
+    assert await ledger.reasons() == {"store-rejected": 1}
+    await ledger.close()
+
+
+async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    started, end = threading.Event(), threading.Event()
+
+    def slow(db: sqlite3.Connection) -> None:
+        with connection.transaction(db):
+            started.set()
+            end.wait(10)
+
+    cancelled = asyncio.create_task(ledger._writer.run(slow))
+    await asyncio.to_thread(started.wait, 10)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    adding = asyncio.create_task(ledger.add(make_tasks(3)))
+    done, _ = await asyncio.wait([adding], timeout=0.1)
+    assert not done
+
+    end.set()
+
+    assert (await adding).new == 3
+    await ledger.close()
+
+
+class Disk:
+    """Knows what would survive a power cut: what was in the WAL when that was synced last."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._wal = path.with_name(f"{path.name}-wal")
+        self._sync_file = connection._sync_file
+        self._synced = b""
+        self.syncs = 0
+        monkeypatch.setattr(connection, "_sync_file", self._sync)
+
+    def _sync(self, file: int) -> None:
+        assert os.path.samestat(os.fstat(file), self._wal.stat())
+        self._synced = self._wal.read_bytes()
+        self._sync_file(file)
+        self.syncs += 1
+
+    def has_everything(self) -> bool:
+        return self._synced == self._wal.read_bytes()
+
+
+async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk = Disk(path, monkeypatch)
+    clock = FakeClock()
+    ledger = await SqliteLedger.open(path, "books", clock=clock)
+    durable = {"open": disk.has_everything()}
+
+    def note(operation: str) -> None:
+        durable[operation] = disk.has_everything()
+
+    await ledger.add(make_tasks(2))
+    note("add")
+    first, second = await claimed(ledger)
+    note("claim")
+    await ledger.commit([failure(ledger, first, Reason.TLS)])
+    note("commit")
+    await ledger.renew([second], lease=LEASE * 2)
+    note("renew")
+    await ledger.release([second])
+    note("release")
+    await ledger.retry_failed(TaskFilter())
+    note("retry_failed")
+    held = await claimed(ledger)
+    for lease in held:
+        await ledger.begin(lease)
+    clock.advance(seconds=61)
+    given_up = await ledger.claim(await ledger.page(limit=1), worker="b", lease=LEASE, max_lost=1)
+    assert given_up.abandoned == 1
+    note("abandon")
+    # A power cut ends all processes, and with them what a lease is for.
+    await ledger.wake_hosts({"new.example": START})
+    note("wake_hosts")
+    hosts = await ledger.lease_hosts(worker="a", limit=1, lease=LEASE)
+    note("lease_hosts")
+    await ledger.release_hosts([(host, host.host) for host in hosts])
+    note("release_hosts")
+    await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
+    note("give_up_host")
+    db = ledger._writer._db
+    assert db is not None
+    assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+    await ledger.close()
+
+    quick = {"claim", "renew", "lease_hosts", "release_hosts"}
+    assert {operation for operation, is_durable in durable.items() if not is_durable} == quick
+
+
+async def test_while_one_outcome_is_synced_others_may_write(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    one, other = [await SqliteLedger.open(path, "books", clock=FakeClock()) for _ in range(2)]
+    await one.add(make_tasks(3))
+    first, second = await claimed(one, limit=2)
+    started, end = threading.Event(), threading.Event()
+
+    def slow(file: int) -> None:
+        started.set()
+        assert end.wait(10)
+
+    monkeypatch.setattr(connection, "_sync_file", slow)
+    committing = asyncio.create_task(one.commit([success(one, first)]))
+    await asyncio.to_thread(started.wait, 10)
+
+    assert await other.renew([second], lease=LEASE) == set()
+    assert len(await claimed(one)) == 1
+    assert not committing.done(), "it is not durable yet"
+    end.set()
+
+    assert (await committing).lost == ()
+    await one.close()
+    await other.close()
+
+
+async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+
+    def broken(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_sync_file", broken)
+        with pytest.raises(LedgerUnavailableError, match="cannot be synced to its disk: Input"):
+            await ledger.add(make_tasks(2))
+
+    assert (await ledger.add(make_tasks(2))).known == 2
+    await ledger.close()
+
+
+CLAIMER = """
+import asyncio, sys
+from datetime import UTC, datetime, timedelta
+from tests.support.ledgers import FakeClock, make_tasks
+from crawlcw.ledger.sqlite import SqliteLedger
+
+async def main(path, name):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.add(make_tasks(200))
+    while page := await ledger.page(limit=10):
+        for lease in (
+            await ledger.claim(page, worker=name, lease=timedelta(60), max_lost=3)
+        ).leases:
+            print(lease.task.url)
+    await ledger.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_processes_that_start_together_share_the_tasks_of_one_new_file(path: Path):
+    root = Path(__file__).parents[2]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIMER, str(path), f"w{n}"],
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(4)
+    ]
+    outputs = [process.communicate(timeout=60) for process in processes]
+
+    assert [error for _, error in outputs] == [""] * 4
+    urls = [url for output, _ in outputs for url in output.split()]
+    assert len(urls) == len(set(urls)) == 200
+
+
+# --- plans
+
+
+async def plans(ledger: SqliteLedger, statement: str, values: dict) -> list[str]:
+    def explain(db: sqlite3.Connection) -> list[str]:
+        rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+        return [row["detail"] for row in rows]
+
+    return await ledger._reader.run(explain)
+
+
+BOUNDS = {
+    "host": "h",
+    "priority": 0,
+    "now": 0,
+    "limit": 10,
+    "above": 5,
+    "due": 0,
+    "first": "a:",
+    "end": "a;",
+}
+
+
+@pytest.mark.parametrize(
+    ("statement", "plan"),
+    [
+        ("page", "USING INDEX books.due (priority=? AND due<?)"),
+        ("page_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due<?)"),
+        ("next_priority", "USING COVERING INDEX books.due (priority<?)"),
+        ("next_priority_of_host", "USING COVERING INDEX books.host_due (host=? AND priority<?)"),
+        ("first_due", "USING COVERING INDEX books.due (priority=? AND due>?)"),
+        (
+            "first_due_of_host",
+            "USING COVERING INDEX books.host_due (host=? AND priority=? AND due>?)",
+        ),
+        ("waiting_of_host", "USING INDEX books.host_due (host=? AND priority=? AND due>?)"),
+        ("ready_hosts", "USING INDEX books.hosts_ready_at (ready_at<?)"),
+        ("end_host_leases", "USING INDEX books.hosts_owner (owner>? AND owner<?)"),
+        ("next_ready", "USING COVERING INDEX books.hosts_ready_at (ready_at>?)"),
+        ("workers", "USING INDEX books.workers_left (left=?)"),
+    ],
+)
+async def test_the_frontier_is_read_by_its_index_without_a_sort(
+    path: Path, statement: str, plan: str
+):
+    ledger = await SqliteLedger.open(path, "books")
+
+    (found,) = await plans(ledger, getattr(ledger._sql, statement), BOUNDS)
+
+    assert found.endswith(plan)
+    await ledger.close()
+
+
+@pytest.mark.parametrize("statement", ["items", "get"])
+async def test_results_are_read_in_the_order_of_the_key(path: Path, statement: str):
+    ledger = await SqliteLedger.open(path, "books")
+
+    found = await plans(ledger, getattr(ledger._sql, statement), (b"",))
+
+    assert not [line for line in found if line.startswith("SCAN") or "TEMP B-TREE" in line]
+    await ledger.close()
+
+
+async def test_workers_that_left_are_forgotten_by_their_index(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+
+    found = await plans(ledger, ledger._sql.forget_workers, {"kept": 5})
+
+    assert any(line.endswith("USING COVERING INDEX books.workers_left (left>?)") for line in found)
+    assert not [line for line in found if "TEMP B-TREE" in line]
+    await ledger.close()
+
+
+async def test_a_page_reads_no_deferred_task(path: Path):
+    """A million revisits of next week must not be walked to find that nothing is due."""
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    later = START + timedelta(days=7)
+    await ledger.add(make_tasks(20_000, due=later, priority=1))
+    due = make_task("http://example.com/due")
+    await ledger.add([due])
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    ledger._reader._db.set_progress_handler(count, 10)
+    assert await ledger.page(limit=10) == [due]
+    assert await ledger.page(limit=10, hosts=["example.com"]) == [due]
+    assert await ledger.horizon() == START
+    # 20,000 tasks are 100,000 instructions of SQLite's machine at least.
+    assert steps * 10 < 2_000
+    await ledger.close()
+
+
+async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.add(make_tasks(40))
+    leases = await claimed(ledger)
+    await ledger.commit([success(ledger, lease, {"v": "x" * 100_000}) for lease in leases])
+    stream = ledger.items()
+    await anext(stream)
+
+    assert len(await ledger._reader.run(ledger._some_items, b"")) == 11
+    assert not ledger._reader._db.in_transaction
+    assert (await ledger.add([make_task("http://example.com/more")])).new == 1
+    assert 1 + len([row async for row in stream]) == 40
+    await ledger.close()
+
+
+# --- time
+
+
+def test_the_clock_is_set_once_a_minute_and_never_runs_backwards():
+    seconds = 0.0
+    now = machine_clock(LedgerClock(monotonic=lambda: seconds))
+    start = now()
+
+    seconds = 59.0
+    assert now() - start == timedelta(seconds=59)
+    # An hour by the monotonic clock, and no time at all by the time of day.
+    seconds = 3600.0
+    assert timedelta(seconds=59) <= now() - start < timedelta(seconds=60)
+    assert start.utcoffset() == timedelta(0)
+    assert start.microsecond % 1000 == 0
+
+
+def test_where_the_machines_clock_is_set_back_the_ledgers_time_goes_on():
+    seconds, set_back = 0.0, timedelta()
+
+    def time_of_day() -> datetime:
+        return start + timedelta(seconds=seconds) - set_back
+
+    clock = LedgerClock(monotonic=lambda: seconds)
+    now = machine_clock(clock, time_of_day=time_of_day)
+    start = now()
+
+    set_back = timedelta(hours=1)
+    for seconds in (30.0, 61.0, 130.0):
+        assert now() - start == timedelta(seconds=seconds)
+    # Ahead it is followed, as after a sleep of the machine.
+    set_back, seconds = timedelta(hours=-1), 200.0
+    assert now() - start == timedelta(hours=1, seconds=200)
+
+
+@pytest.mark.parametrize("look", [False, True])
+async def test_a_ledgers_time_goes_on_from_what_a_worker_has_shown(path: Path, look: bool):
+    later = FakeClock()
+    later.time = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    before = await SqliteLedger.open(path, "books", clock=later)
+    await before.add([make_task("http://a.example/", due=before.now())])
+    await before.join(this_worker(now=before.now()))
+    await before.close()
+
+    after = await (SqliteLedger.look if look else SqliteLedger.open)(path, "books")
+
+    assert timedelta() <= after.now() - later.time < timedelta(minutes=1)
+    assert len(await after.page(limit=2)) == 1
+    await after.close()
+
+
+async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A page is finished, its links added before, while the horizon is looked for."""
+    reading = await SqliteLedger.open(path, "books", clock=FakeClock())
+    writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    await reading.add([make_task("http://a.example/page")])
+    link = documents.document(make_task("http://a.example/link", priority=5))
+    descending = priorities.descending
+
+    def changed_behind_the_first(db, statement, bounds):
+        for priority in descending(db, statement, bounds):
+            writing.execute(
+                "INSERT INTO books (id, url, host, callback, depth, priority, status, due, "
+                "update_time, create_time, fence, settled, retry, lost) "
+                "VALUES (?, ?, ?, 'parse', 1, 5, 0, 1, 1, 1, 0, 0, 0, 0)",
+                (link["_id"], link["url"], link["host"]),
+            )
+            writing.execute("UPDATE books SET status = 50, due = NULL WHERE priority = 0")
+            yield priority
+
+    monkeypatch.setattr(priorities, "descending", changed_behind_the_first)
+
+    assert await reading.horizon() == START
+
+    writing.close()
+    await reading.close()

@@ -1,0 +1,360 @@
+"""Random interleavings of several clients: what must hold after every step, on every store."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model import transitions
+from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
+from crawlcw.model.task import Lease, Record, Status, Task
+from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
+from tests.support import ledgers
+from tests.support.ledgers import LEASE, Ledgers, make_tasks
+
+pytestmark = pytest.mark.thorough
+
+POLICY = RetryPolicy(max_retry=3, max_lost=3, base=timedelta(seconds=8))
+TASKS = [replace(task, priority=n) for n, task in enumerate(make_tasks(3))]
+CLIENTS = 3
+#: The edges between two looks at a task, by way of the operations of one step.
+EDGES = {(before, after) for (before, _), afters in transitions.TABLE.items() for after in afters}
+
+some_client = st.integers(0, CLIENTS - 1)
+some_tasks = st.lists(st.sampled_from(TASKS), min_size=1, max_size=3, unique=True)
+some_reason = st.sampled_from(
+    [Reason.CONNECT, Reason.PARSE_ERROR, Reason.TLS, Reason.REFUSED_ROBOTS]
+)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Clients that claim, lose, renew and settle tasks, and what the ledger makes of it."""
+
+    store: Ledgers
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.store = self.open_store()
+        self.clients: Sequence[Ledger] = [self.run(self.store.open()) for _ in range(CLIENTS)]
+        #: Every lease that was ever given out, the lost ones too.
+        self.leases: list[tuple[int, Lease]] = []
+        self.pages: list[list[Task]] = []
+        self.sent: list[Settlement] = []
+        #: The items of the last success that the ledger accepted, for each task.
+        self.accepted: dict[bytes, tuple] = {}
+        #: (task, fence) of each outcome that was accepted.
+        self.outcomes: set[tuple[bytes, int]] = set()
+        self.seen: dict[bytes, Record | None] = {}
+        self.claimed_fences: set[tuple[bytes, int]] = set()
+
+    def open_store(self) -> Ledgers:
+        raise NotImplementedError
+
+    def run(self, coroutine):
+        return self.runner.run(coroutine)
+
+    def teardown(self) -> None:
+        self.run(self.store.close())
+        self.runner.close()
+
+    def record(self, task_id: bytes) -> Record:
+        record = self.run(self.clients[0].get(task_id))
+        assert record is not None
+        return record
+
+    def holds(self, lease: Lease) -> bool:
+        task = self.record(lease.task.id).task
+        return (task.status, task.lock, task.fence) == (
+            Status.PROCESSING,
+            lease.token,
+            lease.fence,
+        )
+
+    @initialize()
+    def begin(self):
+        self.run(self.clients[0].add(TASKS[:2]))
+
+    @rule(client=some_client, tasks=some_tasks)
+    def add(self, client, tasks):
+        known = [self.run(self.clients[0].get(task.id)) for task in tasks]
+
+        added = self.run(self.clients[client].add(tasks))
+
+        assert added.known == len([record for record in known if record])
+        assert added.new == len(tasks) - added.known
+        for task, before in zip(tasks, known, strict=True):
+            if before is not None:
+                assert self.record(task.id) == before
+
+    @rule(client=some_client, limit=st.integers(1, 5), worker=st.sampled_from("ab"))
+    def page_and_claim(self, client, limit, worker):
+        ledger = self.clients[client]
+        page = self.run(ledger.page(limit=limit))
+        assert all(task.due <= self.store.clock.time for task in page)
+        self.pages.append(page)
+
+        self.claim(client, page, worker)
+
+    @rule(client=some_client, limit=st.integers(1, 5))
+    def page(self, client, limit):
+        self.pages.append(self.run(self.clients[client].page(limit=limit)))
+
+    @rule(client=some_client, data=st.data(), worker=st.sampled_from("ab"))
+    def claim_an_old_page(self, client, data, worker):
+        if self.pages:
+            self.claim(client, data.draw(st.sampled_from(self.pages)), worker)
+
+    @rule(client=some_client)
+    def leases_run_out_and_are_taken_over(self, client):
+        self.store.clock.advance(seconds=61)
+        self.claim(client, self.run(self.clients[client].page(limit=5)), "b")
+
+    @rule(first=some_client, second=some_client)
+    def two_claim_one_page(self, first, second):
+        page = self.run(self.clients[first].page(limit=3))
+
+        taken = self.claim(first, page, "a")
+        assert taken == len(page)
+        assert self.claim(second, page, "b") == 0
+
+    def claim(self, client, page, worker) -> int:
+        before = {task.id: self.record(task.id).task for task in page}
+        # No two processes have one name.
+        name = f"{worker}{client}"
+        answer = self.run(self.clients[client].claim(page, worker=name, lease=LEASE, max_lost=3))
+        told = len(answer.leases) + answer.missed + answer.abandoned + answer.put_off
+        assert told == len(page)
+        for lease in answer.leases:
+            assert before[lease.task.id].due <= self.store.clock.time
+            assert lease.fence == before[lease.task.id].fence + 1
+            key = (lease.task.id, lease.fence)
+            assert key not in self.claimed_fences
+            self.claimed_fences.add(key)
+            self.leases.append((client, lease))
+        return len(answer.leases) + answer.abandoned
+
+    @rule(data=st.data())
+    def renew(self, data):
+        if self.leases:
+            client, lease = data.draw(st.sampled_from(self.leases))
+            held = self.holds(lease)
+
+            lost = self.run(self.clients[client].renew([lease], lease=LEASE))
+
+            assert lost == (set() if held else {lease.task.id})
+
+    @rule(data=st.data())
+    def begin_with(self, data):
+        if self.leases:
+            client, lease = data.draw(st.sampled_from(self.leases))
+            held = self.holds(lease)
+
+            assert self.run(self.clients[client].begin(lease)) == held
+
+    @rule(data=st.data(), items=st.integers(0, 2), revisit=st.booleans())
+    def succeed(self, data, items, revisit):
+        yielded = tuple({"n": n, "settled": len(self.sent)} for n in range(items))
+        again = self.store.clock.time + timedelta(seconds=90) if revisit else None
+        self.settle(data, Succeeded(items=yielded, revisit=again))
+
+    @rule(data=st.data(), reason=some_reason)
+    def fail(self, data, reason):
+        self.settle(data, Failed(reason=reason))
+
+    def settle(self, data, outcome: Outcome) -> None:
+        if self.leases:
+            # Any lease: mostly a stale one, whose commit must change nothing.
+            client, lease = data.draw(st.sampled_from(self.leases))
+            now = self.clients[client].now()
+            settlement = transitions.settle(lease, outcome, now=now, policy=POLICY, chance=0.999)
+            self.sent.append(settlement)
+            self.commit(client, settlement)
+
+    @rule(client=some_client, data=st.data())
+    def send_a_commit_again(self, client, data):
+        if self.sent:
+            self.commit(client, data.draw(st.sampled_from(self.sent)))
+
+    def commit(self, client, settlement: Settlement) -> None:
+        lease = settlement.lease
+        before = self.record(lease.task.id)
+        held = self.holds(lease)
+        already = (lease.task.id, lease.fence) in self.outcomes
+
+        answer = self.run(self.clients[client].commit([settlement]))
+
+        assert answer.rejected == ()
+        if held:
+            assert answer.lost == ()
+            assert not already
+            self.outcomes.add((lease.task.id, lease.fence))
+            if settlement.change.items is not None:
+                self.accepted[lease.task.id] = settlement.change.items
+        else:
+            assert self.record(lease.task.id) == before
+            applied = before.task.settled == lease.fence
+            assert answer.lost == (() if applied else (lease,))
+            assert already or not applied
+
+    @rule(data=st.data())
+    def release(self, data):
+        if self.leases:
+            client, lease = data.draw(st.sampled_from(self.leases))
+            held = self.holds(lease)
+
+            assert self.run(self.clients[client].release([lease])) == int(held)
+
+    @rule(client=some_client, dry_run=st.booleans(), reason=st.none() | some_reason)
+    def retry_failed(self, client, dry_run, reason):
+        selection = TaskFilter(reason=reason)
+        expected = [
+            record
+            for record in self.seen.values()
+            if record
+            and transitions.retries(record.task.status, record.task.reason)
+            and reason in (None, record.task.reason)
+        ]
+
+        number = self.run(self.clients[client].retry_failed(selection, dry_run=dry_run))
+
+        assert number == len(expected)
+
+    @rule(client=some_client, worker=st.sampled_from("ab"))
+    def leave(self, client, worker):
+        name = f"{worker}{client}"
+        self.run(self.clients[client].leave(name))
+
+        for record in self.seen.values():
+            if record and (record.task.lock or "").startswith(f"{name}:"):
+                assert self.record(record.task.id).task.due <= self.store.clock.time
+
+    @rule(seconds=st.sampled_from([0.001, 20, 61]))
+    def time_passes(self, seconds):
+        self.store.clock.advance(seconds=seconds)
+
+    @invariant()
+    def every_task_is_sound(self):
+        now = {task.id: self.run(self.clients[0].get(task.id)) for task in TASKS}
+        for task_id, record in now.items():
+            if record is None:
+                assert self.seen.get(task_id) is None
+                continue
+            task = record.task
+            assert (task.lock is not None) == (task.status is Status.PROCESSING)
+            assert (task.lock_time is not None) == (task.status is Status.PROCESSING)
+            if task.status is Status.IGNORED:
+                assert task.due is None
+                assert task.reason is not None
+            assert task.due is not None or task.status in (Status.FINISHED, Status.IGNORED)
+            assert task.settled <= task.fence
+            assert task.retry <= POLICY.max_retry
+            assert task.lost <= POLICY.max_lost
+            assert len(record.errors) <= KEPT_ERRORS
+            assert record.items == self.accepted.get(task_id, ())
+            self.check_edge(self.seen.get(task_id), record)
+        self.seen = now
+        self.check_numbers([record for record in now.values() if record])
+
+    def check_edge(self, before: Record | None, after: Record) -> None:
+        if before is None:
+            assert after.task.status is Status.TODO
+        elif before.task != after.task:
+            assert (before.task.status, after.task.status) in EDGES
+            assert before.task.fence <= after.task.fence <= before.task.fence + 1
+            claimed = after.task.fence > before.task.fence
+            assert claimed == (
+                after.task.lock not in (None, before.task.lock)
+                or after.task.lost > before.task.lost
+            )
+            counted = before.task.begun == before.task.fence
+            assert counted or after.task.lost <= before.task.lost
+            held = before.task.status is Status.PROCESSING
+            taken_over = claimed and held and after.task.status is Status.PROCESSING
+            assert not taken_over or after.task.begun is not None
+            assert before.task.settled <= after.task.settled
+            assert before.task.create_time == after.task.create_time
+
+    def check_numbers(self, records: Sequence[Record]) -> None:
+        ledger = self.clients[-1]
+        statuses = [record.task.status for record in records]
+        counts = self.run(ledger.counts())
+        assert {s: counts[s] for s in Status} == {s: statuses.count(s) for s in Status}
+        dues = [record.task.due for record in records if record.task.due]
+        assert self.run(ledger.horizon()) == min(dues, default=None)
+        now = self.store.clock.time
+        due_now = {r.task.id for r in records if r.task.due and r.task.due <= now}
+        assert {task.id for task in self.run(ledger.page(limit=10))} == due_now
+
+
+class OnSqlite(LedgerMachine):
+    def open_store(self) -> Ledgers:
+        self.folder = Path(tempfile.mkdtemp(prefix="crawlcw-test-"))
+        return ledgers.on_sqlite(self.folder)
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
+class OnMongomock(LedgerMachine):
+    def open_store(self) -> Ledgers:
+        return ledgers.on_mongomock()
+
+
+def explore(machine: type[LedgerMachine], *, examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_interleavings_on_sqlite():
+    explore(OnSqlite, examples=40, steps=40)
+
+
+@pytest.mark.representative
+def test_interleavings_on_mongomock():
+    explore(OnMongomock, examples=50, steps=40)
+
+
+@pytest.mark.parametrize("claims", ["each", "batch"])
+def test_interleavings_on_mongodb(mongodb_uri: str, database_name: str, claims: str):
+    class OnMongodb(LedgerMachine):
+        runs = 0
+
+        def open_store(self) -> Ledgers:
+            type(self).runs += 1
+            # A database for each run: dropping one waits for its open cursors.
+            name = f"{database_name}_{type(self).runs}"
+            self.database = name
+            return ledgers.on_mongodb(mongodb_uri, name, driver="motor", claims=claims)
+
+        def teardown(self) -> None:
+            super().teardown()
+            ledgers.drop_database(mongodb_uri, self.database)
+
+    explore(OnMongodb, examples=6, steps=30)

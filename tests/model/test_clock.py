@@ -1,0 +1,79 @@
+"""The ledger's time as one process keeps it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawlcw.model.clock import LedgerClock
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Monotonic:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def machine() -> Monotonic:
+    return Monotonic()
+
+
+@pytest.fixture
+def clock(machine: Monotonic) -> LedgerClock:
+    return LedgerClock(monotonic=machine)
+
+
+def test_before_any_measurement_it_is_the_machines_time():
+    assert abs(LedgerClock().now() - datetime.now(UTC)) < timedelta(seconds=1)
+
+
+def test_it_runs_evenly_from_what_was_measured(clock: LedgerClock, machine: Monotonic):
+    clock.set(NOON + timedelta(days=365), asked=1000, answered=1000)
+
+    assert clock.now() == NOON + timedelta(days=365)
+    machine.seconds += 90
+    assert clock.now() == NOON + timedelta(days=365, seconds=90)
+
+
+def test_the_answer_is_taken_to_be_of_the_middle_of_the_question(
+    clock: LedgerClock, machine: Monotonic
+):
+    machine.seconds = 1004
+    ahead = NOON + timedelta(days=365)
+
+    clock.set(ahead, asked=1000, answered=1004)
+
+    assert clock.now() == ahead + timedelta(seconds=2)
+
+
+def test_it_never_runs_backwards(clock: LedgerClock, machine: Monotonic):
+    ahead = NOON + timedelta(days=365)
+    clock.set(ahead, asked=1000, answered=1000)
+    assert clock.now() == ahead
+
+    clock.set(ahead - timedelta(seconds=10), asked=1000, answered=1000)
+    assert clock.now() == ahead, "it stands still"
+    machine.seconds += 10
+    assert clock.now() == ahead
+    machine.seconds += 1
+    assert clock.now() == ahead + timedelta(seconds=1), "until the ledger's time has come up"
+
+
+def test_it_shows_utc_in_whole_milliseconds(clock: LedgerClock, machine: Monotonic):
+    clock.set(datetime(2030, 1, 1, tzinfo=UTC), asked=1000, answered=1000)
+    machine.seconds += 0.0015
+
+    assert clock.now() == datetime(2030, 1, 1, microsecond=1000, tzinfo=UTC)
+    assert clock.now().tzinfo is UTC
+
+
+def test_measurements_are_taken_with_the_same_clock(clock: LedgerClock, machine: Monotonic):
+    machine.seconds = 7
+
+    assert clock.monotonic() == 7

@@ -1,0 +1,360 @@
+"""What holds of every task and host: each rule is broken once, and no transition breaks any."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.api.request import Request
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
+from crawlcw.model import invariants, transitions
+from crawlcw.model.hosts import Host
+from crawlcw.model.invariants import ADVICE, Kind, Violation
+from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.task import Lease, Status, Task
+from crawlcw.model.transitions import Change, Failed, Succeeded
+from tests.support.ledgers import LEASE, START, make_task
+
+NOW = START + timedelta(hours=1)
+URL = "http://example.com/"
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+#: A document of each status, as a crawl leaves it.
+STATES: Mapping[Status, dict[str, Any]] = {
+    Status.TODO: {"due": START},
+    Status.FAILED: {
+        "due": at(5),
+        "fence": 1,
+        "settled": 1,
+        "retry": 1,
+        "reason": str(Reason.CONNECT),
+    },
+    Status.PROCESSING: {"due": at(30), "lock": "a:1", "lock_time": NOW, "fence": 1},
+    Status.FINISHED: {"fence": 1, "settled": 1, "items": 2},
+    Status.IGNORED: {"fence": 1, "settled": 1, "reason": str(Reason.REFUSED_SCOPE)},
+}
+
+
+def document(status: Status, /, **fields: Any) -> dict[str, Any]:
+    """Return a task's document; a field that is `...` is absent."""
+    found = documents.document(make_task(URL))
+    del found["due"]
+    found |= {"status": int(status), **STATES[status], **fields}
+    return {name: value for name, value in found.items() if value is not ...}
+
+
+def violations(found: Mapping[str, Any], **limits: int) -> list[Violation]:
+    return list(invariants.of_task(found, now=NOW, **limits))
+
+
+def kinds(found: Mapping[str, Any], **limits: int) -> list[Kind]:
+    return [violation.kind for violation in violations(found, **limits)]
+
+
+def mended(found: Mapping[str, Any], broken: list[Violation]) -> dict[str, Any]:
+    """Return the document after all mends, as both stores would show it."""
+    after = dict(found)
+    for violation in broken:
+        after |= violation.mend or {}
+    return {k: v for k, v in after.items() if v is not None or k in ("lock", "lock_time")}
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_nothing_is_wrong_with_what_a_crawl_leaves(status: Status):
+    assert violations(document(status)) == []
+
+
+TODO, FAILED, PROCESSING, FINISHED, IGNORED = Status
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (document(PROCESSING, lock=None), Kind.LEASE_INCOMPLETE),
+        (document(PROCESSING, lock_time=None), Kind.LEASE_INCOMPLETE),
+        (document(PROCESSING, due=...), Kind.LEASE_INCOMPLETE),
+        (document(TODO, lock="a:1"), Kind.LOCK_LEFT),
+        (document(FINISHED, lock_time=START), Kind.LOCK_LEFT),
+        (document(TODO, due=...), Kind.DUE_MISSING),
+        (document(FAILED, due=...), Kind.DUE_MISSING),
+        (document(IGNORED, due=START), Kind.DUE_LEFT),
+        (document(TODO, retry=-1), Kind.COUNTER_NEGATIVE),
+        (document(TODO, lost=-1), Kind.COUNTER_NEGATIVE),
+        (document(TODO, fence=-1), Kind.COUNTER_NEGATIVE),
+        (document(FINISHED, fence=0), Kind.FENCE_BEHIND),
+        (document(FINISHED, begun=2), Kind.FENCE_BEHIND),
+        (document(FINISHED, begun="2"), Kind.MALFORMED),
+        # A claim that has the fence of an outcome would be taken for it.
+        (document(PROCESSING, fence=1, settled=1), Kind.FENCE_BEHIND),
+        (document(FINISHED, settled=0, items=...), Kind.NEVER_SETTLED),
+        (document(TODO, items=1), Kind.NEVER_SETTLED),
+        (document(FAILED, settled=0), Kind.NEVER_SETTLED),
+        (document(FAILED, reason=...), Kind.REASON_MISSING),
+        (document(IGNORED, reason=...), Kind.REASON_MISSING),
+        (document(IGNORED, reason="bad weather"), Kind.REASON_UNKNOWN),
+        (document(TODO, reason="connect"), Kind.REASON_LEFT),
+        (document(FINISHED, reason="connect"), Kind.REASON_LEFT),
+        (document(FAILED, reason="refused-scope"), Kind.REASON_UNFOUNDED),
+        (document(FAILED, retry=0), Kind.REASON_UNFOUNDED),
+        (document(IGNORED, reason="crashed-worker"), Kind.REASON_UNFOUNDED),
+        (document(FINISHED, items_lost=[1]), Kind.ITEM_LOST),
+        ({"_id": b"x" * 16, "items": 3}, Kind.ITEM_WITHOUT_TASK),
+        (document(TODO, status=33), Kind.STATUS_UNKNOWN),
+        (document(TODO, _id=b"x" * 16), Kind.ID_OF_OTHER_HOST),
+        (document(TODO, host="example.org", _id=...), Kind.MALFORMED),
+        (document(TODO, url="http://example.com/2"), Kind.ID_OF_OTHER_REQUEST),
+        (document(TODO, method="POST"), Kind.ID_OF_OTHER_REQUEST),
+        (document(TODO, body=b"x"), Kind.ID_OF_OTHER_REQUEST),
+        (document(TODO, url="http://example.org/"), Kind.HOST_OF_OTHER_URL),
+        (document(TODO, url="ftp://example.com/"), Kind.MALFORMED),
+        (document(TODO, url=...), Kind.MALFORMED),
+        (document(TODO, fence="1"), Kind.MALFORMED),
+        (document(TODO, reason=7), Kind.MALFORMED),
+        (document(TODO, _id="x"), Kind.MALFORMED),
+        (document(FINISHED, due=None), Kind.MALFORMED),
+    ],
+)
+def test_what_no_crawl_leaves_is_a_violation(found: dict[str, Any], kind: Kind):
+    assert kinds(found) == [kind]
+
+
+def test_a_due_that_is_no_time_counts_as_none():
+    assert kinds(document(TODO, due=None)) == [Kind.MALFORMED, Kind.DUE_MISSING]
+
+
+def test_limits_are_checked_where_they_are_known():
+    found = document(TODO, retry=4, lost=2)
+
+    assert kinds(found) == []
+    assert kinds(found, max_retry=3, max_lost=2) == [Kind.BOUND_EXCEEDED]
+    assert kinds(found, max_retry=4, max_lost=1) == [Kind.BOUND_EXCEEDED]
+
+
+def test_a_revisit_is_due_and_finished():
+    assert kinds(document(FINISHED, due=at(3600))) == []
+
+
+def test_whole_numbers_may_be_floats_as_a_database_shell_writes_them():
+    assert kinds(document(FINISHED, status=50.0, fence=1.0)) == []
+
+
+def test_a_lease_that_nobody_can_hold_ends_now_and_one_that_may_be_held_a_minute_later():
+    (unheld,) = violations(document(PROCESSING, lock=None))
+    (endless,) = violations(document(PROCESSING, due=...))
+    (undated,) = violations(document(PROCESSING, lock_time=None))
+
+    assert unheld.mend == {"lock": "doctor:0", "due": NOW}
+    assert endless.mend == {"due": at(60)}
+    assert undated.mend == {"lock_time": START}
+
+
+def test_what_a_request_does_not_filter_is_only_noted():
+    request = Request("http://example.com/?q=1", "parse", dont_filter=True)
+    found = documents.document(request.task(now=START, salt=b"7"))
+
+    assert kinds(found) == [Kind.ID_OF_OTHER_REQUEST]
+    assert ADVICE[Kind.ID_OF_OTHER_REQUEST].note
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_kind_says_what_it_means_and_what_to_do(kind: Kind):
+    assert ADVICE[kind].meaning
+    assert ADVICE[kind].todo
+
+
+# --- properties
+
+ODD = st.none() | st.integers(-2, 80) | st.text(max_size=3) | st.binary(max_size=3) | st.just(START)
+FIELDS = st.sampled_from(
+    [*TASK_STATE, "_id", "url", "host", "method", "body", "callback", "depth", "update_time"]
+)
+
+
+@given(st.sampled_from(Status), st.dictionaries(FIELDS, ODD, max_size=4))
+def test_whatever_a_document_holds_can_be_examined(status: Status, odd: dict[str, Any]):
+    kinds(document(status) | odd)
+
+
+STATE = {
+    "status": st.sampled_from([int(status) for status in Status]),
+    "due": st.none() | st.just(...) | st.sampled_from([START, at(60)]),
+    "lock": st.none() | st.just("a:1"),
+    "lock_time": st.none() | st.just(START),
+    "fence": st.integers(-1, 3),
+    "begun": st.integers(-1, 3),
+    "settled": st.integers(-1, 3),
+    "retry": st.integers(-1, 3),
+    "lost": st.integers(-1, 3),
+    "reason": st.just(...) | st.sampled_from(["connect", "refused-scope", "nonsense"]),
+}
+
+
+@given(st.fixed_dictionaries(STATE))
+def test_what_is_mended_is_well_afterwards(state: dict[str, Any]):
+    found = document(TODO, **state)
+
+    broken = violations(found)
+    after = violations(mended(found, broken))
+
+    assert all(set(violation.mend or {}) <= set(TASK_STATE) for violation in broken)
+    assert [violation for violation in after if violation.mend] == []
+    unmended = [violation.kind for violation in broken if violation.mend is None]
+    assert [violation.kind for violation in after] == unmended
+
+
+#: Of `settle`; only of a suspect is it found out that it crashed its worker.
+REASONS = st.sampled_from([reason for reason in Reason if reason is not Reason.CRASHED_WORKER])
+STEPS = st.sampled_from(
+    ["claim", "begin", "finish", "revisit", "fail", "convict", "release", "retry", "give up host"]
+)
+POLICY = RetryPolicy(max_retry=3, max_lost=3)
+
+
+@given(st.lists(st.tuples(STEPS, REASONS, st.booleans()), max_size=20))
+def test_no_transition_breaks_anything(steps: list[tuple[str, Reason, bool]]):
+    task, lease, now, items = make_task(URL), None, START, False
+    for step, reason, late in steps:
+        now += 2 * LEASE if late else timedelta(seconds=1)
+        change: Change | None = None
+        if step == "claim":
+            change = transitions.claim(task, token="a:1", now=now, lease=LEASE, max_lost=3)
+            lease = change and _leased(task, change)
+        elif lease is not None and step in ("finish", "revisit"):
+            outcome = Succeeded(revisit=now + LEASE if step == "revisit" else None)
+            change, items = _settled(lease, outcome, now), True
+        elif lease is not None and step == "begin":
+            task = replace(task, begun=lease.fence)
+        elif lease is not None and step == "convict" and transitions.is_suspect(lease.task):
+            change = _settled(lease, Failed(reason=Reason.CRASHED_WORKER, last=True), now)
+        elif lease is not None and step == "fail":
+            change = _settled(lease, Failed(reason=reason, status=500), now)
+        elif lease is not None and step == "release":
+            change = transitions.release(lease, now=now).change
+        elif step == "retry" and transitions.retries(task.status, task.reason):
+            task = replace(
+                task, status=Status.TODO, retry=0, lost=0, due=now, update_time=now, reason=None
+            )
+        elif step == "give up host" and task.status in transitions.GIVE_UP_HOST.from_statuses:
+            task = replace(task, status=Status.IGNORED, due=None, reason=Reason.HOST_UNREACHABLE)
+        if change is not None:
+            task = _after(task, change)
+            lease = lease if task.status is Status.PROCESSING else None
+        found = _found(task) | ({"items": 1} if items else {})
+        assert kinds(found, max_retry=3, max_lost=3) == []
+
+
+def _leased(task: Task, change: Change) -> Lease | None:
+    if change.lock is None or change.due is None:
+        return None
+    return Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)
+
+
+def _settled(lease: Lease, outcome: transitions.Outcome, now: datetime) -> Change:
+    return transitions.settle(lease, outcome, now=now, policy=POLICY, chance=0.5).change
+
+
+def _after(task: Task, change: Change) -> Task:
+    names = ("status", "due", "lock", "lock_time", "fence", "settled", "retry", "lost", "begun")
+    changed = {name: getattr(change, name) for name in (*names, "reason")}
+    return replace(task, **changed)
+
+
+def _found(task: Task) -> dict[str, Any]:
+    found = documents.document(task) | {"due": task.due, "reason": task.reason}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+# --- hosts
+
+
+def host(**fields: Any) -> dict[str, Any]:
+    found = documents.host_document(Host(name="example.com", ready_at=START, epoch=3))
+    found |= {"released": 3, **fields}
+    return {name: value for name, value in found.items() if value is not ...}
+
+
+HELD = {"owner": "a:4", "ready_at": at(30), "epoch": 4}
+
+
+@pytest.mark.parametrize(
+    "found", [host(), host(**HELD), host(ready_at=...), host(released=...), host(given_up="tls")]
+)
+def test_nothing_is_wrong_with_a_host_as_a_crawl_leaves_it(found: dict[str, Any]):
+    assert list(invariants.of_host(found, now=NOW)) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"),
+    [
+        (host(**HELD | {"ready_at": ...}), Kind.HOST_LEASE_ENDLESS),
+        (host(released=4), Kind.HOST_EPOCH_BEHIND),
+        # Who has released a lease does not hold it.
+        (host(**HELD, released=4), Kind.HOST_EPOCH_BEHIND),
+        (host(ready_at=None), Kind.HOST_MALFORMED),
+        (host(delay=-1.0), Kind.HOST_MALFORMED),
+        (host(failures=-1), Kind.HOST_MALFORMED),
+        (host(page_failures=-1), Kind.HOST_MALFORMED),
+        (host(counts={"finished": -1, "failed": 0}), Kind.HOST_MALFORMED),
+        (host(counts={"finished": 1}), Kind.HOST_MALFORMED),
+        (host(counts=...), Kind.HOST_MALFORMED),
+        (host(given_up="nonsense"), Kind.HOST_MALFORMED),
+        (host(owner=7), Kind.HOST_MALFORMED),
+    ],
+)
+def test_what_no_crawl_leaves_of_a_host_is_a_violation(found: dict[str, Any], kind: Kind):
+    broken = list(invariants.of_host(found, now=NOW))
+
+    assert [violation.kind for violation in broken] == [kind]
+    assert all(set(violation.mend or {}) <= set(HOST_STATE) for violation in broken)
+
+
+@pytest.mark.parametrize(
+    ("found", "asleep"),
+    [
+        (None, True),
+        (host(ready_at=...), True),
+        (host(ready_at=at(11)), True),
+        (host(ready_at=at(10)), False),
+        (host(ready_at=at(20), not_before=at(20)), False),
+        (host(ready_at=at(21), not_before=at(20)), True),
+        (host(ready_at=..., given_up="dns-nxdomain"), True),
+    ],
+)
+def test_a_host_is_asleep_that_is_not_ready_in_time(found: dict[str, Any] | None, asleep: bool):
+    expected = [Kind.HOST_ASLEEP] if asleep else []
+
+    assert [v.kind for v in invariants.of_wake_up(found, due=at(10))] == expected
+
+
+def test_a_host_that_is_held_or_ready_is_awake():
+    assert invariants.is_awake(host(**HELD), now=NOW)
+    assert invariants.is_awake(host(ready_at=NOW), now=NOW)
+    assert not invariants.is_awake(host(ready_at=at(1)), now=NOW)
+    assert not invariants.is_awake(host(ready_at=...), now=NOW)
+
+
+# --- leases and clocks
+
+
+def test_only_a_lease_that_has_not_run_out_has_a_holder():
+    assert invariants.holder(document(PROCESSING, lock="box-7-ab:12"), now=NOW) == "box-7-ab"
+    assert invariants.holder(document(PROCESSING), now=at(30)) is None
+    assert invariants.holder(document(PROCESSING, lock=None), now=NOW) is None
+    assert invariants.holder(document(PROCESSING, lock="?"), now=NOW) is None
+    assert invariants.holder(host(**HELD), now=NOW) == "a"
+    assert invariants.holder(host(**HELD), now=at(30)) is None
+
+
+@pytest.mark.parametrize(("seconds", "noted"), [(0, 0), (1, 0), (1.1, 1), (-3600, 1)])
+def test_a_clock_that_is_more_than_a_second_off_is_noted(seconds: float, noted: int):
+    assert len(list(invariants.of_clock(timedelta(seconds=seconds)))) == noted

@@ -1,0 +1,119 @@
+"""Whether it is our own network that is away."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.errors import Reason
+from crawlcw.model.network import Network
+
+
+class Doubted(Network):
+    """A network with a log of its doubts."""
+
+    def __init__(self) -> None:
+        self.doubts = 0
+        super().__init__(on_doubt=self._doubt)
+
+    def _doubt(self) -> None:
+        self.doubts += 1
+
+
+def answered_by(*hosts: str, now: float = 0.0) -> Doubted:
+    network = Doubted()
+    for host in hosts:
+        network.answered(host, now=now, witness=f"http://{host}/")
+    return network
+
+
+def fails(network: Network, host: str = "x", *, sent: float, now: float, **given: Reason) -> bool:
+    return network.failed(host, given.get("reason", Reason.CONNECT), sent=sent, now=now)
+
+
+def test_a_failure_while_nobody_answers_puts_the_network_in_doubt_and_does_not_count():
+    network = answered_by("a", "b")
+
+    assert fails(network, sent=1, now=2)
+    assert (network.in_doubt, network.doubts) == (True, 1)
+    assert network.witnesses == ["http://b/", "http://a/"]
+
+
+def test_a_failure_during_which_another_host_answered_counts():
+    network = answered_by("a", "b", now=5)
+
+    assert not fails(network, sent=4, now=6)
+    assert not network.in_doubt
+
+
+def test_what_was_under_way_when_the_last_answer_came_is_in_doubt_after_a_silence():
+    network = answered_by("a", "b", now=5)
+
+    assert fails(network, sent=4, now=15, reason=Reason.TIMEOUT_READ)
+
+
+@pytest.mark.parametrize("hosts", [(), ("a",), ("x", "a")])
+def test_where_nobody_is_there_to_ask_failures_count(hosts: tuple[str, ...]):
+    network = answered_by(*hosts)
+
+    assert not fails(network, sent=1, now=2)
+    assert not network.in_doubt
+
+
+@pytest.mark.parametrize("reason", [Reason.TLS, Reason.HTTP_STATUS, Reason.PROTOCOL])
+def test_what_only_a_server_can_do_says_that_the_network_is_there(reason: Reason):
+    assert not fails(answered_by("a", "b"), sent=1, now=2, reason=reason)
+
+
+def test_any_answer_ends_the_doubt():
+    network = answered_by("a", "b")
+    fails(network, sent=1, now=2)
+
+    network.answered("c", now=3)
+
+    assert not network.in_doubt
+    assert not fails(network, sent=2.5, now=3.5)
+
+
+def test_in_doubt_every_failure_is_left_out():
+    network = answered_by("a", "b")
+    fails(network, sent=1, now=2)
+
+    assert fails(network, "y", sent=0, now=3)
+    assert network.doubts == 1
+    assert network.doubted_for(now=12) == 10
+
+
+def test_once_a_witness_has_answered_a_dead_host_pays_for_itself():
+    network = answered_by("a", "b")
+    fails(network, sent=1, now=2)
+    network.vouch(now=3)
+
+    assert not fails(network, sent=10, now=20)
+    assert fails(network, "y", sent=10, now=20), "the network may have gone away since"
+    assert fails(network, sent=70, now=80), "and so it may a minute later"
+
+
+def test_after_an_hour_of_silence_failures_count_until_somebody_answers():
+    network = answered_by("a", "b")
+    fails(network, sent=1, now=2)
+    network.give_up(now=4000)
+
+    assert not fails(network, sent=9000, now=9001)
+    network.answered("a", now=9002)
+    assert fails(network, sent=9100, now=9101)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcxyz"), st.floats(0, 30)), max_size=60))
+def test_dead_hosts_come_to_their_end_where_a_witness_answers(
+    failures: list[tuple[str, float]],
+):
+    """Of any two failures of one host within a minute, one counts."""
+    network = answered_by("a", "b")
+    now = 0.0
+    uncounted: dict[str, float] = {}
+    for host, pause in failures:
+        now += pause
+        if fails(network, host, sent=now, now=now):
+            assert now - uncounted.get(host, -100) > 60
+            uncounted[host] = now
+            network.vouch(now=now)

@@ -1,0 +1,163 @@
+"""Why nothing moves, as the progress line says it."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.model import standstill
+from crawlcw.model.standstill import Rests, Standstill, failure_text, merged
+
+NOW = datetime(2026, 5, 4, 20, 30, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def two_hours_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the machine be where 20:30 UTC is 22:30."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC-2")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def at(minutes: float) -> datetime:
+    return NOW + timedelta(minutes=minutes)
+
+
+def test_one_host_that_rests_is_named_by_its_end_and_its_reason():
+    rests = Rests()
+    rests.note("a.example:80", until=at(10), why="429, Retry-After")
+
+    assert rests.standstill(NOW).sentence() == "1 host rests until 22:40: 429, Retry-After"
+
+
+def test_of_several_hosts_the_first_to_be_asked_again_is_named():
+    rests = Rests()
+    rests.note("a.example:80", until=at(30), why="connect")
+    rests.note("b.example:80", until=at(10), why="429, Retry-After")
+    rests.note("c.example:80", until=at(20), why="connect")
+
+    assert rests.standstill(NOW).sentence() == (
+        "3 hosts rest, the first until 22:40: 429, Retry-After"
+    )
+
+
+def test_a_rest_that_is_over_is_forgotten():
+    rests = Rests()
+    rests.note("a.example:80", until=at(10), why="429")
+    rests.note("b.example:80", until=at(20), why="connect")
+    rests.note("c.example:80", until=at(30), why="tls")
+    rests.over("b.example:80")
+
+    assert rests.standstill(at(10)).sentence() == "1 host rests until 23:00: tls"
+    assert rests.standstill(at(30)) == Standstill()
+
+
+def test_a_host_rests_for_the_longest_of_its_rests():
+    rests = Rests()
+    rests.note("a.example:80", until=at(10), why="429")
+    rests.note("a.example:80", until=at(20), why="connect")
+    rests.note("a.example:80", until=at(5), why="tls")
+
+    assert rests.standstill(NOW).sentence() == "1 host rests until 22:50: connect"
+
+
+def test_a_network_that_is_away_explains_everything_else():
+    rests = Rests()
+    rests.note("a.example:80", until=at(10), why="connect")
+    rests.network_away_since = at(1)
+
+    assert rests.standstill(NOW).sentence() == "the network is away since 22:31; asking again"
+
+
+def test_what_waits_for_others_or_for_its_time_says_so():
+    assert Standstill(others=True).sentence() == "waiting for other workers"
+    assert Standstill(until=at(10)).sentence() == "nothing is due before 22:40"
+    assert Standstill().sentence() == ""
+
+
+def test_programs_get_the_times_in_utc():
+    resting = Standstill(hosts=12, until=at(10), why="429, Retry-After")
+
+    assert resting.fields() == {
+        "sentence": "12 hosts rest, the first until 22:40: 429, Retry-After",
+        "hosts_resting": 12,
+        "until": "2026-05-04T20:40:00Z",
+        "why": "429, Retry-After",
+    }
+    assert Standstill(away_since=at(1)).fields() == {
+        "sentence": "the network is away since 22:31; asking again",
+        "network_away_since": "2026-05-04T20:31:00Z",
+    }
+
+
+def test_a_crawl_moves_while_one_of_its_workers_does():
+    assert merged([Standstill(others=True), None, Standstill(hosts=1, until=at(1))]) is None
+    assert merged([]) is None
+
+
+def test_workers_that_stand_still_together_say_what_most_of_it_is():
+    resting = Standstill(hosts=2, until=at(10), why="429")
+    later = Standstill(hosts=1, until=at(20), why="connect")
+    not_due = Standstill(until=at(5))
+
+    assert merged([Standstill(others=True), later, resting, not_due]) == Standstill(
+        hosts=3, until=at(10), why="429", others=True
+    )
+    assert merged([resting, Standstill(away_since=at(2))]) == Standstill(
+        away_since=at(2), hosts=2, until=at(10), why="429"
+    )
+
+
+def test_a_failure_is_told_in_a_few_words():
+    assert failure_text("http-status", status=429, retry_after=30.0) == "429, Retry-After"
+    assert failure_text("http-status", status=429) == "429"
+    assert failure_text("connect") == "connect"
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(standstill, "MOST_RESTS", 3)
+    rests = Rests()
+    for number in range(20):
+        rests.note(f"host{number % 5}", until=at(number + 1), why="connect")
+
+    found = rests.standstill(NOW)
+
+    assert (found.hosts, found.until) == (3, at(18))
+    assert len(rests._ends) <= 6
+
+
+HOSTS = st.sampled_from("abcd")
+MINUTES = st.integers(1, 20)
+STEPS = st.one_of(
+    st.tuples(st.just("note"), HOSTS, MINUTES),
+    st.tuples(st.just("over"), HOSTS, st.just(0)),
+    st.tuples(st.just("look"), st.just(""), MINUTES),
+)
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_it_tells_how_many_rest_and_the_first_end_whatever_came_before(steps):
+    rests = Rests()
+    ends: dict[str, int] = {}
+    for step, host, minutes in steps:
+        if step == "note":
+            rests.note(host, until=at(minutes), why=f"why {minutes}")
+            ends[host] = max(minutes, ends.get(host, 0))
+        elif step == "over":
+            rests.over(host)
+            ends.pop(host, None)
+        else:
+            # Time runs backwards here as well, and then what is forgotten stays so.
+            ends = {name: end for name, end in ends.items() if end > minutes}
+            first = min(ends.values(), default=None)
+
+            assert rests.standstill(at(minutes)) == (
+                Standstill()
+                if first is None
+                else Standstill(hosts=len(ends), until=at(first), why=f"why {first}")
+            )

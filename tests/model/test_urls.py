@@ -1,0 +1,252 @@
+"""What a URL is: what it resolves to, its identity, its host, its scope."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model import urls
+from crawlcw.model.urls import MAX_LENGTH, in_scope, locate, parse, resolve
+
+BASE = "http://example.com/a/b?q=1"
+
+
+@pytest.mark.parametrize(
+    ("url", "canonical"),
+    [
+        ("http://example.com", "http://example.com/"),
+        ("HTTP://EXAMPLE.com:80/", "http://example.com/"),
+        ("https://example.com:443/", "https://example.com/"),
+        ("http://example.com:8080/", "http://example.com:8080/"),
+        ("http://example.com/a/../b/./c", "http://example.com/b/c"),
+        ("http://example.com/%7Euser", "http://example.com/~user"),
+        ("http://example.com/a%2fb", "http://example.com/a%2Fb"),
+        ("http://example.com/ü", "http://example.com/%C3%BC"),
+        ("http://bücher.example/", "http://xn--bcher-kva.example/"),
+        ("http://example.com/?b=2&a=1", "http://example.com/?a=1&b=2"),
+        ("http://example.com/?", "http://example.com/"),
+        ("http://example.com/#top", "http://example.com/"),
+        ("http://user:secret@example.com/", "http://example.com/"),
+        ("  http://exam\nple.com/\t ", "http://example.com/"),
+        ("http://[2001:DB8::1]:81/", "http://[2001:db8::1]:81/"),
+    ],
+)
+def test_two_spellings_have_one_canonical_form(url: str, canonical: str):
+    assert locate(url).canonical == canonical
+    assert locate(canonical).canonical == canonical
+
+
+def test_what_is_different_stays_different():
+    different = [
+        "http://example.com/a",
+        "https://example.com/a",
+        "http://example.com/a/",
+        "http://example.com/A",
+        "http://www.example.com/a",
+        "http://example.com/a?x",
+        "http://example.com/a?x=",
+        "http://example.com/a?x=1&x=2",
+        "http://example.com/a?x=1",
+        "http://example.com/a%2Fb",
+        "http://example.com/a/b",
+        "http://example.com/a?x=%26y",
+        "http://example.com/a?x=&y",
+        "http://example.com/a?x=%2B",
+        "http://example.com/a?x=+",
+    ]
+
+    assert len({locate(url).canonical for url in different}) == len(different)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://example.com/", "example.com"),
+        ("https://example.com:443/", "example.com"),
+        ("https://example.com:80/", "example.com:80"),
+        ("http://Example.COM:8080/", "example.com:8080"),
+        ("http://[::1]:81/", "[::1]:81"),
+    ],
+)
+def test_the_host_is_named_with_a_port_off_the_default(url: str, host: str):
+    assert locate(url).host == host
+
+
+@pytest.mark.parametrize(
+    ("href", "url"),
+    [
+        ("c", "http://example.com/a/c"),
+        ("./c", "http://example.com/a/c"),
+        ("../c", "http://example.com/c"),
+        ("../../../c", "http://example.com/c"),
+        ("/c", "http://example.com/c"),
+        ("//other.com/c", "http://other.com/c"),
+        ("https://other.com", "https://other.com/"),
+        ("?p=2", "http://example.com/a/b?p=2"),
+        ("", "http://example.com/a/b?q=1"),
+        ("#top", "http://example.com/a/b?q=1"),
+        ("c#top", "http://example.com/a/c"),
+        (" c \n", "http://example.com/a/c"),
+        ("c?x=/y/z", "http://example.com/a/c?x=/y/z"),
+    ],
+)
+def test_a_link_is_resolved_on_its_page(href: str, url: str):
+    assert locate(resolve(BASE, href)).canonical == url
+
+
+@pytest.mark.parametrize(
+    "base", ["http://example.com", "http://example.com/", "http://example.com?x=/a/b"]
+)
+def test_a_link_on_the_root_is_below_the_root(base: str):
+    assert resolve(base, "c") == "http://example.com/c"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("ftp://example.com/", Reason.REFUSED_SCHEME),
+        ("mailto:a@example.com", Reason.REFUSED_SCHEME),
+        ("javascript:alert(1)", Reason.REFUSED_SCHEME),
+        ("data:text/html,x", Reason.REFUSED_SCHEME),
+        ("example.com/a", Reason.REFUSED_SCHEME),
+        ("http:///a", Reason.URL_INVALID),
+        ("http://example.com:0/", Reason.URL_INVALID),
+        ("http://example.com:70000/", Reason.URL_INVALID),
+        ("http://example.com\\@evil.com/", Reason.URL_INVALID),
+        ("http://[::1/", Reason.URL_INVALID),
+        ("http://[::g]/", Reason.URL_INVALID),
+        ("http://./", Reason.URL_INVALID),
+        ("http://..:81/", Reason.URL_INVALID),
+        ("http://a b/", Reason.URL_INVALID),
+        ("http://a%20b/", Reason.URL_INVALID),
+        ("http://a%00b/", Reason.URL_INVALID),
+        ("http://example.com/" + "x" * MAX_LENGTH, Reason.URL_TOO_LONG),
+    ],
+)
+def test_what_is_no_url_to_fetch_says_why(url: str, reason: Reason):
+    with pytest.raises(FetchError) as caught:
+        parse(url)
+
+    assert caught.value.reason is reason
+
+
+def test_a_url_is_not_longer_when_it_is_located_than_it_may_be():
+    """Else what is stored could not be located again."""
+    with pytest.raises(FetchError) as caught:
+        locate("http://example.com/" + 2000 * "\N{LATIN SMALL LETTER U WITH DIAERESIS}")
+
+    assert caught.value.reason is Reason.URL_TOO_LONG
+
+
+def test_a_host_is_not_longer_than_a_name_can_be():
+    labels = 63 * "a." + 63 * "b."
+
+    assert locate(f"http://{labels}c/").host == f"{labels}c"
+    assert locate(f"http://{labels}c./").host == f"{labels}c"
+    with pytest.raises(FetchError, match="url-invalid"):
+        locate(f"http://{labels}cc.d/")
+
+
+def test_long_urls_are_not_kept_in_memory():
+    address = "/" + 3000 * "x"
+    kept = urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize
+
+    url = resolve(BASE, address)
+    relative = resolve(url, "?q=2")
+
+    assert locate(url).url == "http://example.com" + address
+    assert locate(relative).url == f"{url}?q=2"
+    assert (urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize) == kept
+
+
+MALFORMED = [
+    "", " ", "\t\n", "\0", "\x7f", "#", "?", "&", "%", "%%", "%zz", "%00", "%ff%fe", "/", "//",
+    "///", "////a", "http", "http:", "http:/", "http://", "http:///", "http://?", "http://#",
+    "http://:80", "http://@", "http://:@", "http://a:b:c", "http://a:-1", "http://a:99999",
+    "http://a:80a/", "http://[", "http://]", "http://[]", "http://[::1", "http://[::1]a",
+    "http://[::g]/", "http://[1.2.3.4]/", "http://[v1.a]/", "http://a b/", "http://a%20b/",
+    "http://a%00b/", "http://..", "http://.", "http://a..b/", "http://-a-/", "http://xn--/",
+    "http://xn--a/", "http://xn--\u2603/", "http://\u2603/", "http://\ud800/", "\ud800",
+    "http://a/\udfff", "http://\u202e/", "http://a\u3002b/", "http://\u2100/", "http://\uff0f/",
+    "http://256.256.256.256/", "http://0x7f.1/", "http://2130706433/", "http://1/", "\\\\a\\b",
+    "http:\\\\a", "http://a\\b", "http://" + "a" * 64 + ".com/", "http://" + "a." * 130,
+    "a" * 2001, "http://\u00df/", "javascript:", "data:,", "::", ":", ":a", "1:2",
+]  # fmt: skip
+
+
+def located(url: str) -> urls.Location | Reason:
+    try:
+        return locate(url)
+    except FetchError as error:
+        return error.reason
+
+
+def resolved(href: str) -> urls.Location | Reason:
+    try:
+        return locate(resolve(BASE, href))
+    except FetchError as error:
+        return error.reason
+
+
+def test_no_malformed_link_raises_anything_else():
+    assert len(MALFORMED) == 74
+    for found in [*map(located, MALFORMED), *map(resolved, MALFORMED)]:
+        if isinstance(found, Reason):
+            assert found in (Reason.URL_INVALID, Reason.URL_TOO_LONG, Reason.REFUSED_SCHEME)
+        else:
+            assert locate(found.url) == found
+            assert located(found.canonical).canonical == found.canonical
+
+
+characters = st.text(
+    st.sampled_from("ab/?#&=%:@.[]\\ 01AfF+~;,-_\u00e4\u2603\n\0") | st.characters(), max_size=30
+)
+
+
+@given(characters | characters.map(lambda rest: f"http://example.com{rest}"))
+def test_locating_is_idempotent(url: str):
+    try:
+        location = locate(url)
+    except FetchError:
+        return
+
+    again = locate(location.url)
+    assert again == location
+    assert locate(location.canonical).canonical == location.canonical
+    assert locate(location.canonical).host == location.host
+
+
+@given(characters, characters)
+def test_resolving_raises_nothing_but_fetch_errors(path: str, href: str):
+    try:
+        base = locate(f"http://example.com/{path}").url
+        url = resolve(base, href)
+    except FetchError:
+        return
+
+    assert "#" not in url
+    assert urls.parse(url).scheme in ("http", "https")
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "inside"),
+    [
+        ("example.com", {"example.com"}, True),
+        ("www.example.com", {"example.com"}, True),
+        ("example.com:8080", {"example.com"}, True),
+        ("example.com:8080", {"example.com:8080"}, True),
+        ("example.com", {"example.com:8080"}, False),
+        ("badexample.com", {"example.com"}, False),
+        ("example.com.evil.com", {"example.com"}, False),
+        ("example.com", {"www.example.com"}, False),
+        ("anything.org", {"*"}, True),
+        ("anything.org", set(), False),
+        ("com", {"com"}, True),
+        ("[::1]:8080", {"[::1]"}, True),
+        ("[::1]", {"[::2]"}, False),
+        ("127.0.0.1:80", {"127.0.0.1"}, True),
+        ("", {"example.com"}, False),
+    ],
+)
+def test_what_is_in_scope(host: str, allowed: set[str], inside: bool):
+    assert in_scope(host, frozenset(allowed)) is inside

@@ -1,0 +1,38 @@
+"""Several claimers in one process, which take all they can get and keep it.
+
+    python -m tests.support.claiming_process LEDGER USE_CASE CLAIMERS
+
+Says `ready`, begins when it is sent a line, prints what it has claimed as one
+line of JSON (key, fence), and holds it until its input ends.
+"""
+
+import asyncio
+import json
+import random
+import sys
+
+from crawlcw.cli.loop import run
+from crawlcw.tracking import Tracker
+
+
+async def claim_all(tracker: Tracker) -> list[tuple[str, int]]:
+    """Claim from the top, as all others do, until nothing is left."""
+    claims = []
+    while page := await tracker.ledger.page(limit=random.randint(50, 400)):
+        claimed = await tracker.session.claim(page)
+        claims += [(lease.task.url, lease.fence) for lease in claimed.leases]
+    return claims
+
+
+async def main(url: str, use_case: str, claimers: int) -> None:
+    async with Tracker.open(url, use_case) as tracker:
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        shares = await asyncio.gather(*(claim_all(tracker) for _ in range(claimers)))
+        print(json.dumps([claim for share in shares for claim in share]), flush=True)
+        # What is given back could be claimed once more.
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))

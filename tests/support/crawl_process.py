@@ -1,0 +1,310 @@
+"""Whole crawls in processes of their own, to be killed, stopped and frozen.
+
+    python -m tests.support.crawl_process LEDGER SPIDER START_URL...
+        [-s NAME=VALUE ...] [-a NAME=VALUE ...] [--machine NAME] [--on-cue]
+
+Crawls a site, or many hosts, as `crawlcw run` does, signals included, and prints its report
+as one line of JSON. With `--on-cue` it says that it is ready and begins when it
+is sent a line, so that several begin together. With `--machine` it takes itself
+for a process on another machine.
+
+Exit codes: 0 drained or stopped, 69 ledger unavailable, 78 ledger not usable,
+130 stopped at once.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymongo
+
+from crawlcw import Settings, Spider
+from crawlcw.api.settings import layered
+from crawlcw.assembly import open_crawl
+from crawlcw.cli.loop import run
+from crawlcw.cli.signals import stopping
+from crawlcw.engine.stats import Report, Stats
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
+from crawlcw.model.task import Status
+from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
+from tests.support.docs import REPOSITORY, DocsSpider, path_of
+from tests.support.many_hosts import HostsSpider
+
+LEDGER_UNAVAILABLE = 69
+LEDGER_NOT_USABLE = 78
+STOPPED_AT_ONCE = 130
+_SPIDERS: dict[str, type[Spider]] = {
+    "docs": DocsSpider,
+    "blocking": BlockingSpider,
+    "deadly": DeadlySpider,
+    "slow": SlowSpider,
+    "hosts": HostsSpider,
+}
+_ENOUGH = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A task as its store has it, read by the store's own client."""
+
+    host: str
+    path: str
+    status: int
+    lock: str | None
+    retry: int
+    lost: int
+    begun: int | None  #: None: no crashed worker held it, or it is finished
+    fence: int
+    reason: str | None
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A ledger that processes crawl into, looked at from outside."""
+
+    url: str
+    spider: str = DocsSpider.name
+
+    def rows(self) -> list[Row]:
+        """Return every task; none where no crawl has begun yet."""
+        return self._of_mongodb() if self.url.startswith("mongodb") else self._of_sqlite()
+
+    def _of_mongodb(self) -> list[Row]:
+        # Who looks at it is not in the hurry in which a crawl may be.
+        with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
+            found = list(client.get_default_database()[self.spider].find())
+        return [_row(each, len(each.get("items") or ())) for each in found]
+
+    def _of_sqlite(self) -> list[Row]:
+        with _reading(self.url) as database:
+            tables = "SELECT count(*) FROM sqlite_master WHERE name IN (?, ?)"
+            names = (self.spider, f"{self.spider}.items")
+            if database.execute(tables, names).fetchone()[0] < len(names):
+                return []
+            items = f'SELECT task_id, count(*) FROM "{self.spider}.items" GROUP BY task_id'
+            counts = dict(database.execute(items))
+            tasks = database.execute(f'SELECT * FROM "{self.spider}"')
+            return [_row(each, counts.get(each["id"], 0)) for each in tasks]
+
+    def owners(self) -> dict[str, str]:
+        """Return the hosts that are leased, and the token of each lease."""
+        if self.url.startswith("mongodb"):
+            with pymongo.MongoClient(self.url, timeoutMS=20_000) as client:
+                hosts = client.get_default_database()[f"{self.spider}.hosts"]
+                return {each["_id"]: each["owner"] for each in hosts.find({"owner": {"$ne": None}})}
+        with _reading(self.url) as database:
+            owned = f'SELECT id, owner FROM "{self.spider}.hosts" WHERE owner IS NOT NULL'
+            return {each["id"]: each["owner"] for each in database.execute(owned)}
+
+    def held_by(self, pid: int | None = None) -> list[Row]:
+        """Return the tasks that are leased, of all workers or those of one process."""
+        return [
+            row
+            for row in self.rows()
+            if row.lock is not None and (pid is None or f"-{pid}-" in row.lock)
+        ]
+
+    def is_writable(self) -> bool:
+        """Say whether nobody holds the one write lock that an SQLite file has."""
+        if self.url.startswith("mongodb"):
+            return True
+        with _reading(self.url) as database:
+            # Far less than a lease: who is frozen while this waits is not to lose any.
+            database.execute("PRAGMA busy_timeout = 200")
+            try:
+                database.execute("BEGIN IMMEDIATE")
+                database.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return False
+            return True
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[sqlite3.Connection]:
+    path = Path(url.removeprefix("sqlite:///"))
+    database = sqlite3.connect(path, timeout=1, isolation_level=None)
+    database.row_factory = sqlite3.Row
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def _row(found: Any, items: int) -> Row:
+    known = dict(found)
+    return Row(
+        host=known["host"],
+        path=path_of(known["url"]),
+        status=known["status"],
+        lock=known["lock"],
+        retry=known["retry"],
+        lost=known["lost"],
+        begun=known.get("begun"),
+        fence=known["fence"],
+        reason=known.get("reason"),
+        items=items,
+    )
+
+
+class Process:
+    """A crawl in a process."""
+
+    def __init__(
+        self,
+        store: Store,
+        start_urls: Sequence[str],
+        log: Path,
+        *,
+        on_cue: bool,
+        environment: Mapping[str, str] | None = None,
+        spider: str = "",
+        arguments: Mapping[str, object] | None = None,
+        machine: str = "",
+        **settings: Any,
+    ):
+        """Start it; *environment* is added to that of this process.
+
+        *spider* crawls instead of the one that the store is named for, and is
+        given *arguments*. *machine* is the one that it takes itself to be on.
+        """
+        command = [sys.executable, "-m", "tests.support.crawl_process"]
+        command += [store.url, spider or store.spider]
+        command += [*start_urls, *(f"-s{name}={value}" for name, value in settings.items())]
+        command += [f"-a{name}={value}" for name, value in dict(arguments or {}).items()]
+        command += [f"--machine={machine}"] if machine else []
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command + ["--on-cue"] * on_cue,
+                cwd=REPOSITORY,
+                env=os.environ | dict(environment or {}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # SIGKILL ends a frozen process as well.
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def cue(self) -> None:
+        """Let it begin, once it is ready."""
+        assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout.readline() == "ready\n", self.log
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+
+    def send(self, signal_: signal.Signals) -> None:
+        self._process.send_signal(signal_)
+
+    def kill(self) -> None:
+        """End it by SIGKILL and wait until it is gone."""
+        assert self._process.poll() is None, f"it has ended by itself: {self.log}"
+        self._process.kill()
+        self._process.wait()
+
+    def end(self, *, within: float = _ENOUGH) -> tuple[int, dict[str, Any]]:
+        """Wait for the end; return the exit code and the report."""
+        try:
+            output, _ = self._process.communicate(timeout=within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not at its end after {within:g} s: {self.log}") from None
+        return self._process.returncode, json.loads(output or "{}")
+
+    def drained(self, *, within: float = _ENOUGH) -> dict[str, Any]:
+        """Wait for the end, which is to be that nothing is left; return the report."""
+        code, report = self.end(within=within)
+        assert (code, report.get("finish_reason")) == (0, "drained"), self.log
+        return report
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+
+def wait_until(condition: Callable[[], object], *, within: float = _ENOUGH) -> None:
+    """Wait until a condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, "it has not happened in time"
+        time.sleep(0.005)
+
+
+def _printed(report: Report, stats: Stats) -> str:
+    return json.dumps(
+        {
+            "pid": os.getpid(),
+            "finish_reason": report.finish_reason,
+            "pages": report.pages,
+            "items": report.items,
+            "released": report.released,
+            "leases_lost": report.leases_lost,
+            "claims": stats.claims,
+            "claims_missed": stats.claims_missed,
+            "elapsed": report.elapsed,
+            "processing": report.counts[Status.PROCESSING],
+        }
+    )
+
+
+async def _crawl(spider: Spider, ledger: str, settings: Settings) -> tuple[Report, Stats]:
+    async with open_crawl(spider, ledger=ledger, settings=settings) as crawl:
+        with stopping(crawl, grace=crawl.settings.grace):
+            return await crawl.run(), crawl.stats
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("ledger")
+    parser.add_argument("spider", choices=_SPIDERS)
+    parser.add_argument("start", nargs="+")
+    parser.add_argument("-s", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("-a", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--machine", metavar="NAME")
+    parser.add_argument("--on-cue", action="store_true")
+    arguments = parser.parse_args()
+    values = dict(text.split("=", 1) for text in arguments.a)
+    spider = _SPIDERS[arguments.spider](start_urls=arguments.start, **values)
+    if arguments.machine:
+        # What a machine is told by; see `crawlcw.engine.workers`.
+        socket.gethostname = lambda: arguments.machine
+    settings = layered(spider.settings, assignments=arguments.s)
+    if arguments.on_cue:
+        print("ready", flush=True)
+        sys.stdin.readline()
+    try:
+        report, stats = run(_crawl(spider, arguments.ledger, settings))
+    except LedgerUnavailableError as error:
+        print(f"LedgerUnavailableError: {error}", file=sys.stderr)
+        sys.exit(LEDGER_UNAVAILABLE)
+    except LedgerConfigurationError as error:
+        print(f"LedgerConfigurationError: {error}", file=sys.stderr)
+        sys.exit(LEDGER_NOT_USABLE)
+    print(_printed(report, stats))
+    sys.exit(STOPPED_AT_ONCE if report.finish_reason == "stopped-at-once" else 0)
+
+
+if __name__ == "__main__":
+    main()

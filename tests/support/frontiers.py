@@ -1,0 +1,169 @@
+"""A process's frontier, for tests: what the coordinator and the fetchers do to it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+from crawlcw.api.host_limits import HostLimit
+from crawlcw.crawl.frontier import Fault, Frontier, HeldHost
+from crawlcw.engine.leases import HeldLeases
+from crawlcw.errors import Reason
+from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
+from crawlcw.model.network import Network
+from crawlcw.model.standstill import Rests
+from crawlcw.model.task import Lease
+from tests.support.ledgers import START, make_task
+
+HOST = "example.com"
+LEASE = timedelta(seconds=100)
+USABLE = 85.0  #: seconds of a lease in which requests are begun
+
+_numbers = count()
+
+
+def lease_of(state: Host, *, epoch: int = 1, clean: bool = True) -> HostLease:
+    return HostLease(
+        host=state, token=f"a:{epoch}", epoch=epoch, expires=START + LEASE, clean=clean
+    )
+
+
+class Process:
+    """A frontier, with the tasks that its process holds and a clock of its own."""
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 8,
+        delay: float = 0.0,
+        limits: dict[str, HostLimit] | None = None,
+        max_pages: int | None = None,
+        unlimited: Iterable[str] = (),
+        booted: float = 1000.0,
+        elapsed: float = 0.0,
+    ) -> None:
+        """Begin when the process's own clock shows *booted*, *elapsed* seconds after `START`."""
+        self.now = booted
+        self.held = HeldLeases()
+        self.full: set[str] = set()
+        self.failures: Counter[str] = Counter()
+        self.given_up: dict[str, str] = {}
+        self._offset = elapsed - booted
+        limit = HostLimit(concurrency=concurrency, delay=delay)
+        self.frontier = Frontier(
+            held=self.held,
+            limit_of=lambda host: (limits or {}).get(host, limit),
+            policy=HostPolicy(),
+            lease=LEASE,
+            may_share=True,
+            max_pages=max_pages,
+            unlimited=set(unlimited),
+            full=self.full,
+            failures=self.failures,
+            given_up=self.given_up,
+            network=Network(),
+            rests=Rests(),
+            ledger_now=self.ledger_now,
+        )
+        self.frontier.seeded = True
+
+    def ledger_now(self) -> datetime:
+        return START + timedelta(seconds=self.now + self._offset)
+
+    def at(self, seconds: float) -> datetime:
+        """The ledger's time in so many seconds."""
+        return self.ledger_now() + timedelta(seconds=seconds)
+
+    # What the coordinator does.
+
+    def begin(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
+        """Lease a host that the ledger has in this *state*."""
+        lease = lease_of(Host(name=name, **state), clean=clean)
+        return self.frontier.begin(lease, now=self.now, asked=self.now)
+
+    def open(
+        self,
+        name: str = HOST,
+        *,
+        crawl_delay: float = 0.0,
+        robots: RobotsRecord | None = None,
+        asked: bool = False,
+    ) -> None:
+        self.frontier.open(name, crawl_delay=crawl_delay, robots=robots, asked=asked, now=self.now)
+
+    def serve(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
+        """Lease and open a host."""
+        host = self.begin(name, clean=clean, **state)
+        self.open(name)
+        return host
+
+    def claim(self, number: int = 1, *, host: str = HOST) -> list[Lease]:
+        """Claim as many tasks of a host."""
+        leases = []
+        for _ in range(number):
+            task = make_task(f"http://{host}/{next(_numbers)}")
+            leases.append(Lease(task=task, token="a:1", fence=1, expires=START))
+        self.held.add(leases)
+        for lease in leases:
+            self.frontier.lanes.add(lease, now=self.now)
+        return leases
+
+    def take(self) -> Lease | None:
+        return self.frontier.lanes.take(now=self.now)
+
+    def take_all(self) -> list[Lease]:
+        return list(iter(self.take, None))
+
+    # What the fetchers and the committer do.
+
+    def fetched(self, lease: Lease) -> None:
+        """The request has ended, and its task is still held."""
+        self.frontier.lanes.finished(lease.task.host, now=self.now)
+
+    def commit(self, *leases: Lease) -> None:
+        self.held.end(leases)
+
+    def work(self, lease: Lease) -> None:
+        """Fetch and commit a page."""
+        self.answered(lease.task.host)
+        self.fetched(lease)
+        self.commit(lease)
+
+    def answered(self, name: str = HOST, *, latency: float = 0.1, page: bool = True) -> None:
+        self.frontier.answered(name, latency=latency, page=page, now=self.now)
+
+    def failed(
+        self,
+        name: str = HOST,
+        reason: Reason = Reason.CONNECT,
+        *,
+        sent: datetime | None = None,
+        retry_after: float | None = None,
+        scheme: str = "http",
+    ) -> Fault:
+        """A request of this moment, unless it was *sent* earlier, shows that a host has failed."""
+        return self.frontier.host_failed(
+            name,
+            reason,
+            scheme=scheme,
+            sent=sent or self.ledger_now(),
+            retry_after=retry_after,
+            now=self.now,
+        )
+
+    def lose(self, name: str = HOST) -> None:
+        self.frontier.lose(name, now=self.now)
+
+    def part(self, name: str = HOST) -> Host:
+        return self.frontier.part(self.frontier[name], now=self.now)
+
+    def may_ask(self, name: str = HOST) -> bool:
+        return self.frontier.may_ask(name, now=self.now)
+
+    def idle(self) -> list[str]:
+        return [host.name for host in self.frontier.idle()]
+
+    def resting(self, name: str = HOST) -> float:
+        """For how many seconds no request is begun."""
+        return max(0.0, self.frontier.lanes[name].next_start - self.now)

@@ -1,0 +1,162 @@
+"""Tasks, time and ledgers for the tests of everything that stands on a ledger."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model import transitions, urls, values
+from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.task import Lease, ResponseInfo, Task, task_id
+from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
+from tests.support import mongomock_double
+from tests.support.mongod import with_database
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=60)
+POLICY = RetryPolicy()
+#: The stores that the contract is run on.
+BACKENDS = ("sqlite", "mongomock", "motor", "pymongo", "pymongo-batch")
+
+
+class FakeClock:
+    """A clock that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.time = START
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def advance(self, *, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+class Ledgers:
+    """One ledger, to which any number of clients can be opened; they share a clock."""
+
+    def __init__(self, open_client: Callable[["Ledgers"], Awaitable[Ledger]]) -> None:
+        self.clock = FakeClock()
+        self._open_client = open_client
+        self._opened = AsyncExitStack()
+
+    async def open(self) -> Ledger:
+        """Return another client, closed at the end of the test."""
+        ledger = await self._open_client(self)
+        self._opened.push_async_callback(ledger.close)
+        return ledger
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+
+def on_sqlite(folder: Path, *, tracked: bool = False) -> Ledgers:
+    path = folder / "ledger.db"
+    kind: dict[str, Any] = {"tracked": True} if tracked else {}
+    return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock, **kind))
+
+
+def on_mongomock(*, tracked: bool = False) -> Ledgers:
+    database = mongomock_double.database()
+
+    async def open_client(own: Ledgers) -> Ledger:
+        ledger = mongomock_double.Ledger(database, "books", clock=own.clock, tracked=tracked)
+        await ledger.prepare()
+        return ledger
+
+    return Ledgers(open_client)
+
+
+def on_mongodb(
+    uri: str, database: str, *, driver: str, claims: str = "each", tracked: bool = False
+) -> Ledgers:
+    url = with_database(uri, database)
+    return Ledgers(
+        lambda own: MongoLedger.open(
+            url, "books", driver=driver, claims=claims, clock=own.clock, tracked=tracked
+        )
+    )
+
+
+def on_backend(request: pytest.FixtureRequest, folder: Path, *, tracked: bool = False) -> Ledgers:
+    """Return a ledger on the store, one of `BACKENDS`, that a fixture is asked for."""
+    if request.param == "sqlite":
+        return on_sqlite(folder, tracked=tracked)
+    if request.param == "mongomock":
+        return on_mongomock(tracked=tracked)
+    driver, _, claims = request.param.partition("-")
+    return on_mongodb(
+        request.getfixturevalue("mongodb_uri"),
+        request.getfixturevalue("database_name"),
+        driver=driver,
+        claims=claims or "each",
+        tracked=tracked,
+    )
+
+
+def drop_database(uri: str, name: str) -> None:
+    with pymongo.MongoClient(uri) as client:
+        client.drop_database(name)
+
+
+def make_task(url: str = "http://example.com/", **overrides: Any) -> Task:
+    """Return a new task, due since the clock's start."""
+    location = urls.locate(url)
+    fields: dict[str, Any] = {
+        "id": task_id(location),
+        "url": location.url,
+        "host": location.host,
+        "due": START,
+        "update_time": START,
+        "create_time": START,
+    }
+    return Task(**fields | overrides)
+
+
+def make_tasks(number: int, **overrides: Any) -> list[Task]:
+    return [make_task(f"http://example.com/{n}", **overrides) for n in range(number)]
+
+
+async def claimed(ledger: Ledger, *, worker: str = "a", limit: int = 1000) -> list[Lease]:
+    """Claim everything that is due."""
+    page = await ledger.page(limit=limit)
+    return list((await ledger.claim(page, worker=worker, lease=LEASE, max_lost=3)).leases)
+
+
+async def claimed_one(ledger: Ledger, *, worker: str = "a") -> Lease:
+    (lease,) = await claimed(ledger, worker=worker)
+    return lease
+
+
+def settled(
+    ledger: Ledger, lease: Lease, outcome: Outcome, *, policy: RetryPolicy = POLICY
+) -> Settlement:
+    return transitions.settle(lease, outcome, now=ledger.now(), policy=policy, chance=0.5)
+
+
+def success(ledger: Ledger, lease: Lease, *items: Any, url: str | None = None) -> Settlement:
+    """Settle a lease with items as the crawl does: cleaned."""
+    response = ResponseInfo(status=200, final_url=url) if url else None
+    cleaned = tuple(values.item(item) for item in items)
+    return settled(ledger, lease, Succeeded(response=response, items=cleaned))
+
+
+def failure(
+    ledger: Ledger,
+    lease: Lease,
+    reason: Reason = Reason.CONNECT,
+    *,
+    message: str = "",
+    status: int | None = None,
+    policy: RetryPolicy = POLICY,
+) -> Settlement:
+    outcome = Failed(reason=reason, message=message, status=status)
+    return settled(ledger, lease, outcome, policy=policy)

@@ -1,0 +1,93 @@
+"""A mongod of a test's own, to be killed, frozen and started again."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support import mongod
+
+
+def found() -> mongod.Found:
+    """Return the mongod that a test may start for itself; without one the test fails."""
+    with pytest.MonkeyPatch.context() as patch:
+        # One that runs already is somebody else's, and not to be killed.
+        patch.delenv(mongod.VARIABLE, raising=False)
+        binary = mongod.find()
+    if binary is None:
+        pytest.fail(mongod.MISSING, pytrace=False)
+    return binary
+
+
+class Server:
+    """A mongod on one port and one folder over any number of starts, in a replica set."""
+
+    def __init__(self, found: mongod.Found, folder: Path, *, options: tuple[str, ...] = ()) -> None:
+        assert found.binary is not None
+        found.binary.chmod(found.binary.stat().st_mode | 0o100)
+        folder.mkdir()
+        self.log = folder / "mongod.log"
+        self.port = mongod._free_port()
+        self._environment = os.environ | found.environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [str(found.binary), "--bind_ip", "127.0.0.1", "--port", str(self.port)]
+        self._command += ["--dbpath", str(folder), "--logpath", str(self.log), "--logappend"]
+        self._command += ["--nounixsocket", "--replSet", "tests", "--oplogSize", "64"]
+        self._command += ["--wiredTigerCacheSizeGB", "0.25", *options]
+
+    @property
+    def uri(self) -> str:
+        """A ledger on it; its operations time out after a second."""
+        return f"{self.patient_uri}&timeoutMS=1000"
+
+    @property
+    def patient_uri(self) -> str:
+        """The same with the time limits that crawlcw has by itself."""
+        return f"mongodb://127.0.0.1:{self.port}/crawl?directConnection=true"
+
+    @property
+    def pid(self) -> int:
+        return self._running.pid
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, env=self._environment)
+
+    def await_primary(self) -> None:
+        """Wait until it is the primary of a replica set of its own."""
+        mongod._await_primary(self._running, self.port, self.log)
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """End it by SIGKILL; one that has ended already, or never began, is well as it is."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def freeze(self) -> None:
+        self._running.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._running.send_signal(signal.SIGCONT)
+
+    @property
+    def _running(self) -> "subprocess.Popen[bytes]":
+        assert self._process is not None, "it was not started"
+        return self._process
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Yield a server of one's own that has its data in a new *folder*."""
+    server = Server(found(), folder)
+    server.start()
+    try:
+        server.await_primary()
+        yield server
+    finally:
+        server.kill()

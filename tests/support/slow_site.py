@@ -1,0 +1,50 @@
+"""A site in a process of its own whose pages take long, for tests of signals and of `kill -9`.
+
+    python -m tests.support.slow_site
+
+Prints its port, and then a line for each request as it arrives. `/` links to
+the pages; each of them answers only when `/open` was asked for.
+"""
+
+import asyncio
+
+from aiohttp import web
+
+PAGES = 30
+
+
+class SlowSite:
+    """Pages that wait for a door to be opened."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+
+    async def home(self, request: web.Request) -> web.Response:
+        links = "".join(f'<a href="/page/{n}">{n}</a>' for n in range(PAGES))
+        return web.Response(text=links, content_type="text/html")
+
+    async def page(self, request: web.Request) -> web.Response:
+        print(request.path, flush=True)
+        await self._open.wait()
+        return web.Response(text=f"<h1>{request.path}</h1>", content_type="text/html")
+
+    async def open(self, request: web.Request) -> web.Response:
+        self._open.set()
+        return web.Response(text="open")
+
+
+async def main() -> None:
+    site = SlowSite()
+    app = web.Application()
+    app.router.add_get("/", site.home)
+    app.router.add_get("/page/{n}", site.page)
+    app.router.add_get("/open", site.open)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

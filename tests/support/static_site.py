@@ -1,0 +1,143 @@
+"""A whole site from memory, in a process of its own, as cheap as Python can serve it.
+
+    python -m tests.support.static_site FOLDER...
+
+Prints its port, serves until it is ended, and answers `/__hits__` with how often
+each path was asked for. `--fail-every N` answers 503 to every Nth page, and
+`--stall-after N` answers nothing at all after N requests, and `--latency MS`
+lets every answer wait, all of it until `/__heal__` is asked for.
+"""
+
+import argparse
+import asyncio
+import json
+import mimetypes
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote
+
+import uvloop
+
+
+class Site:
+    """The pages of one or more folders, and how often each was asked for."""
+
+    def __init__(
+        self,
+        folders: list[Path],
+        *,
+        copies: int = 1,
+        fail_every: int = 0,
+        stall_after: int = 0,
+        latency: float = 0.0,
+    ) -> None:
+        self.hits: Counter[str] = Counter()
+        self.latency = latency
+        self._stall_after = stall_after
+        self._requests = 0
+        sites = [_pages(folder) for folder in folders] * copies
+        self._pages = sites[0]
+        if len(sites) > 1:
+            self._pages = {
+                f"/{number}{path}": page
+                for number, site in enumerate(sites)
+                for path, page in site.items()
+            }
+            places = range(len(sites))
+            links = "".join(f'<a href="/{place}/index.html">{place}</a>' for place in places)
+            self._pages["/index.html"] = _answer(200, links.encode(), "index.html")
+        pages = [path for path in self._pages if path.endswith(".html")]
+        self._failing = set(pages[::fail_every]) if fail_every else set()
+
+    def answer(self, target: str) -> bytes | None:
+        """Return the answer to a request, or None where it gets none."""
+        path = unquote(target.partition("?")[0])
+        if path == "/__hits__":
+            return _answer(200, json.dumps(self.hits).encode(), "hits.json")
+        if path == "/__heal__":
+            self._failing.clear()
+            self._stall_after = 0
+            self.latency = 0.0
+            return _answer(200, b"", "healed.txt")
+        self.hits[path] += 1
+        self._requests += 1
+        if self._stall_after and self._requests > self._stall_after:
+            return None
+        if path in self._failing:
+            return _answer(503, b"busy", "busy.txt")
+        return self._pages.get(path) or _answer(404, b"not here", "missing.txt")
+
+
+def _pages(folder: Path) -> dict[str, bytes]:
+    return {
+        "/" + path.relative_to(folder).as_posix(): _answer(200, path.read_bytes(), path.name)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix in (".html", ".txt", ".css", ".js")
+    }
+
+
+def _answer(status: int, body: bytes, name: str) -> bytes:
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection; every request is a GET without a body."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._buffer = b""
+
+    def connection_made(self, transport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while b"\r\n\r\n" in self._buffer:
+            head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+            target = head.split(b" ", 2)[1].decode("latin-1")
+            answer = self._site.answer(target)
+            if answer is None:
+                continue
+            if self._site.latency and not target.startswith("/__"):
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._site.latency, self._write, answer)
+            else:
+                self._transport.write(answer)
+
+    def _write(self, answer: bytes) -> None:
+        # Whoever asked may be gone by now.
+        if not self._transport.is_closing():
+            self._transport.write(answer)
+
+
+async def serve(site: Site) -> None:
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(site), "127.0.0.1", 0, backlog=1024
+    )
+    print(server.sockets[0].getsockname()[1], flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--copies", type=int, default=1, help="serve so many sites alike")
+    parser.add_argument("--fail-every", type=int, default=0)
+    parser.add_argument("--stall-after", type=int, default=0)
+    parser.add_argument("--latency", type=int, default=0, help="milliseconds")
+    arguments = parser.parse_args()
+    site = Site(
+        arguments.folders,
+        copies=arguments.copies,
+        fail_every=arguments.fail_every,
+        stall_after=arguments.stall_after,
+        latency=arguments.latency / 1000,
+    )
+    uvloop.run(serve(site))
+
+
+if __name__ == "__main__":
+    main()

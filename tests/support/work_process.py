@@ -1,0 +1,90 @@
+"""`crawlcw work` in processes of its own, to be killed, stopped and frozen."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from crawlcw.tracking import TrackedTask, Tracker
+from tests.support.docs import REPOSITORY
+
+#: Far more than anything takes that is waited for.
+PATIENCE = 90.0
+
+
+def crawlcw(*arguments: object, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end; *given* is its standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", "crawlcw", *map(str, arguments)],
+        cwd=REPOSITORY,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+class Working:
+    """A worker in a process."""
+
+    def __init__(
+        self,
+        use_case: Path | str,
+        url: str,
+        *options: object,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; *environment* is added to that of this process."""
+        command = [sys.executable, "-m", "crawlcw", "work", str(use_case), "--ledger", url]
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [*command, *map(str, options)],
+                cwd=REPOSITORY,
+                env=os.environ | dict(environment or {}),
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> "Working":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # SIGKILL ends a frozen process as well.
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def send(self, signal_: signal.Signals) -> None:
+        self._process.send_signal(signal_)
+
+    def kill(self) -> None:
+        """End it by SIGKILL and wait until it is gone."""
+        assert self._process.poll() is None, f"it has ended by itself: {self.log}"
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the end; return the exit code and what it said of it."""
+        output, _ = self._process.communicate(timeout=PATIENCE)
+        return self._process.returncode, output
+
+
+def tasks_of(url: str, use_case: str) -> dict[str, TrackedTask]:
+    """Return every task of a use case, by key."""
+
+    async def walked() -> dict[str, TrackedTask]:
+        async with Tracker.open(url, use_case) as tracker:
+            return {task.key: task async for task in tracker.walk(limit=1000)}
+
+    return asyncio.run(walked())

@@ -1,0 +1,167 @@
+"""The doctor on tracked tasks, on both stores: what they have besides, and what is no fault."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import doctor
+from crawlcw.errors import LedgerError, Reason
+from crawlcw.ledger.examination import ExaminedLedger
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.model.invariants import Kind
+from crawlcw.model.task import Aside, Status, key_id
+from crawlcw.model.transitions import Advanced, Failed, Succeeded
+from tests.support.ledgers import LEASE, FakeClock, claimed, claimed_one, settled
+from tests.support.mongod import with_database
+from tests.support.tracked import order, progress
+
+Look = Callable[[], Awaitable[ExaminedLedger]]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["sqlite", "motor", "pymongo"])
+def look(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Look:
+    if request.param == "sqlite":
+        return lambda: SqliteLedger.look(tmp_path / "ledger.db", "orders", clock=clock)
+    place = on_server(request)
+    return lambda: MongoLedger.look(place, "orders", driver=request.param, clock=clock)
+
+
+def on_server(request: pytest.FixtureRequest) -> str:
+    return with_database(
+        request.getfixturevalue("mongodb_uri"), request.getfixturevalue("database_name")
+    )
+
+
+@pytest.fixture
+async def orders(
+    request: pytest.FixtureRequest, look: Look, tmp_path: Path, clock: FakeClock
+) -> AsyncIterator[TrackedLedger]:
+    driver = request.node.callspec.params["look"]
+    ledger: TrackedLedger
+    if driver == "sqlite":
+        path = tmp_path / "ledger.db"
+        ledger = await SqliteLedger.open(path, "orders", clock=clock, tracked=True)
+    else:
+        ledger = await MongoLedger.open(
+            on_server(request), "orders", driver=driver, clock=clock, tracked=True
+        )
+    yield ledger
+    await ledger.close()
+
+
+async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
+    """Return how many of each kind were found, and how many of them were mended.
+
+    What a test's server is, and when, is left out.
+    """
+    ledger = await look()
+    try:
+        report = await doctor.examine(ledger, second_look=timedelta(0), **options)
+    finally:
+        await ledger.close()
+    assert report is not None
+    return {
+        kind: (found.count, found.mended)
+        for kind, found in report.findings.items()
+        if kind not in (Kind.STANDALONE, Kind.CLOCK_OFFSET)
+    }
+
+
+async def test_nothing_is_wrong_with_tracked_tasks_at_work(
+    orders: TrackedLedger, look: Look, clock: FakeClock
+):
+    await orders.add([order(f"{n}") for n in range(8)])
+    leases = await claimed(orders, worker="@ann", limit=6)
+    asides = [await orders.set_aside(lease.task.id, "x") for lease in leases[::2]]
+    odd = {"%aside": "none", "text": '{"%aside":"none"'}
+    outcomes = (
+        Advanced(stage="send", progress=progress(data=asides[0]), context=asides[0]),
+        Succeeded(items=({"n": 1},), progress=progress(results={"pay": odd})),
+        Failed(reason=Reason.TASK_ERROR, progress=progress(results={"pay": 1, "x": asides[1]})),
+        Failed(reason=Reason.UNWANTED, progress=progress()),
+    )
+    await orders.commit(
+        [settled(orders, lease, each) for lease, each in zip(leases, outcomes, strict=False)]
+    )
+    await orders.save(leases[4], data=asides[2], duration=LEASE)
+    await orders.save(leases[5], data=odd, duration=LEASE)
+    await orders.withdraw(TaskFilter(ids=[key_id("7")]), reason=Reason.WITHDRAWN)
+    await orders.reopen(TaskFilter(statuses=[Status.FINISHED]))
+
+    assert await examined(look, repair=True) == {}
+    assert [host async for host in orders.hosts()] == []
+
+
+async def test_a_value_that_a_task_refers_to_and_that_is_gone_is_found(
+    orders: TrackedLedger, look: Look, clock: FakeClock
+):
+    await orders.add([order(), order("two"), order("three")])
+    one, two, three = await claimed(orders)
+    gone = Aside(id="gone", size=9)
+    there = await orders.set_aside(two.task.id, "x")
+    lost = Advanced(stage="send", progress=progress(results={"pay": gone}))
+    kept = Advanced(stage="send", progress=progress(data=there), context=there)
+    await orders.commit([settled(orders, one, lost), settled(orders, two, kept)])
+    await orders.save(three, data=gone, duration=LEASE)
+
+    assert await examined(look, repair=True) == {
+        Kind.ASIDE_LOST: (2, 0),
+        Kind.LEASE_ORPHANED: (1, 1),
+    }
+
+
+async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
+    orders: TrackedLedger, look: Look, clock: FakeClock
+):
+    # MongoDB's files bear the time of this machine.
+    clock.time = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=1)
+    await orders.add([order()])
+    lease = await claimed_one(orders, worker="@ann")
+    kept = await orders.set_aside(lease.task.id, "x")
+    await orders.save(lease, data=kept, duration=timedelta(days=2))
+    left = [await orders.set_aside(identity, "x") for identity in (lease.task.id, b"none")]
+
+    assert await examined(look, repair=True) == {Kind.ASIDE_LEFT: (2, 0)}
+    clock.advance(seconds=24 * 3600)
+    assert await examined(look) == {Kind.ASIDE_LEFT: (2, 0)}
+    assert await examined(look, repair=True) == {Kind.ASIDE_LEFT: (2, 2)}
+    assert await examined(look) == {}
+    assert await orders.read_aside(kept) == "x"
+    with pytest.raises(LedgerError):
+        await orders.read_aside(left[0])
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"id": key_id("two")}, Kind.ID_OF_OTHER_KEY),
+        ({"host": "send"}, Kind.HOST_OF_OTHER_STAGE),
+    ],
+)
+async def test_a_task_that_nobody_would_find_is_found(
+    orders: TrackedLedger, look: Look, clock: FakeClock, fields: dict[str, Any], kind: Kind
+):
+    await orders.add([order(**fields)])
+
+    assert await examined(look) == {kind: (1, 0)}
+
+
+async def test_what_makes_a_tracked_task_due_wakes_no_host(
+    orders: TrackedLedger, look: Look, clock: FakeClock
+):
+    await orders.add([order(due=None)])
+
+    assert (await examined(look, repair=True))[Kind.DUE_MISSING] == (1, 1)
+    assert [host async for host in orders.hosts()] == []
+    assert len(await orders.page(limit=1)) == 1

@@ -1,0 +1,643 @@
+"""Tracked tasks: from the first word of them to each of their ends."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import anyio
+import pytest
+
+from crawlcw.errors import (
+    LeaseLostError,
+    Reason,
+    SettingsError,
+    TaskFinishedError,
+    TaskIgnoredError,
+    TaskLockedError,
+    TaskNotDueError,
+    TaskNotFoundError,
+    UsageError,
+)
+from crawlcw.model.task import Aside, Status, key_id
+from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase
+
+LEASE = timedelta(seconds=30)
+
+
+@pytest.fixture
+async def tracker(ledger_url: str) -> AsyncIterator[Tracker]:
+    async with Tracker.open(ledger_url, "orders", lease=LEASE, backoff_base=0) as tracker:
+        yield tracker
+
+
+async def expire(tracker: Tracker, key: str) -> None:
+    """Let the lease on a task run out, as if its holder had died."""
+    lease = next(each for each in tracker.session.held.all() if each.task.url == key)
+    tracker.session.held.end([lease])  # nobody renews it any more
+    await tracker.ledger.leave(tracker.session.worker)
+
+
+async def test_a_good_end_finishes_and_keeps_the_data(tracker: Tracker):
+    assert await tracker.add("order-1", {"amount": 3}, priority=5)
+
+    async with tracker.start("order-1") as execution:
+        during = await tracker.get("order-1")
+        execution.data["receipt"] = "r-1"
+        execution.result = {"charged": True}
+
+    assert during.status is Status.PROCESSING
+    assert during.holder == tracker.session.worker
+    task = await tracker.get("order-1")
+    assert task.status is Status.FINISHED
+    assert task.data == {"amount": 3, "receipt": "r-1"}
+    assert task.results == {"todo": {"charged": True}}
+    assert task.priority == 5
+    assert task.holder is None
+    assert task.due is None
+    assert [each.event for each in task.trace] == ["finish"]
+
+
+async def test_adding_a_task_again_changes_nothing_even_if_it_is_finished(tracker: Tracker):
+    await tracker.add("order-1", {"amount": 3})
+    async with tracker.start("order-1"):
+        pass
+    before = await tracker.get("order-1")
+
+    assert not await tracker.add("order-1", {"amount": 4}, priority=9)
+
+    assert await tracker.get("order-1") == before
+
+
+async def test_an_exception_costs_an_attempt_and_discards_the_data(tracker: Tracker):
+    await tracker.add("order-1", {"amount": 3})
+
+    with pytest.raises(ZeroDivisionError):
+        async with tracker.start("order-1") as execution:
+            execution.data["amount"] = 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        async with tracker.start("order-1") as execution:
+            execution.data["amount"] = 4
+            raise ZeroDivisionError
+
+    task = await tracker.get("order-1")
+    assert task.status is Status.FAILED
+    assert task.reason is Reason.TASK_ERROR
+    assert task.retry == 2
+    assert task.data == {"amount": 3}
+    first = task.errors[0]
+    assert first.message == "ZeroDivisionError: division by zero"
+    assert first.traceback is not None
+    assert "execution.data" in first.traceback
+    assert "crawlcw/tracking" not in first.traceback.replace(__file__, "")
+    assert [each.event for each in task.trace] == ["fail", "fail"]
+
+
+async def test_after_the_last_attempt_a_task_is_ignored_and_stays_so(tracker: Tracker):
+    await tracker.configure(max_retry=2)
+    await tracker.add("order-1")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            async with tracker.start("order-1"):
+                raise ValueError("no")
+
+    with pytest.raises(TaskIgnoredError, match="task-error") as raised:
+        async with tracker.start("order-1"):
+            pytest.fail("it was started")
+
+    assert raised.value.reason is Reason.TASK_ERROR
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry, len(task.errors)) == (Status.IGNORED, 2, 2)
+
+
+async def test_a_cancelled_execution_is_released_unspent(tracker: Tracker):
+    await tracker.add("order-1", {"amount": 3})
+    started = asyncio.Event()
+
+    async def work() -> None:
+        async with tracker.start("order-1") as execution:
+            execution.data["amount"] = 4
+            started.set()
+            await asyncio.Event().wait()
+
+    working = asyncio.create_task(work())
+    await started.wait()
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
+    assert task.holder is None
+    assert task.data == {"amount": 3}
+
+
+async def test_a_start_that_is_cancelled_on_its_way_leaves_no_lock(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+):
+    await tracker.add("order-1")
+    claim = tracker.ledger.claim
+    claiming, on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments, **options):
+        claiming.set()
+        await on.wait()
+        return await claim(*arguments, **options)
+
+    monkeypatch.setattr(tracker.ledger, "claim", slow)
+
+    async def work() -> None:
+        async with tracker.start("order-1"):
+            pytest.fail("it was cancelled before")
+
+    working = asyncio.create_task(work())
+    await claiming.wait()
+    working.cancel()
+    on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
+    record = await tracker.ledger.get(key_id("order-1"))
+    assert record is not None
+    assert record.task.fence == 1  # it was claimed, and given back
+
+
+async def test_an_interrupt_releases_the_task_unspent(tracker: Tracker):
+    await tracker.add("order-1")
+
+    with pytest.raises(KeyboardInterrupt):
+        async with tracker.start("order-1"):
+            raise KeyboardInterrupt
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry, task.holder) == (Status.TODO, 0, None)
+
+
+async def test_a_miss_says_why(tracker: Tracker, ledger_url: str):
+    with pytest.raises(TaskNotFoundError, match="'order-0' does not exist"):
+        async with tracker.start("order-0"):
+            pass
+    await tracker.add("order-1")
+    async with Tracker.open(ledger_url, "orders") as other, tracker.start("order-1"):
+        with pytest.raises(TaskLockedError) as locked:
+            async with other.start("order-1"):
+                pass
+        assert locked.value.holder == tracker.session.worker
+        assert locked.value.until > tracker.ledger.now()
+    with pytest.raises(TaskFinishedError):
+        async with tracker.start("order-1"):
+            pass
+    await tracker.add("order-2", delay=timedelta(hours=1))
+    with pytest.raises(TaskNotDueError) as waits:
+        async with tracker.start("order-2"):
+            pass
+    assert timedelta(minutes=59) < waits.value.due - tracker.ledger.now() <= timedelta(hours=1)
+
+
+async def test_a_checkpoint_is_kept_whatever_comes(tracker: Tracker):
+    await tracker.add("order-1", {"step": 0})
+
+    with pytest.raises(ValueError, match="later"):
+        async with tracker.start("order-1") as execution:
+            execution.data["step"] = 1
+            await execution.checkpoint()
+            execution.data["step"] = 2
+            raise ValueError("later")
+
+    assert (await tracker.get("order-1")).data == {"step": 1}
+
+
+async def test_what_was_taken_over_is_neither_saved_nor_finished(tracker: Tracker, ledger_url: str):
+    await tracker.add("order-1", {"by": "nobody"})
+    async with Tracker.open(ledger_url, "orders") as other:
+        with pytest.raises(LeaseLostError):
+            async with tracker.start("order-1") as execution:
+                await expire(tracker, "order-1")
+                async with other.start("order-1") as second:
+                    assert second.fence == execution.fence + 1
+                    execution.data["by"] = "the first"
+                    with pytest.raises(LeaseLostError):
+                        await execution.checkpoint()
+                    second.data["by"] = "the second"
+                assert execution.ended
+                raise LeaseLostError("as the checkpoint said")
+
+    task = await tracker.get("order-1")
+    assert task.status is Status.FINISHED
+    assert task.data == {"by": "the second"}
+    assert (task.trace[-1].fence, task.lost) == (2, 0)
+
+
+async def test_a_late_success_of_a_superseded_execution_is_refused(
+    tracker: Tracker, ledger_url: str
+):
+    await tracker.add("order-1")
+    async with Tracker.open(ledger_url, "orders") as other:
+        with pytest.raises(LeaseLostError):
+            async with tracker.start("order-1") as execution:
+                await expire(tracker, "order-1")
+                async with other.start("order-1") as second:
+                    second.result = "the second"
+                execution.result = "the first"
+
+    assert (await tracker.get("order-1")).results == {"todo": "the second"}
+
+
+async def test_a_lost_lease_stops_the_block(tracker: Tracker):
+    await tracker.add("order-1")
+
+    with pytest.raises(LeaseLostError):
+        async with tracker.start("order-1"):
+            tracker.session.held.lose([key_id("order-1")])
+            await asyncio.Event().wait()
+
+
+async def test_a_stage_ends_in_one_write_with_the_next(tracker: Tracker):
+    await tracker.add("video-1", {"name": "v"}, stage="download")
+    with pytest.raises(ValueError, match="once"):
+        async with tracker.start("video-1"):
+            raise ValueError("once")
+
+    async with tracker.start("video-1") as execution:
+        assert (execution.stage, execution.attempt) == ("download", 2)
+        execution.result = {"bytes": 7}
+        await execution.advance("transcode", context={"path": "/v"})
+
+    between = await tracker.get("video-1")
+    assert (between.status, between.stage, between.retry) == (Status.TODO, "transcode", 0)
+    async with tracker.start("video-1") as execution:
+        assert (execution.stage, execution.attempt) == ("transcode", 1)
+        assert execution.context == {"path": "/v"}
+        assert execution.results == {"download": {"bytes": 7}}
+        execution.result = "done"
+    task = await tracker.get("video-1")
+    assert task.status is Status.FINISHED
+    assert task.results == {"download": {"bytes": 7}, "transcode": "done"}
+    assert [each.event for each in task.trace] == ["fail", "advance", "finish"]
+    assert [each.stage for each in task.trace] == ["download", "download", "transcode"]
+
+
+async def test_a_delayed_stage_is_not_due_yet(tracker: Tracker):
+    await tracker.add("video-1", stage="download")
+    async with tracker.start("video-1") as execution:
+        await execution.advance("transcode", delay=timedelta(hours=1))
+
+    with pytest.raises(TaskNotDueError):
+        async with tracker.start("video-1"):
+            pass
+
+
+async def test_in_a_chain_the_end_of_a_stage_is_the_beginning_of_the_next(ledger_url: str):
+    videos = UseCase("videos", chain=["download", "transcode", "publish"])
+    async with Tracker.open(ledger_url, videos) as tracker:
+        await tracker.add("v")
+        stages = []
+        for _ in videos.chain:
+            async with tracker.start("v") as execution:
+                stages.append(execution.stage)
+
+        assert stages == ["download", "transcode", "publish"]
+        assert (await tracker.get("v")).status is Status.FINISHED
+
+
+async def test_an_execution_may_be_ignored_failed_for_good_or_given_back(tracker: Tracker):
+    for key in ("corrupt", "hopeless", "later"):
+        await tracker.add(key)
+
+    async with tracker.start("corrupt") as execution:
+        await execution.ignore("its header is \x1b[31m broken")
+    async with tracker.start("hopeless") as execution:
+        await execution.fail("the account is closed", again=False)
+    async with tracker.start("later") as execution:
+        await execution.release()
+
+    corrupt, hopeless, later = [await tracker.get(key) for key in ("corrupt", "hopeless", "later")]
+    assert (corrupt.status, corrupt.reason) == (Status.IGNORED, Reason.UNWANTED)
+    assert "\x1b" not in corrupt.errors[0].message
+    assert (hopeless.status, hopeless.reason) == (Status.IGNORED, Reason.TASK_ERROR)
+    assert hopeless.retry == 1
+    assert (later.status, later.retry) == (Status.TODO, 0)
+    assert await tracker.retry() == 1  # the unwanted one is no failure
+    assert (await tracker.get("hopeless")).status is Status.TODO
+
+
+async def test_an_execution_ends_once(tracker: Tracker):
+    await tracker.add("order-1")
+
+    async with tracker.start("order-1") as execution:
+        await execution.finish()
+        with pytest.raises(UsageError, match="has ended"):
+            await execution.checkpoint()
+        with pytest.raises(UsageError, match="has ended"):
+            await execution.advance("next")
+
+    assert (await tracker.get("order-1")).status is Status.FINISHED
+
+
+async def test_large_values_are_kept_beside_the_task(tracker: Tracker):
+    await tracker.configure(inline_limit="1KiB")
+    large = "x" * 300_000
+    await tracker.add("order-1", {"page": large}, stage="one")
+
+    async with tracker.start("order-1") as execution:
+        assert execution.data == {"page": large}
+        execution.data["more"] = large
+        await execution.checkpoint()
+        execution.result = large
+        await execution.advance("two", context={"page": large})
+
+    record = await tracker.ledger.get(key_id("order-1"))
+    assert record is not None
+    assert record.task.carried is not None
+    assert isinstance(record.task.carried.data, Aside)
+    assert isinstance(record.task.context, Aside)
+    assert isinstance(record.task.carried.results["one"], Aside)
+    task = await tracker.get("order-1")
+    assert task.data == {"page": large, "more": large}
+    async with tracker.start("order-1") as execution:
+        assert execution.context == {"page": large}
+        assert execution.results == {"one": large}
+    # What is read again by nobody is gone, and only the first page's context is left.
+    assert (await tracker.get("order-1")).data == {"page": large, "more": large}
+
+
+async def test_trackers_never_share_task_ids(ledger_url: str):
+    async with (
+        Tracker.open(ledger_url, "orders") as orders,
+        Tracker.open(ledger_url, "refunds") as refunds,
+    ):
+        await orders.add("1", {"kind": "order"})
+        await refunds.add("1", {"kind": "refund"})
+
+        assert (await orders.get("1")).data == {"kind": "order"}
+        assert (await refunds.get("1")).data == {"kind": "refund"}
+        assert (await refunds.counts()).total == 1
+
+
+async def test_what_is_configured_holds_for_all_and_stays(tracker: Tracker, ledger_url: str):
+    await tracker.configure(max_retry=7, backoff_base="3s")
+
+    async with Tracker.open(ledger_url, "orders") as other:
+        assert other.policy.max_retry == 7
+        assert other.policy.backoff_base == timedelta(seconds=3)
+        assert other.policy.lease == LEASE
+        await other.configure(max_retry=1)
+        await tracker.session.refresh()
+        assert tracker.policy.max_retry == 1
+
+
+async def test_a_setting_that_does_not_exist_is_named(tracker: Tracker, ledger_url: str):
+    with pytest.raises(SettingsError, match="'max_retries': did you mean max_retry"):
+        await tracker.configure(max_retries=1)
+    with pytest.raises(SettingsError, match="lease"):
+        await Tracker.open(ledger_url, "orders", lease="soon")
+
+
+@pytest.mark.parametrize(
+    ("former", "now"), [("backoff", "backoff_base"), ("longest_backoff", "backoff_max")]
+)
+async def test_a_setting_that_was_renamed_names_its_new_name(
+    tracker: Tracker, ledger_url: str, former: str, now: str
+):
+    said = f"^the setting {former!r} of a use case is called {now!r} now$"
+
+    with pytest.raises(SettingsError, match=said):
+        await tracker.configure(**{former: "3s"})
+    with pytest.raises(SettingsError, match=said):
+        await Tracker.open(ledger_url, "orders", **{former: "3s"})
+    with pytest.raises(SettingsError, match=said):
+        UseCase("orders", **{former: "3s"})
+
+
+async def test_a_ledger_with_the_former_names_of_settings_is_opened(
+    tracker: Tracker, ledger_url: str
+):
+    # What version 0.1 wrote before the settings were renamed.
+    await tracker.ledger.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
+    async with Tracker.open(ledger_url, "refunds") as refunds:
+        await refunds.ledger.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
+
+    async with Tracker.open(ledger_url, "refunds") as refunds:
+        policy = refunds.policy
+        assert (policy.backoff_base, policy.backoff_max) == (
+            timedelta(seconds=7),
+            timedelta(seconds=9),
+        )
+        assert policy.max_retry == 4
+        await refunds.configure(backoff_base=1)
+
+    async with Tracker.open(ledger_url, "refunds") as refunds:
+        assert refunds.policy.backoff_base == timedelta(seconds=1)
+        assert refunds.policy.backoff_max == timedelta(seconds=9)
+    # A process that runs already follows such a ledger too; what it was given is kept.
+    await tracker.session.refresh()
+    assert tracker.policy.backoff_base == timedelta(0)
+    assert tracker.policy.backoff_max == timedelta(seconds=9)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 1025, 7, "\ud800", None])
+async def test_what_cannot_be_a_key_is_refused(tracker: Tracker, key: object):
+    with pytest.raises(UsageError, match="key"):
+        await tracker.add(key)  # type: ignore[arg-type]
+
+    assert not (await tracker.counts()).total
+
+
+async def test_hostile_keys_and_data_come_back_as_they_were(tracker: Tracker):
+    key = "$where: \x00 ' OR 1=1 -- \x1b[2J\n"
+    data = {"$set": {"a.b": "$$NOW"}, "": [None, True, b"\x00", 1.5], "ключ": "значение"}
+    await tracker.add(key, data)
+
+    async with tracker.start(key) as execution:
+        assert execution.data == data
+
+    assert (await tracker.get(key)).data == data
+    assert (await tracker.find()).tasks[0].key == key
+
+
+async def test_a_second_pass_takes_up_what_is_finished(tracker: Tracker):
+    for n in range(3):
+        await tracker.add(f"v{n}", {"n": n})
+    for n in range(2):
+        async with tracker.start(f"v{n}") as execution:
+            execution.result = n
+
+    assert await tracker.enter("thumbnail") == 2
+    assert await tracker.enter("thumbnail") == 0  # they are not finished any more
+
+    async with tracker.start("v0") as execution:
+        assert (execution.stage, execution.results) == ("thumbnail", {"todo": 0})
+    assert (await tracker.get("v2")).stage == "todo"
+
+
+async def test_start_may_enter_from_finished(tracker: Tracker):
+    await tracker.add("v0")
+    async with tracker.start("v0"):
+        pass
+
+    async with tracker.start("v0", enter_from=Status.FINISHED, stage="again") as execution:
+        assert execution.stage == "again"
+
+    assert (await tracker.get("v0")).status is Status.FINISHED
+
+
+async def test_reset_begins_anew_and_ignore_withdraws(tracker: Tracker):
+    await tracker.add_many(["a", "b", "c"])
+    async with tracker.start("a") as execution:
+        execution.result = 1
+    assert await tracker.ignore("b", "a") == 1  # a is done already
+    async with tracker.start("c"):
+        assert await tracker.reset("a", "b", "c") == 2  # c is held
+        assert await tracker.ignore("c") == 0
+
+    a, b = await tracker.get("a"), await tracker.get("b")
+    assert (a.status, a.results) == (Status.TODO, {})
+    assert b.status is Status.TODO
+    assert b.reason is None
+
+
+async def test_purge_leaves_what_is_held(tracker: Tracker):
+    await tracker.add_many(["a", "b"])
+    async with tracker.start("a"):
+        with pytest.raises(UsageError, match="force"):
+            await tracker.purge(status=Status.PROCESSING)
+        assert await tracker.purge() == 1
+    assert (await tracker.counts()).total == 1
+    assert await tracker.purge(force=True) == 1
+
+
+async def test_questions_are_answered_in_one_order_over_all_statuses(tracker: Tracker):
+    await tracker.add_many(NewTask(f"t{n}", {"n": n}) for n in range(25))
+    for n in range(5):
+        async with tracker.start(f"t{n}") as execution:
+            if n % 2:
+                await execution.fail("odd", again=False)
+
+    seen = [task async for task in tracker.walk(limit=4)]
+
+    assert len(seen) == 25
+    assert len({task.key for task in seen}) == 25
+    assert [t.update_time for t in seen] == sorted((t.update_time for t in seen), reverse=True)
+    assert {task.key for task in seen[:5]} == {f"t{n}" for n in range(5)}
+    failed = await tracker.find(reason=Reason.TASK_ERROR)
+    assert {task.key for task in failed.tasks} == {"t1", "t3"}
+    assert failed.after is None
+    assert await tracker.reasons() == {"task-error": 2}
+    month_ago = tracker.ledger.now() - timedelta(days=30)
+    recent = await tracker.find(status=Status.IGNORED, since=month_ago)
+    assert len(recent.tasks) == 2
+    assert not (await tracker.find(status=Status.IGNORED, until=month_ago)).tasks
+    with pytest.raises(UsageError, match="after"):
+        await tracker.find(after="not one of ours")
+
+
+async def test_data_that_is_no_mapping_at_the_end_is_a_failure(tracker: Tracker):
+    await tracker.add("order-1", stage="charge")
+
+    with pytest.raises(UsageError, match="data is a mapping"):
+        async with tracker.start("order-1") as execution:
+            execution.data = None  # type: ignore[assignment]
+
+    assert (await tracker.get("order-1")).status is Status.FAILED
+
+
+async def test_a_decorated_function_works_on_the_task_of_its_key(tracker: Tracker):
+    @tracker.task
+    async def charge(execution):
+        execution.data["charged"] = True
+        return execution.data["amount"] * 2
+
+    await tracker.add("order-1", {"amount": 3})
+
+    assert await charge("order-1") == 6
+
+    task = await tracker.get("order-1")
+    assert task.data == {"amount": 3, "charged": True}
+    assert task.results == {"charge": 6}
+
+
+async def test_closing_gives_back_what_is_held(tracker: Tracker, ledger_url: str):
+    await tracker.add("order-1")
+    other = await Tracker.open(ledger_url, "orders")
+    with pytest.raises(LeaseLostError):
+        async with other.start("order-1"):
+            await other.session.close()
+            await anyio.lowlevel.checkpoint()
+    await other.close()
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
+    assert await tracker.ledger.workers() == []
+
+
+async def test_many_at_once_are_recorded_in_groups(tracker: Tracker):
+    await tracker.add_many(f"t{n}" for n in range(300))
+
+    async def work(key: str) -> None:
+        async with tracker.start(key) as execution:
+            execution.result = key
+
+    async with anyio.create_task_group() as working:
+        for n in range(300):
+            working.start_soon(work, f"t{n}")
+
+    assert (await tracker.counts())[Status.FINISHED] == 300
+
+
+def test_a_script_needs_no_await(ledger_url: str):
+    with SyncTracker.open(ledger_url, "orders", backoff_base=0) as tracker:
+        assert tracker.add("order-1", {"amount": 3})
+        assert tracker.add_many(["order-2", NewTask("order-3", {"amount": 1})]).new == 2
+
+        with tracker.start("order-1") as execution:
+            execution.data["step"] = 1
+            execution.checkpoint()
+            execution.result = "paid"
+        with pytest.raises(ValueError, match="no"), tracker.start("order-2"):
+            raise ValueError("no")
+        with pytest.raises(KeyboardInterrupt), tracker.start("order-3"):
+            raise KeyboardInterrupt
+
+        paid = tracker.get("order-1")
+        assert (paid.status, paid.data, paid.results) == (
+            Status.FINISHED,
+            {"amount": 3, "step": 1},
+            {"todo": "paid"},
+        )
+        assert tracker.get("order-2").status is Status.FAILED
+        assert (tracker.get("order-3").status, tracker.get("order-3").holder) == (
+            Status.TODO,
+            None,
+        )
+        with pytest.raises(TaskFinishedError), tracker.start("order-1"):
+            pass
+        assert tracker.counts().total == 3
+        assert len(tracker.find(status=Status.FAILED).tasks) == 1
+
+
+async def test_threads_use_a_tracker_by_its_sync(tracker: Tracker):
+    await tracker.add("order-1")
+
+    def work() -> None:
+        with tracker.sync.start("order-1") as execution:
+            execution.result = threading.get_ident()
+
+    await anyio.to_thread.run_sync(work)
+
+    assert (await tracker.get("order-1")).results["todo"] != threading.get_ident()
+    with pytest.raises(UsageError, match="in a coroutine use the tracker itself"):
+        tracker.sync.add("order-2")
+
+
+async def test_a_use_case_is_no_spider(tracker: Tracker, ledger_url: str):
+    from crawlcw import LedgerConfigurationError, open_ledger
+
+    with pytest.raises(LedgerConfigurationError, match="use case"):
+        await open_ledger(ledger_url, "orders")
+    spider = await open_ledger(ledger_url, "books")
+    await spider.close()
+    with pytest.raises(LedgerConfigurationError, match="spider"):
+        await Tracker.open(ledger_url, "books")
