@@ -75,7 +75,7 @@ async def joined(
 async def running(presence: Presence) -> AsyncIterator[None]:
     with anyio.fail_after(30):
         async with anyio.create_task_group() as background:
-            background.start_soon(heartbeat.run)
+            background.start_soon(presence.run)
             yield
             background.cancel_scope.cancel()
 

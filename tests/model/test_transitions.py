@@ -483,7 +483,7 @@ def test_the_statuses_that_wait_are_named_in_one_place():
                     found.append(path.relative_to(LEDGERS.parent).as_posix())
 
     # The second is a row of the table: what a task becomes whose worker was lost.
-    assert found == ["task.py", "transitions.py"]
+    assert found == ["model/task.py", "model/transitions.py"]
 
 
 def target_statuses(source: str) -> list[int]:
