@@ -21,6 +21,8 @@ from tests.faults.proxy import Fault, proxied
 from tests.support.mongod import with_database
 from tests.support.work_process import Working, crawlcw
 
+pytestmark = pytest.mark.thorough
+
 NOT_WELL = 3
 GONE = 69
 
@@ -305,8 +307,6 @@ def test_a_ledger_file_that_the_last_page_removes_is_not_drained(tmp_path: Path)
 USE_CASE = """\
 import asyncio
 from crawlcw.tracking import UseCase
-
-pytestmark = pytest.mark.thorough
 
 orders = UseCase("orders", lease="1s")
 

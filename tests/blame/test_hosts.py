@@ -13,6 +13,8 @@ from crawlcw.model.task import Status
 from tests.blame.code_site import crawled, running, wait_until
 from tests.support.crawl_process import Row, Store
 
+pytestmark = pytest.mark.thorough
+
 #: Status, headers, body.
 Answer = tuple[int, dict[str, str], str]
 PAGES = 40
@@ -208,8 +210,6 @@ def test_while_the_network_is_away_nothing_is_given_up(ledger_url: str, tmp_path
 _LYING = """
 import os, socket
 import aiohttp.connector
-
-pytestmark = pytest.mark.thorough
 aiohttp.connector._DNSCacheTable.expired = lambda *_: True
 _asked = socket.getaddrinfo
 def _lying(host, *args, **kwargs):

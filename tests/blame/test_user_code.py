@@ -18,6 +18,8 @@ from crawlcw.tracking import Tracker
 from tests.blame.code_site import Command, Site, crawled
 from tests.support.work_process import crawlcw
 
+pytestmark = pytest.mark.thorough
+
 _SPIDER = """
 import asyncio, sys, time
 from crawlcw import Spider, StopCrawl
@@ -250,8 +252,6 @@ async def test_an_own_timeout_of_a_callback_is_its_own_error(tmp_path: Path):
 USE_CASE = """
 import asyncio
 from crawlcw.tracking import UseCase
-
-pytestmark = pytest.mark.thorough
 
 orders = UseCase("orders", max_retry=1)
 
