@@ -12,10 +12,10 @@ from tests.blame.code_site import Site, crawled, links, running, wait_until
 from tests.support.docs import REPOSITORY
 from tests.support.mongod import with_database
 
+pytestmark = pytest.mark.thorough
+
 _SPIDER = """
 from crawlcw import Request, Spider
-
-pytestmark = pytest.mark.thorough
 
 class Pages(Spider):
     name = "pages"

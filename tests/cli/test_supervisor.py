@@ -25,6 +25,8 @@ from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import REPOSITORY, Site
 from tests.support.mongod import with_database
 
+pytestmark = pytest.mark.thorough
+
 #: Far more than anything here takes; what is waited for is a condition.
 ENOUGH = 90.0
 
@@ -32,8 +34,6 @@ SPIDER = """\
 import os, sys, time
 from crawlcw import Settings
 from tests.support.docs import DocsSpider
-
-pytestmark = pytest.mark.thorough
 
 class Docs(DocsSpider):
     name = "docs"

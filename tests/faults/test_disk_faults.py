@@ -37,6 +37,8 @@ from tests.support.crawl_process import (
 )
 from tests.support.docs import REPOSITORY, Site
 
+pytestmark = pytest.mark.thorough
+
 _MEBIBYTE = 1 << 20
 #: In bytes. The crawl's file is of 0.7 MB at its end, the log before it of up to 4 MB.
 _FULL = _MEBIBYTE // 2
@@ -46,8 +48,6 @@ AGAIN = "the ledger answers again"
 
 SPIDER = """
 from tests.support.docs import DocsSpider
-
-pytestmark = pytest.mark.thorough
 
 class Docs(DocsSpider):
     name = "docs"
