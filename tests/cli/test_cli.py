@@ -523,8 +523,10 @@ def test_one_signal_finishes_what_is_under_way_and_the_same_command_goes_on(site
     assert run.returncode == 0
     assert re.search(r"Stopped: \d+ tasks were released\. The same command goes on from here", out)
     assert stopped["counts"]["processing"] == 0
-    assert stopped["counts"]["todo"] == slow_site.PAGES - 5
-    assert len(Path("items.jsonl").read_text().splitlines()) == 5
+    finished = slow_site.PAGES - stopped["counts"]["todo"]
+    # The supervisor says so before its worker has heard of it: each fetcher may begin once more.
+    assert 5 <= finished <= 10
+    assert len(Path("items.jsonl").read_text().splitlines()) == finished
     assert again.returncode == 0
     assert stats()["items"] == slow_site.PAGES
 
