@@ -60,7 +60,9 @@ class Tasks(Items):
             due = {"host": {"$in": list(hosts)}, **due}
             hint = BY_HOST
         with mapped():
-            cursor = self._tasks.find(due, _RESULTS | _CARRIED if self.tracked else _RESULTS)
+            # A projection of this call's own: a driver may add to it.
+            left_out = {**_RESULTS, **_CARRIED} if self.tracked else {**_RESULTS}
+            cursor = self._tasks.find(due, left_out)
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(found) for found in await all_of(cursor, limit)]
 

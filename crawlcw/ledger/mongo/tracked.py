@@ -58,6 +58,6 @@ class Tracked(MongoStore):
         tokens = {"$regex": f"^{re.escape(worker)}:"}
         held = {"status": int(Status.PROCESSING), "lock": tokens}
         with mapped():
-            found = await self._tasks.find(held, _RESULTS).hint(BY_STATUS).to_list(None)
+            found = await self._tasks.find(held, {**_RESULTS}).hint(BY_STATUS).to_list(None)
         found.sort(key=lambda each: (each["lock_time"], bytes(each["_id"])))
         return [lease_of(documents.task(each)) for each in found]
