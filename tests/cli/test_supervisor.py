@@ -315,7 +315,7 @@ def test_when_the_supervisor_is_killed_its_workers_end_softly(serve, start, stor
 
 
 def test_what_a_worker_prints_when_its_supervisor_is_gone_fails_nothing():
-    prints = "from crawlcw.cli import worker; import os, sys; worker.prepare(os.dup(0))\n"
+    prints = "from crawlcw.cli.processes import worker; import os, sys; worker.prepare(os.dup(0))\n"
     prints += "sys.stdin.readline(); print('é' * 100_000); print('x', file=sys.stderr)\n"
     prints += "open(sys.argv[1], 'w').close()"
     with TemporaryDirectory() as folder:
