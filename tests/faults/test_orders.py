@@ -9,7 +9,7 @@ from signal import SIGSTOP
 import pytest
 
 from crawlcw.model.task import Status
-from tests.support.crawl_process import Store
+from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import REPOSITORY
 from tests.support.work_process import Working, crawlcw, tasks_of
 
@@ -57,8 +57,10 @@ def test_every_order_is_finished_once_with_one_accepted_charge(
 
     workers = [start() for _ in range(WORKERS)]
     held: list[int] = []
-    time.sleep(1)
     while len(in_first_lines(book)) < orders and len(held) < most_kills:
+        # On a busy machine a worker needs seconds until it has begun.
+        done = len(in_first_lines(book))
+        wait_until(lambda done=done: len(in_first_lines(book)) > min(done, orders - 1))
         victim = workers.pop(chance.randrange(WORKERS))
         victim.send(SIGSTOP)
         held.append(len(store.held_by(victim.pid)))
