@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 #: What a loop that runs takes to obey; one that does not by then stands still.
 _OBEYED_WITHIN = 0.7
 #: What giving everything back may take, where the loop cannot do it.
-_LAST_WORDS = 3.0
+_LAST_WORDS = 6.0
 
 
 class Stoppable(Protocol):

@@ -140,7 +140,11 @@ class Coordinator:
         pages are finished. `stopped`: `stop` was called.
         """
         async with anyio.create_task_group() as background:
-            background.start_soon(self._watch.run, self._changed.set)
+            background.start_soon(
+                self._watch.run,
+                self._changed.set,
+                lambda name, sent: self._frontier.sent(name, at=sent),
+            )
             while True:
                 self._changed.clear()
                 self.dispatch()

@@ -32,12 +32,20 @@ class NetworkWatch:
         self._rests = rests
         self._ledger_now = ledger_now
         self._on_change: Callable[[], None] = lambda: None
+        self._on_asked: Callable[[str, float], None] = lambda _host, _sent: None
         self._doubted = anyio.Event()
         self._settled = anyio.Event()
 
-    async def run(self, on_change: Callable[[], None]) -> None:
-        """Ask whenever there is doubt, until cancelled; call *on_change* when one has ended."""
+    async def run(
+        self, on_change: Callable[[], None], on_asked: Callable[[str, float], None]
+    ) -> None:
+        """Ask whenever there is doubt, until cancelled.
+
+        Call *on_change* when a doubt has ended, and *on_asked* for a host that has
+        answered, with the monotonic time of the request.
+        """
         self._on_change = on_change
+        self._on_asked = on_asked
         while True:
             await self._doubted.wait()
             self._doubted = anyio.Event()
@@ -49,6 +57,7 @@ class NetworkWatch:
                     break
                 if not away and self.network.in_doubt:
                     away = True
+                    self.network.away()
                     self._rests.network_away_since = self._ledger_now()
                     logger.warning(
                         "no host answers any more, those that did before neither: the network "
@@ -96,17 +105,20 @@ class NetworkWatch:
         """Ask the last witness, and then all; return whether one answers, whatever it says."""
         async with anyio.create_task_group() as asking:
 
-            async def ask(url: str) -> None:
+            async def ask(host: str, url: str) -> None:
+                sent = time.monotonic()
                 try:
                     await self._probes.ask(url)
                 except FetchError as error:
                     if error.status is None:
                         return
+                # Its next request keeps its distance from this one.
+                self._on_asked(host, sent)
                 self.network.vouch(now=time.monotonic())
                 asking.cancel_scope.cancel()
 
-            for number, url in enumerate(self.network.witnesses):
-                asking.start_soon(ask, url)
+            for number, (host, url) in enumerate(self.network.witnesses):
+                asking.start_soon(ask, host, url)
                 if number == 0:
                     # Where only hosts are dead, one request tells.
                     await anyio.sleep(_FIRST_ALONE)

@@ -10,7 +10,7 @@ from crawlcw.ledger.protocol import Ledger, Tally
 from crawlcw.model.hosts import HostLease
 
 #: What giving back may take before the process ends.
-_LAST_WORDS = 2.0
+_LAST_WORDS = 5.0
 
 
 class SpareConnection:

@@ -13,7 +13,7 @@ sqlite3. A host is
     failures     of the host, in a row
     page_failures  of its pages, in a row
     given_up     why all its tasks were ignored; absent: they were not
-    origins      {scheme: {failures, failing_since, not_before, good_at, resolved, witness,
+    origins      {scheme: {failures, nameless, failing_since, not_before, good_at, resolved, witness,
                  given_up}}, without what is nothing; absent: none was asked
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     counts       {finished, failed}

@@ -66,6 +66,7 @@ class Origin:
     """What is known of one scheme of a host: `https://example.com` beside `http://example.com`."""
 
     failures: int = 0  #: in a row
+    nameless: int = 0  #: how many of them said that its name, which had an address, has none
     failing_since: datetime | None = None  #: when the first of them was
     not_before: datetime | None = None
     """The end of its own rest, where the host's other origin answers and need not rest."""
@@ -273,6 +274,7 @@ def host_failed(
         return _with_origin(host, scheme, origin)
     origin = replace(
         origin,
+        nameless=origin.nameless + _lost_its_name(host, reason),
         failing_since=origin.failing_since or now,
         resolved=origin.resolved or reason not in _DNS_FAILURES,
     )
@@ -298,15 +300,21 @@ def _is_lost(
 
     *alone* says that the host's other origin answers.
     """
-    # Names are the host's, whichever of its origins was asked.
-    if reason in _DNS_FAILURES and any(each.resolved for each in host.origins.values()):
+    if _lost_its_name(host, reason):
         since = origin.failing_since or now
         return origin.failures >= policy.max_failures and now - since >= _LONGEST_DNS_OUTAGE
     most = policy.max_failures
     closed = reason is Reason.DNS_NXDOMAIN or (alone and reason in _CLOSED_PORT)
     if closed and origin.good_at is None:
         most = min(most, _FEW_FAILURES)
-    return origin.failures >= most
+    # A resolver's mistakes need their hour, and do not shorten the way of other failures.
+    return origin.failures - origin.nameless >= most
+
+
+def _lost_its_name(host: Host, reason: Reason) -> bool:
+    """Return whether a failure says that a name has no address which had one before."""
+    # Names are the host's, whichever of its origins was asked.
+    return reason in _DNS_FAILURES and any(each.resolved for each in host.origins.values())
 
 
 def _another_answers(host: Host, scheme: str) -> bool:

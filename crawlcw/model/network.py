@@ -50,6 +50,8 @@ class Network:
         self._answered_at = float("-inf")  #: when a host answered last
         self._witnesses: OrderedDict[tuple[str, str], str] = OrderedDict()  #: by host and scheme
         self._doubted_since: float | None = None
+        self._away = False
+        self._back_at = float("-inf")  #: when the last outage ended
         self._suspects: set[str] = set()  #: hosts whose failures are in doubt
         self._vouched: dict[str, float] = {}  #: host -> until when its failures are its own
         self._all_vouched_until = float("-inf")
@@ -60,9 +62,9 @@ class Network:
         return self._doubted_since is not None
 
     @property
-    def witnesses(self) -> list[str]:
-        """URLs that were answered before, each of another origin, the last one first."""
-        return list(reversed(self._witnesses.values()))
+    def witnesses(self) -> list[tuple[str, str]]:
+        """Hosts, each with a URL that was answered before, of another origin each, the last first."""
+        return [(host, url) for (host, _), url in reversed(self._witnesses.items())]
 
     def doubted_for(self, *, now: float) -> float:
         """Return for how many seconds it has been in doubt."""
@@ -70,9 +72,7 @@ class Network:
 
     def answered(self, host: str, *, now: float, witness: str | None = None) -> None:
         """Note that *host* answered, whatever it said; *witness* is a page to ask in doubt."""
-        self._answered_at = now
-        self._doubted_since = None
-        self._suspects.clear()
+        self._end_doubt(now)
         if self._all_vouched_until == _FOR_GOOD:
             self._all_vouched_until = now
         if witness is not None:
@@ -91,10 +91,13 @@ class Network:
         """Note that a request to *host* failed; return whether that is *not* to count.
 
         It counts where any host answered while it was under way, and in a crawl
-        where nobody else ever did: there is nobody to ask.
+        where nobody else ever did: there is nobody to ask. What was sent before
+        an outage had ended may have been lost in it, whatever answers since.
         """
         if reason not in _SUSPICIOUS:
             return False
+        if sent < self._back_at:
+            return True
         if self.in_doubt:
             self._suspects.add(host)
             return True
@@ -109,8 +112,13 @@ class Network:
         self._on_doubt()
         return True
 
+    def away(self) -> None:
+        """Note that the witnesses do not answer either."""
+        self._away = self.in_doubt
+
     def give_up(self, *, now: float) -> None:
         """Let all failures count until a host answers: those that did before are gone for good."""
+        self._away = False  # what was lost meanwhile counts
         self.vouch(now=now)
         self._all_vouched_until = _FOR_GOOD
 
@@ -119,6 +127,11 @@ class Network:
         self._vouched = {host: until for host, until in self._vouched.items() if until > now}
         self._vouched |= dict.fromkeys(self._suspects, now + _VOUCHED)
         self._all_vouched_until = now + _ALL_VOUCHED
+        self._end_doubt(now)
+
+    def _end_doubt(self, now: float) -> None:
+        if self._away:
+            self._away, self._back_at = False, now
         self._answered_at = now
         self._doubted_since = None
         self._suspects.clear()

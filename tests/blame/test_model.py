@@ -130,11 +130,11 @@ def _as_expected(world: World, site: Site, page: Page, record: Record) -> bool:
             reason, costs = Reason.ROBOTS_UNAVAILABLE, 3
     else:
         reason, costs = ENDS[page.kind]
+    # A limit of requests a second may cost any page some attempts more.
+    as_many = costs <= task.retry <= max(costs, 3) if site.least_gap else task.retry == costs
     if reason is None:
-        # A limit of requests a second may cost a good page some of its attempts.
-        spent = task.retry < 3 if site.least_gap else task.retry == 0
-        return task.status is Status.FINISHED and spent
-    return task.status is Status.IGNORED and task.reason is reason and task.retry == costs
+        return task.status is Status.FINISHED and as_many and task.retry < 3
+    return task.status is Status.IGNORED and task.reason is reason and as_many
 
 
 def failure(

@@ -225,7 +225,7 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
 def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
     store: Store, star: Path, faultless_star: bytes, tmp_path: Path
 ):
-    lease = 9.0
+    lease = 24.0
     with (
         docs.served(star, stall_after=2) as site,
         Crew(store, site, tmp_path / "crew.log", lease=f"{lease:g}s") as crew,
@@ -237,9 +237,9 @@ def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
         assert_as_without_faults(store, faultless_star)
         assert fetched_again(site) <= crew.held_at_faults
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
-    # It looks at its neighbours every third of a lease; and while there is
-    # nothing for it to do, at the ledger at least once a second.
-    assert took < lease / 3 + 2
+    # It looks at its neighbours every third of a lease; and while there is nothing for it
+    # to do, at the ledger at least once a second. Leases alone end after two thirds or later.
+    assert took < lease / 3 + 6
 
 
 # A host with a limit, that is new, is asked for one page at a time.

@@ -224,6 +224,17 @@ def test_a_name_that_led_to_a_closed_port_was_there():
     assert lost(failed(host, Reason.DNS_NXDOMAIN)) is None
 
 
+def test_the_lies_of_a_resolver_do_not_shorten_the_way_of_other_failures():
+    host = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
+    for _ in range(POLICY.max_failures):
+        host = failed(host, Reason.DNS_NXDOMAIN)
+    for _ in range(POLICY.max_failures - 1):
+        host = failed(host, Reason.HTTP_STATUS, status=429, retry_after=1)
+
+    assert lost(host) is None
+    assert lost(failed(host, Reason.CONNECT)) is Reason.HOST_UNREACHABLE
+
+
 @pytest.mark.parametrize(
     ("throttled", "good", "own"),
     [
@@ -452,7 +463,7 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
             assert now <= host.not_before <= now + POLICY.backoff_max
         assert host.delay == 0 or 0.5 / 8 <= host.delay <= LONGEST_DELAY
         assert (lost(host) is not None) >= (
-            host.origin("http").failures >= POLICY.max_failures
+            host.origin("http").failures - host.origin("http").nameless >= POLICY.max_failures
             and what is not Reason.DNS_NXDOMAIN
             and what is not Reason.DNS_TEMPORARY
         )

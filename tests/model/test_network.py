@@ -35,7 +35,7 @@ def test_a_failure_while_nobody_answers_puts_the_network_in_doubt_and_does_not_c
 
     assert fails(network, sent=1, now=2)
     assert (network.in_doubt, network.doubts) == (True, 1)
-    assert network.witnesses == ["http://b/", "http://a/"]
+    assert network.witnesses == [("b", "http://b/"), ("a", "http://a/")]
 
 
 def test_a_failure_during_which_another_host_answered_counts():
@@ -62,6 +62,26 @@ def test_where_nobody_is_there_to_ask_failures_count(hosts: tuple[str, ...]):
 @pytest.mark.parametrize("reason", [Reason.TLS, Reason.HTTP_STATUS, Reason.PROTOCOL])
 def test_what_only_a_server_can_do_says_that_the_network_is_there(reason: Reason):
     assert not fails(answered_by("a", "b"), sent=1, now=2, reason=reason)
+
+
+def test_what_was_sent_before_an_outage_had_ended_does_not_count_whoever_answers_since():
+    network = answered_by("a", "b")
+    fails(network, sent=3, now=4)
+    network.away()
+    network.vouch(now=9)
+    network.answered("a", now=10)
+
+    assert fails(network, sent=8, now=11, reason=Reason.TIMEOUT_READ)
+    assert not fails(network, sent=9.5, now=11, reason=Reason.TIMEOUT_READ)
+
+
+def test_a_doubt_without_an_outage_excuses_nothing():
+    network = answered_by("a", "b")
+    fails(network, sent=3, now=4)
+    network.vouch(now=9)
+    network.answered("a", now=10)
+
+    assert not fails(network, sent=8, now=11, reason=Reason.TIMEOUT_READ)
 
 
 def test_any_answer_ends_the_doubt():
