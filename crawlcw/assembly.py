@@ -71,7 +71,7 @@ async def open_tracked(
     return await SqliteLedger.open(path, use_case, tracked=True)
 
 
-async def look_at_ledger(
+async def open_for_inspection(
     url: str, name: str, *, settings: Settings | None = None
 ) -> ExaminedLedger:
     """Return the ledger of the spider or use case named *name* at *url*: nothing is made.

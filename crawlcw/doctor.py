@@ -18,7 +18,7 @@ from crawlcw.ledger.protocol import Worker
 from crawlcw.model import invariants
 from crawlcw.model.invariants import ADVICE, Kind, Violation
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Aside
+from crawlcw.model.task import BlobRef
 
 #: A crawl wakes hosts a moment after it has added their tasks.
 SECOND_LOOK = timedelta(seconds=1)
@@ -166,7 +166,7 @@ class _Examination:
         self._tasks: dict[str, tuple[Any, str | None]] = {}
         self._hosts: dict[str, tuple[Any, str | None]] = {}
         self._asleep: list[str] = []
-        self._asides: list[str] = []
+        self._blobs: list[str] = []
         #: Workers that are not at work and hold leases.
         self._absent: set[str] = set()
 
@@ -178,7 +178,7 @@ class _Examination:
         await self._look_again()
         if self._ledger.tracked:
             # Stages are no hosts: there is none to be woken.
-            await self._look_at_asides()
+            await self._look_at_blobs()
         else:
             await self._look_for_hosts_asleep()
         await self._look_at_workers()
@@ -308,25 +308,25 @@ class _Examination:
             for violation in invariants.of_wake_up(host, due=due):
                 yield name, due, violation
 
-    async def _look_at_asides(self) -> None:
+    async def _look_at_blobs(self) -> None:
         """Look for values that were set aside and that nothing refers to."""
-        async for found in self._ledger.unreferred_asides():
-            self._asides.append(found["_id"])
-            if len(self._asides) >= _SUSPECTS:
-                await self._look_at_asides_again()
-        await self._look_at_asides_again()
+        async for found in self._ledger.unreferenced_blobs():
+            self._blobs.append(found["_id"])
+            if len(self._blobs) >= _SUSPECTS:
+                await self._look_at_blobs_again()
+        await self._look_at_blobs_again()
 
-    async def _look_at_asides_again(self) -> None:
-        suspects, self._asides = self._asides, []
+    async def _look_at_blobs_again(self) -> None:
+        suspects, self._blobs = self._blobs, []
         if not suspects:
             return
         await anyio.sleep(self._second_look.total_seconds())
-        async for found in self._ledger.unreferred_asides(only=suspects):
+        async for found in self._ledger.unreferenced_blobs(only=suspects):
             identity, made = found["_id"], found["create_time"]
             old = made <= self._ledger.now() - _REFERRED_WITHIN
             if self._repair and old:
-                await self._ledger.drop_asides([Aside(id=identity, size=0)])
-            violation = Violation(kind=Kind.ASIDE_LEFT, detail=f"{identity} of {made}")
+                await self._ledger.drop_blobs([BlobRef(id=identity, size=0)])
+            violation = Violation(kind=Kind.BLOB_LEFT, detail=f"{identity} of {made}")
             where = {"task": found["task_id"].hex()}
             self._written.add(violation, where, mended=self._repair and old)
 

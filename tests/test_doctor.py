@@ -17,7 +17,7 @@ import pytest
 from bson import Binary
 
 from crawlcw import Request, Settings, Spider, doctor, run_spider
-from crawlcw.assembly import look_at_ledger
+from crawlcw.assembly import open_for_inspection
 from crawlcw.doctor import Report
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, Reason
@@ -425,7 +425,7 @@ async def test_nothing_is_wrong_while_a_crawl_goes_on(ledger_url: str):
     reports: list[Report] = []
     while not crawl.done():
         await asyncio.sleep(0.02)
-        looked = await look_at_ledger(ledger_url, "books")
+        looked = await open_for_inspection(ledger_url, "books")
         try:
             if report := await doctor.examine(looked, second_look=timedelta(seconds=0.2)):
                 reports.append(report)

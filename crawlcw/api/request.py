@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from crawlcw.errors import FetchError, SpiderError
 from crawlcw.model import urls, values
-from crawlcw.model.task import Aside, Task, task_id
+from crawlcw.model.task import BlobRef, Task, task_id
 from crawlcw.model.urls import Location
 
 Callback = Callable[..., object] | str
@@ -107,7 +107,7 @@ class Request:
     @classmethod
     def of(cls, task: Task) -> Self:
         """Return the request that *task* was made of."""
-        assert not isinstance(task.context, Aside), "nothing of a crawl is kept aside"
+        assert not isinstance(task.context, BlobRef), "nothing of a crawl is kept aside"
         return cls(
             task.url,
             task.callback,

@@ -116,7 +116,7 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
     def read(self, value: timedelta | float | str) -> timedelta:
         found = durations.duration(value)
         if found < self.minimum:
-            raise SettingsError(f"{value!r} is less than {durations.spoken(self.minimum)}")
+            raise SettingsError(f"{value!r} is less than {durations.format_duration(self.minimum)}")
         return found
 
     def shown(self) -> str:

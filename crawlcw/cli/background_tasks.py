@@ -7,7 +7,7 @@ from typing import Any
 
 
 @asynccontextmanager
-async def beside(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run *loops* as long as the block; an error in one of them ends that one and nothing else."""
     # No task group: a terminal that goes away must not cancel the crawl.
     tasks = [asyncio.create_task(loop) for loop in loops]

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Protocol
 
 from crawlcw.cli.exit_codes import INTERRUPTED
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class _Stop:
                 "%s: claiming nothing more; what is under way gets %s to finish, the rest is "
                 "released; once more to stop at once",
                 received.name,
-                spoken(self._grace),
+                format_duration(self._grace),
                 extra={"event": "stop"},
             )
             self._crawl.stop()

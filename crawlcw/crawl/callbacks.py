@@ -20,7 +20,7 @@ from crawlcw.model import urls, values
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
-from crawlcw.model.tracebacks import said, shown, text_of, where
+from crawlcw.model.tracebacks import describe_error, format_traceback, text_of, where
 from crawlcw.model.transitions import Failed, too_deep
 
 #: A link that was dropped for the number of links, beside the reasons of `Reason`.
@@ -121,8 +121,8 @@ async def run(
             raise
         return Raised(
             reason=Reason.PARSE_ERROR,
-            message=said(error),
-            traceback=shown(error, own=_OUR_FILES),
+            message=describe_error(error),
+            traceback=format_traceback(error, own=_OUR_FILES),
             error=type(error).__name__,
             where=where(error, own=_OUR_FILES, function=callback),
         )

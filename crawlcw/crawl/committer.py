@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from crawlcw.crawl.fetcher import Done
-from crawlcw.crawl.seen import KnownTasks
+from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
@@ -23,7 +23,7 @@ from crawlcw.model.transitions import Settlement
 logger = logging.getLogger(__name__)
 
 
-class Following(Protocol):
+class CommitListener(Protocol):
     """Who is told of what is in the ledger."""
 
     async def announce(self, tasks: Iterable[Task]) -> None:
@@ -42,10 +42,10 @@ class Committer:
         done: asyncio.Queue[Done],
         *,
         held: HeldLeases,
-        known: KnownTasks,
+        known: SeenFilter,
         stats: Stats,
         patience: Patience,
-        following: Following,
+        following: CommitListener,
         max_depth: int | None = None,
     ) -> None:
         """*max_depth* is how deep the crawl goes, for links may have been refused for it before."""
@@ -58,7 +58,7 @@ class Committer:
         self._following = following
         self._max_depth = max_depth
         #: Links that are kept and lie too deep. Not among the known: found nearer they count.
-        self._kept = KnownTasks()
+        self._kept = SeenFilter()
 
     async def run(self) -> None:
         """Write group after group until cancelled."""

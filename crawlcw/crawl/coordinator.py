@@ -21,14 +21,14 @@ import anyio.abc
 
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.frontier import Frontier, HeldHost
-from crawlcw.crawl.host_leasing import Tenures
+from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.lanes import AHEAD, bonus
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.robots_gate import Openings
+from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.suspects import Suspects
-from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import FinishReason, Stats
@@ -77,7 +77,7 @@ class Coordinator:
         held: HeldLeases,
         stats: Stats,
         patience: Patience,
-        presence: Presence,
+        heartbeat: Heartbeat,
         probes: Probes,
         watch: NetworkWatch,
         suspects: Suspects,
@@ -92,7 +92,7 @@ class Coordinator:
         self._held = held
         self._stats = stats
         self._patience = patience
-        self._presence = presence
+        self._heartbeat = heartbeat
         self._watch = watch
         self._suspects = suspects
         self._worker = worker
@@ -110,19 +110,19 @@ class Coordinator:
         #: What the last look at the ledger found that there is to wait for.
         self._waits_for: Standstill | None = None
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
-        self.tenures = Tenures(
+        self.host_leaser = HostLeaser(
             ledger,
             frontier,
             held=held,
             patience=patience,
-            presence=presence,
+            heartbeat=heartbeat,
             stats=stats,
             worker=worker,
             concurrency=settings.concurrency,
             lease=settings.lease,
             on_change=self._changed.set,
         )
-        self._openings = Openings(
+        self._robots_gate = RobotsGate(
             frontier,
             robots,
             probes,
@@ -172,7 +172,7 @@ class Coordinator:
         """Look at the ledger again: there may be more to claim."""
         self._idle = _SHORTEST_IDLE
         self._look_at = 0.0
-        self.tenures.wake()
+        self.host_leaser.wake()
         self._changed.set()
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
@@ -312,15 +312,15 @@ class Coordinator:
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
         await self._give_back_tasks()
-        await self.tenures.save()
-        self.tenures.give_up_origins(background)
+        await self.host_leaser.save()
+        self.host_leaser.give_up_origins(background)
         for host in self._frontier.unproven(now=time.monotonic()):
-            self._openings.prove(host, background)
-        await self.tenures.give_back(background)
-        if await self.tenures.lease(hungry=self._has_idle_fetchers()):
+            self._robots_gate.prove(host, background)
+        await self.host_leaser.give_back(background)
+        if await self.host_leaser.lease(hungry=self._has_idle_fetchers()):
             self._idle = _SHORTEST_IDLE
-        await self.tenures.make_way()
-        await self.tenures.share_out()
+        await self.host_leaser.make_way()
+        await self.host_leaser.share_out()
         if not self._is_low():
             return False
         if await self._feed(background):
@@ -402,7 +402,7 @@ class Coordinator:
         for host in asked:
             tasks = found.get(host.name, [])
             if not host.opened and not (
-                tasks and self._openings.open(host, self._first_url(tasks), background)
+                tasks and self._robots_gate.open(host, self._first_url(tasks), background)
             ):
                 host.look = host.look or whole
                 continue
@@ -485,7 +485,7 @@ class Coordinator:
             wanted = [task for task in page if self._is_shared(task)][:room]
             await self._claim_all(wanted)
             if wanted:
-                self._presence.hunger(False)
+                self._heartbeat.starving(False)
                 self._idle = _SHORTEST_IDLE
                 return False
         return await self._drained()
@@ -510,7 +510,7 @@ class Coordinator:
         for name, state in found.items():
             if name in self._frontier or not self._is_served(state):
                 continue
-            rules = self._openings.known(state.robots, urls[name])
+            rules = self._robots_gate.known(state.robots, urls[name])
             if rules is not None and not rules.crawl_delay:
                 now = time.monotonic()
                 self._frontier.visit(state, now=now)
@@ -531,7 +531,7 @@ class Coordinator:
         now = self._ledger.now()
         others_work = horizon is not None and horizon <= now and not busy
         starves = others_work and not self._frontier.owned() and idle >= _HUNGRY_FROM
-        self._presence.hunger(starves)
+        self._heartbeat.starving(starves)
         if others_work:
             idle = min(idle, await self._until_ready())
         elif horizon is not None and horizon > now:
@@ -544,7 +544,7 @@ class Coordinator:
             waits = not (busy or self._frontier.owned())
             self._waits_for = await self._waiting(horizon) if waits else None
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
-        self.tenures.rest(self._look_at)
+        self.host_leaser.rest(self._look_at)
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
         return False
 
@@ -555,7 +555,7 @@ class Coordinator:
         if horizon is not None and horizon <= now:
             # Tasks are due, and their hosts are not ready.
             until = await self._patience.insist(self._ledger.next_ready)
-        workers, _ = await self._patience.insist(self._presence.neighbours)
+        workers, _ = await self._patience.insist(self._heartbeat.neighbours)
         # What others hold is leased for no longer, and renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):
             return Standstill(others=True)
@@ -565,7 +565,7 @@ class Coordinator:
         """Return the seconds until a host will be ready, where tasks are due of none that is."""
         ready = await self._patience.insist(self._ledger.next_ready)
         if self._idle >= _SWEEP_FROM:
-            await self.tenures.sweep()
+            await self.host_leaser.sweep()
         wait = 0.0 if ready is None else (ready - self._ledger.now()).total_seconds()
         # What is ready already is not for us: somebody leases it just now, or all
         # the hosts that we may hold wait for their turns.
@@ -575,9 +575,9 @@ class Coordinator:
         """Wait for a change, for the next turn of a lane, or for the next look at the ledger."""
         now = time.monotonic()
         hungry = self._has_idle_fetchers()
-        until = min(now + _LONGEST_IDLE, self.tenures.next_look(hungry=hungry))
+        until = min(now + _LONGEST_IDLE, self.host_leaser.next_look(hungry=hungry))
         if self._is_low():
-            until = min(until, self._look_at, self._next_meal())
+            until = min(until, self._look_at, self._next_refill_at())
         turn = self._lanes.next_turn()
         # A turn that may not be used, for the last pages are under way, is always there.
         if turn is not None and self._may_dispatch():
@@ -585,7 +585,7 @@ class Coordinator:
         with anyio.move_on_after(max(0.0, until - now)):
             await self._changed.wait()
 
-    def _next_meal(self) -> float:
+    def _next_refill_at(self) -> float:
         """Return when the next host is to be fed."""
         return min(
             (

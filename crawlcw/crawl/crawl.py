@@ -30,14 +30,14 @@ from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import InProcess
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
-from crawlcw.crawl.seen import KnownTasks
+from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.excuses import LoopExcuses
-from crawlcw.engine.heartbeat import Presence
-from crawlcw.engine.leases import HeldLeases, Renewer, bury_the_dead
+from crawlcw.engine.heartbeat import Heartbeat
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
 from crawlcw.engine.patience import Patience
-from crawlcw.engine.poison import Quarantine
+from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -52,11 +52,11 @@ from crawlcw.errors import (
 )
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.dropped import merged
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.tracebacks import said, text_of
+from crawlcw.model.tracebacks import describe_error, text_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Crawl:
         self._worker = this_worker(now=ledger.now())
         self._scope = Scope.of(scope(spider) or (), settings)
         self._held = HeldLeases()
-        self._known = KnownTasks()
+        self._known = SeenFilter()
         self._patience = Patience(settings.ledger_give_up)
         self._robots = Robots(
             downloader, settings, clock=asyncio.get_running_loop().time, now=ledger.now
@@ -125,13 +125,13 @@ class Crawl:
         # A slow ledger must not let results pile up: fetchers wait for room.
         self._done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
         suspects = Suspects(children, self._held, max_lost=settings.max_lost)
-        self._presence = Presence(ledger, self._worker.name, self.stats, lease=settings.lease)
+        self._heartbeat = Heartbeat(ledger, self._worker.name, self.stats, lease=settings.lease)
         self._spare = SpareConnection(
             ledger,
             self._held,
             worker=self._worker.name,
             lease=lambda: settings.lease,
-            tally=self._presence.tally,
+            tally=self._heartbeat.tally,
             hosts=lambda: [host.lease for host in self._frontier if host.lease is not None],
         )
         self._watchdog = Watchdog(
@@ -149,7 +149,7 @@ class Crawl:
             held=self._held,
             stats=self.stats,
             patience=self._patience,
-            presence=self._presence,
+            heartbeat=self._heartbeat,
             probes=probes,
             watch=self._watch,
             suspects=suspects,
@@ -175,7 +175,7 @@ class Crawl:
             known=self._known,
             stats=self.stats,
             patience=self._patience,
-            quarantine=Quarantine(ledger, self._held, patience=self._patience),
+            poison_guard=PoisonGuard(ledger, self._held, patience=self._patience),
             suspects=suspects,
             worker=self._worker.name,
             end=self.end,
@@ -238,7 +238,7 @@ class Crawl:
             return await self._run()
 
     async def _run(self) -> Report:
-        await self._patience.insist(lambda: bury_the_dead(self.ledger))
+        await self._patience.insist(lambda: reap_dead_workers(self.ledger))
         await self._patience.insist(lambda: self.ledger.join(self._worker))
         released, reason = 0, FinishReason.STOPPED
         try:
@@ -298,7 +298,7 @@ class Crawl:
             self._held,
             lease=self.settings.lease,
             patience=self._patience,
-            renew_hosts=self._coordinator.tenures.renew,
+            renew_hosts=self._coordinator.host_leaser.renew,
             on_lost=self._coordinator.lost,
             renewing=self._watchdog.renewed,
         )
@@ -307,7 +307,7 @@ class Crawl:
             background.start_soon(renewer.run)
             background.start_soon(committer.run)
             background.start_soon(self._begin, state, seeded)
-            background.start_soon(self._presence.run)
+            background.start_soon(self._heartbeat.run)
             async with anyio.create_task_group() as fetchers:
                 for _ in range(self.settings.concurrency):
                     fetchers.start_soon(
@@ -332,7 +332,7 @@ class Crawl:
         if reason is FinishReason.STOPPED and not self._at_once:
             logger.debug(
                 "stopping: up to %s for what is under way",
-                spoken(self.settings.grace),
+                format_duration(self.settings.grace),
                 extra={"event": "stopping"},
             )
         self._grace.deadline = anyio.current_time() + self.settings.grace.total_seconds()
@@ -442,8 +442,8 @@ class Crawl:
         with anyio.move_on_after(2 * _LAST_WORDS.total_seconds(), shield=True):
             try:
                 count = await insist(lambda: self.ledger.release(self._held.all()))
-                await self._coordinator.tenures.leave()
-                await insist(self._presence.beat)
+                await self._coordinator.host_leaser.leave()
+                await insist(self._heartbeat.beat)
                 await insist(lambda: self.ledger.leave(self._worker.name))
             except LedgerUnavailableError as error:
                 logger.warning("leases not given back, they will run out: %s", printable(error))
@@ -465,4 +465,6 @@ class Crawl:
             logger.debug(
                 "the spider's %s raised", what, exc_info=True, extra={"event": "spider_error"}
             )
-            raise SpiderError(f"the spider's {what} raised {printable(said(error))}") from error
+            raise SpiderError(
+                f"the spider's {what} raised {printable(describe_error(error))}"
+            ) from error

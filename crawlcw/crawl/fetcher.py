@@ -27,12 +27,12 @@ from crawlcw.crawl.frontier import Fault, Frontier
 from crawlcw.crawl.redirects import REDIRECTS, attempt, onward, status_error, throttles
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
-from crawlcw.crawl.seen import KnownTasks
+from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.suspects import ChildDiedError, Children, NoChildError, Suspects
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
-from crawlcw.engine.poison import Quarantine
+from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import FAILURE_REASONS, FetchError, LedgerError, Reason, SpiderError
 from crawlcw.ledger.protocol import Ledger
@@ -80,7 +80,7 @@ class Done:
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
 
 
-class Feeding(Protocol):
+class WorkSource(Protocol):
     """Who gives the fetchers their work."""
 
     def fetched(self, lease: Lease) -> None:
@@ -115,10 +115,10 @@ class Fetcher:
     blame: Blame
     scope: Scope
     held: HeldLeases
-    known: KnownTasks
+    known: SeenFilter
     stats: Stats
     patience: Patience
-    quarantine: Quarantine
+    poison_guard: PoisonGuard
     suspects: Suspects
     worker: str
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Crawl.end`
@@ -126,7 +126,7 @@ class Fetcher:
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 
     async def run(
-        self, queue: asyncio.Queue[Lease], done: asyncio.Queue[Done], feeding: Feeding
+        self, queue: asyncio.Queue[Lease], done: asyncio.Queue[Done], source: WorkSource
     ) -> None:
         """Work on what the queue gives until cancelled."""
         while True:
@@ -140,17 +140,17 @@ class Fetcher:
                             result = await self._work(lease)
                         finally:
                             self.held.idle(lease)
-                            feeding.fetched(lease)
+                            source.fetched(lease)
                         if isinstance(result, Lease):
                             if not self.suspects.waits(result):
-                                feeding.put_back(result)
+                                source.put_back(result)
                         else:
                             await done.put(result)
-                            await self.quarantine.recorded(lease)
+                            await self.poison_guard.recorded(lease)
                     finally:
-                        self.quarantine.leave(lease)
+                        self.poison_guard.leave(lease)
                         for waiting in self.suspects.take_waiting():
-                            feeding.put_back(waiting)
+                            source.put_back(waiting)
             self.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | Lease:
@@ -160,7 +160,7 @@ class Fetcher:
         """
         if children := self.suspects.children_for(lease):
             return await self._work_by(children, lease)
-        if not await self.quarantine.enter(lease):
+        if not await self.poison_guard.enter(lease):
             return lease
         return await self.tried(lease)
 
@@ -338,7 +338,7 @@ class Fetcher:
             parsed = await self._parsed(home, Request.of(home.task), response, sent=sent)
         except BaseException:
             # Only the lease of the task that led here is known to be lost.
-            self.held.stray(home)
+            self.held.orphan(home)
             raise
         return replace(parsed, aliases=(alias,))
 

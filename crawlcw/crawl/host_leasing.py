@@ -14,7 +14,7 @@ from functools import partial
 import anyio.abc
 
 from crawlcw.crawl.frontier import SLICE_PAGES, SLICE_SECONDS, Frontier, HeldHost
-from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import Stats
@@ -38,7 +38,7 @@ _MANY_IDLE = 32
 _SWEPT = 25
 
 
-class Tenures:
+class HostLeaser:
     """The leases of hosts of one process."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Tenures:
         *,
         held: HeldLeases,
         patience: Patience,
-        presence: Presence,
+        heartbeat: Heartbeat,
         stats: Stats,
         worker: str,
         concurrency: int,
@@ -60,7 +60,7 @@ class Tenures:
         self._frontier = frontier
         self._held = held
         self._patience = patience
-        self._presence = presence
+        self._heartbeat = heartbeat
         self._stats = stats
         self._worker = worker
         self._lease = lease
@@ -119,7 +119,7 @@ class Tenures:
             now = time.monotonic()
             self._frontier.begin(lease, now=now, asked=now - past)
         if leases:
-            self._presence.hunger(False)
+            self._heartbeat.starving(False)
         return bool(leases)
 
     async def renew(self) -> None:
@@ -284,7 +284,7 @@ class Tenures:
         if len(owned) < 2 or now < max(self._share_at, self._shared_until):
             return
         self._share_at = now + _SHARE_PAUSE
-        workers, hungry = await self._patience.insist(self._presence.neighbours)
+        workers, hungry = await self._patience.insist(self._heartbeat.neighbours)
         if share := len(owned) * hungry // max(workers, 1):
             owned.sort(key=lambda host: self._held.of_host(host.name))
             self._hand_on(owned[:share])

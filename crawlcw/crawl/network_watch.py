@@ -9,7 +9,7 @@ import anyio
 
 from crawlcw.crawl.probes import Probes
 from crawlcw.errors import FetchError
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.network import LONGEST_OUTAGE, Network
 from crawlcw.model.standstill import Rests
 
@@ -87,7 +87,7 @@ class NetworkWatch:
     def _give_up_waiting(self) -> None:
         logger.warning(
             "the network has been away for %s: from here on failures are the hosts' own",
-            spoken(timedelta(seconds=LONGEST_OUTAGE)),
+            format_duration(timedelta(seconds=LONGEST_OUTAGE)),
             extra={"event": "network_given_up"},
         )
         self.network.give_up(now=time.monotonic())

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 _SITEMAPS = 100
 
 
-class Openings:
+class RobotsGate:
     """The hosts that are being opened."""
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 _GENERATION = 100_000
 
 
-class KnownTasks:
+class SeenFilter:
     """A bounded set of task ids that forgets the oldest."""
 
     def __init__(self, *, generation: int = _GENERATION) -> None:

@@ -19,7 +19,7 @@ _LONGEST_SILENCE = 5.0
 _MISSED_BEATS = 3
 
 
-class Presence:
+class Heartbeat:
     """A worker, as the others see it."""
 
     def __init__(self, ledger: Ledger, worker: str, stats: Stats, *, lease: timedelta) -> None:
@@ -60,7 +60,7 @@ class Presence:
             longest_stall=round(stats.longest_stall, 3),
         )
 
-    def hunger(self, hungry: bool) -> None:
+    def starving(self, hungry: bool) -> None:
         """Say whether this worker's fetchers have no host to ask, though there is work."""
         if hungry != self._hungry:
             self._hungry = hungry

@@ -81,7 +81,7 @@ class HeldLeases:
         if lease.task.id in self._held:
             await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
 
-    def stray(self, lease: Lease) -> None:
+    def orphan(self, lease: Lease) -> None:
         """Note that whoever worked under *lease* was cancelled: it is to be released."""
         self._strays.append(lease)
 
@@ -146,7 +146,7 @@ class Renewer:
             await self._patience.insist(self._renew_hosts)
             await self._release_strays()
             try:
-                await bury_the_dead(self._ledger)
+                await reap_dead_workers(self._ledger)
             except LedgerUnavailableError as error:
                 logger.debug("no look at the workers: %s", printable(error))
 
@@ -168,7 +168,7 @@ class Renewer:
             self._held.lose(gone)
 
 
-async def bury_the_dead(ledger: Ledger) -> int:
+async def reap_dead_workers(ledger: Ledger) -> int:
     """End the leases of workers that are no more; return how many leases of tasks.
 
     Of other machines' workers nobody knows that but by a very long silence;

@@ -15,7 +15,7 @@ from typing import TypeVar
 import anyio
 
 from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Patience:
         while True:
             if time.monotonic() - began + wait > self._give_up.total_seconds():
                 raise LedgerUnavailableError(
-                    f"the ledger has not answered for {spoken(self._give_up)}: {error}"
+                    f"the ledger has not answered for {format_duration(self._give_up)}: {error}"
                 ) from error
             logger.warning(
                 "the ledger does not answer, trying again: %s",

@@ -19,7 +19,7 @@ from crawlcw.model.task import Lease
 from crawlcw.model.transitions import is_suspect
 
 
-class Quarantine:
+class PoisonGuard:
     """The suspects of one process."""
 
     def __init__(self, ledger: Ledger, held: HeldLeases, *, patience: Patience) -> None:

@@ -26,7 +26,7 @@ from anyio import to_thread
 from crawlcw.api.user_code import Called, running_in
 from crawlcw.engine.fuse import Fuse
 from crawlcw.engine.stats import Stats
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import STANDSTILL, TICK, Silence, Stalls
 
@@ -217,7 +217,7 @@ class Watchdog:
         logger.error(
             "%s has kept the event loop for over %s on %s: this process ends (callback_timeout)",
             printable(called.name),
-            spoken(timedelta(seconds=self.limit)),
+            format_duration(timedelta(seconds=self.limit)),
             printable(called.subject),
             extra={
                 "event": "callback_stuck",

@@ -13,8 +13,8 @@ sqlite3. A host is
     failures     of the host, in a row
     page_failures  of its pages, in a row
     given_up     why all its tasks were ignored; absent: they were not
-    origins      {scheme: {failures, nameless, failing_since, not_before, good_at, resolved, witness,
-                 given_up}}, without what is nothing; absent: none was asked
+    origins      {scheme: {failures, nameless, failing_since, not_before, good_at, resolved,
+                 witness, given_up}}, without what is nothing; absent: none was asked
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     counts       {finished, failed}
 
@@ -30,7 +30,7 @@ and a worker
 
 A tracked task has besides
 
-    data         its own; or where it is kept, see `aside`
+    data         its own; or where it is kept, see `blob`
     results      {stage: result}, or where that is kept
     trace        the last claims: {fence, stage, worker, began, ended, event}
     woken        when it was last made due by anything but an outcome (on MongoDB: it
@@ -53,23 +53,23 @@ from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model import values
 from crawlcw.model.hosts import Host, HostLease, Origin, RobotsRecord
 from crawlcw.model.task import (
-    Aside,
     AttemptError,
-    Carried,
+    AttemptRecord,
+    BlobRef,
+    Payload,
     Record,
     ResponseInfo,
     Status,
     Task,
-    Trace,
 )
 from crawlcw.model.transitions import Change
 
 #: What `page` reads of a task: all but what grows with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: What a claim of a tracked task reads besides.
-CARRIED_FIELDS = tuple(field.name for field in fields(Carried))
+CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
 #: No key of anybody's begins like this once it is escaped.
-_ASIDE = "%aside"
+_BLOB = "%aside"
 #: Of workers that left, this many are kept: the last ones.
 KEPT_WORKERS = 1_000
 
@@ -156,10 +156,10 @@ def task(found: Mapping[str, Any]) -> Task:
     )
 
 
-def carried(found: Mapping[str, Any]) -> Carried:
+def carried(found: Mapping[str, Any]) -> Payload:
     """Return what the document of a tracked task carries."""
     results = found.get("results") or {}
-    return Carried(
+    return Payload(
         data=value(found.get("data") or {}),
         results={stage: value(result) for stage, result in results.items()},
     )
@@ -167,24 +167,24 @@ def carried(found: Mapping[str, Any]) -> Carried:
 
 def value_document(value: Any) -> Any:
     """Return a clean value, or what stands for it, as it is written down."""
-    if isinstance(value, Aside):
-        return {_ASIDE: value.id, "size": value.size}
+    if isinstance(value, BlobRef):
+        return {_BLOB: value.id, "size": value.size}
     return escaped(value)
 
 
 def value(found: Any) -> Any:
     """Return what `value_document` was given."""
-    if isinstance(found, dict) and _ASIDE in found:
-        return Aside(id=found[_ASIDE], size=found["size"])
+    if isinstance(found, dict) and _BLOB in found:
+        return BlobRef(id=found[_BLOB], size=found["size"])
     return unescaped(found)
 
 
-def asides(found: Mapping[str, Any]) -> list[str]:
+def blobs(found: Mapping[str, Any]) -> list[str]:
     """Return the ids of the values that are kept beside a document and that it refers to."""
     results = found.get("results")
     results = results.values() if isinstance(results, Mapping) else ()
     parts = (found.get("context"), found.get("data"), *results)
-    return [part[_ASIDE] for part in parts if isinstance(part, Mapping) and _ASIDE in part]
+    return [part[_BLOB] for part in parts if isinstance(part, Mapping) and _BLOB in part]
 
 
 def results_document(results: Mapping[str, Any]) -> Document:
@@ -230,9 +230,9 @@ def progressed(change: Change) -> Document:
     return found
 
 
-def trace_document(trace: Trace) -> Document:
+def trace_document(trace: AttemptRecord) -> Document:
     """Return one entry of a task's `trace`."""
-    return {name: getattr(trace, name) for name in Trace.__dataclass_fields__}
+    return {name: getattr(trace, name) for name in AttemptRecord.__dataclass_fields__}
 
 
 def error_document(error: AttemptError) -> Document:
@@ -271,7 +271,7 @@ def record(found: Mapping[str, Any]) -> Record:
         ),
         response=ResponseInfo(**response) if response else None,
         items=tuple(unescaped(item) for item in found.get("items") or ()),
-        trace=tuple(Trace(**each) for each in found.get("trace") or ()),
+        trace=tuple(AttemptRecord(**each) for each in found.get("trace") or ()),
     )
 
 

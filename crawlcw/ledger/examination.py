@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.invariants import Violation
-from crawlcw.model.task import Aside
+from crawlcw.model.task import BlobRef
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
 TASK_STATE = (
@@ -64,7 +64,7 @@ class ExaminedLedger(Ledger, Protocol):
     async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
         """Set fields of a host that still is as it was *found*; say whether it was."""
 
-    def unreferred_asides(
+    def unreferenced_blobs(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield the values set aside that their task does not refer to, or *only* some of them.
@@ -72,5 +72,5 @@ class ExaminedLedger(Ledger, Protocol):
         Of each `_id`, `task_id` and `create_time`. Of tracked tasks alone.
         """
 
-    async def drop_asides(self, asides: Collection[Aside]) -> None:
-        """See `TrackedLedger.drop_asides`."""
+    async def drop_blobs(self, blobs: Collection[BlobRef]) -> None:
+        """See `TrackedLedger.drop_blobs`."""

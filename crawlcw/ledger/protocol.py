@@ -120,7 +120,7 @@ class TaskFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Cursor:
     """Where a walk through tasks, the last changed first, has come to."""
 
     update_time: datetime
@@ -227,7 +227,7 @@ class Ledger(Protocol):
         """
 
     async def find(
-        self, chosen: TaskFilter, *, limit: int, after: Place | None = None
+        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
         """Return up to *limit* tasks, the last changed first, of all statuses in one order.
 

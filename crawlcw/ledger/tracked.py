@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.task import Aside, Lease
+from crawlcw.model.task import BlobRef, Lease
 
 
 class TrackedLedger(Ledger, Protocol):
@@ -22,7 +22,7 @@ class TrackedLedger(Ledger, Protocol):
         """Write settings down, durably, beside those that are not named."""
 
     async def save(
-        self, lease: Lease, *, data: Mapping[str, Any] | Aside, duration: timedelta
+        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
         """Write a held task's data, durably, and let its lease end *duration* from now, or later.
 
@@ -38,13 +38,13 @@ class TrackedLedger(Ledger, Protocol):
         else `todo`, due since it was claimed.
         """
 
-    async def set_aside(self, task_id: bytes, value: Any) -> Aside:
+    async def put_blob(self, task_id: bytes, value: Any) -> BlobRef:
         """Keep a clean value beside its task, durably; nothing refers to it yet."""
 
-    async def read_aside(self, aside: Aside) -> Any:
+    async def read_blob(self, blob: BlobRef) -> Any:
         """Return a value that was set aside; raises `LedgerError` where it is gone."""
 
-    async def drop_asides(self, asides: Collection[Aside]) -> None:
+    async def drop_blobs(self, blobs: Collection[BlobRef]) -> None:
         """Delete values that nothing refers to any more."""
 
     def changes(self) -> AsyncIterator[None]:

@@ -48,7 +48,7 @@ def _read(value: timedelta | float | str) -> timedelta | None:
     return timedelta(seconds=float(text))
 
 
-def spoken(value: timedelta) -> str:
+def format_duration(value: timedelta) -> str:
     """Return *value* as short text: `45 s`, `4 min`, `2 h 10 min`, `3 d 4 h`."""
     seconds = value.total_seconds()
     if seconds < 10:

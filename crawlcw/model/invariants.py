@@ -55,8 +55,8 @@ class Kind(StrEnum):
     # Of a tracked task.
     ID_OF_OTHER_KEY = "id-of-other-key"
     HOST_OF_OTHER_STAGE = "host-of-other-stage"
-    ASIDE_LOST = "aside-lost"
-    ASIDE_LEFT = "aside-left"
+    BLOB_LOST = "aside-lost"
+    BLOB_LEFT = "aside-left"
     # Of a host.
     HOST_MALFORMED = "host-malformed"
     HOST_LEASE_ENDLESS = "host-lease-endless"
@@ -181,11 +181,11 @@ ADVICE: Mapping[Kind, Advice] = {
         meaning="a task's host is not its stage: workers on that stage would not find it",
         todo="find out who wrote it: crawlcw sets both in one write",
     ),
-    Kind.ASIDE_LOST: Advice(
+    Kind.BLOB_LOST: Advice(
         meaning="a task refers to a value that was set aside and is not there",
         todo="restore `<use case>.asides` from a backup, or let the task begin anew",
     ),
-    Kind.ASIDE_LEFT: Advice(
+    Kind.BLOB_LEFT: Advice(
         meaning="a value was set aside, and no task refers to it",
         todo="nothing: a worker died before it could; --repair deletes what is older than a day",
         note=True,
@@ -483,7 +483,7 @@ def _of_key(found: Mapping[str, Any]) -> Iterator[Violation]:
         detail = f"host {found['host']}, stage {found['callback']}"
         yield Violation(kind=Kind.HOST_OF_OTHER_STAGE, detail=detail)
     if found.get("asides_lost"):
-        yield Violation(kind=Kind.ASIDE_LOST, detail=", ".join(map(str, found["asides_lost"])))
+        yield Violation(kind=Kind.BLOB_LOST, detail=", ".join(map(str, found["asides_lost"])))
 
 
 def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:

@@ -63,7 +63,7 @@ class Network:
 
     @property
     def witnesses(self) -> list[tuple[str, str]]:
-        """Hosts, each with a URL that was answered before, of another origin each, the last first."""
+        """Pairs of a host and a URL of it that was answered before; the last one first."""
         return [(host, url) for (host, _), url in reversed(self._witnesses.items())]
 
     def doubted_for(self, *, now: float) -> float:

@@ -34,7 +34,7 @@ WAITING = (Status.TODO, Status.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aside:
+class BlobRef:
     """Stands for a value that is too large for a task's document and is kept beside it."""
 
     id: str
@@ -42,11 +42,11 @@ class Aside:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class Payload:
     """What a tracked task carries from claim to claim."""
 
-    data: Mapping[str, Any] | Aside = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or an `Aside`
+    data: Mapping[str, Any] | BlobRef = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or an `BlobRef`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Task:
     body: bytes | None = None
     callback: str = "parse"  #: the spider's method that parses the page; the stage
     errback: str | None = None  #: the spider's method for a task given up, if not `on_error`
-    context: Mapping[str, Any] | Aside | None = None  #: the spider's own; never read here
+    context: Mapping[str, Any] | BlobRef | None = None  #: the spider's own; never read here
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
     hops: int = 0  #: redirects that led here one after the other, each to a task of its own
@@ -80,7 +80,7 @@ class Task:
     """None, but of a suspect, see `transitions.is_suspect`: the fence of the last claim whose
     holder began with it alone, or 0."""
     reason: Reason | None = None
-    carried: Carried | None = None  #: of a tracked task; `page` does not read it
+    carried: Payload | None = None  #: of a tracked task; `page` does not read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class AttemptError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class AttemptRecord:
     """One claim of a tracked task and how it ended, as it is kept in the task's `trace`."""
 
     fence: int
@@ -138,7 +138,7 @@ class Record:
     errors: tuple[AttemptError, ...] = ()
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
-    trace: tuple[Trace, ...] = ()  #: of a tracked task: the last ones
+    trace: tuple[AttemptRecord, ...] = ()  #: of a tracked task: the last ones
 
 
 def key_id(key: str) -> bytes:

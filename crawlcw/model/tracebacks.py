@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the type and the text of *error*."""
     try:
         return f"{type(error).__name__}: {error}"
@@ -22,7 +22,7 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
-def shown(error: BaseException, *, own: tuple[str, ...]) -> str:
+def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
     """Return the traceback of *error* without our *own* first frames, which the user cannot change.
 
     *own* are beginnings of the names of the files whose frames are left out.

@@ -19,13 +19,13 @@ from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy, backoff
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.task import (
     WAITING,
-    Aside,
     AttemptError,
+    AttemptRecord,
+    BlobRef,
     Lease,
     ResponseInfo,
     Status,
     Task,
-    Trace,
 )
 
 #: Of a tracked task, so many claims are remembered.
@@ -97,7 +97,7 @@ class Progress:
     worker: str  #: who held it, for the trace
     began: datetime
     stage: str | None = None  #: which one it was, for the trace; None: the task's
-    data: Mapping[str, Any] | Aside | None = None  #: None keeps what is there
+    data: Mapping[str, Any] | BlobRef | None = None  #: None keeps what is there
     results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
 
 
@@ -131,7 +131,7 @@ class Advanced:
 
     stage: str
     progress: Progress
-    context: Mapping[str, Any] | Aside | None = None  #: the next stage's, whatever was there
+    context: Mapping[str, Any] | BlobRef | None = None  #: the next stage's, whatever was there
     delay: timedelta = timedelta(0)  #: until the next stage is due
 
 
@@ -143,7 +143,7 @@ class Next:
     """The stage that a tracked task goes on to, and what is passed along to it."""
 
     stage: str
-    context: Mapping[str, Any] | Aside | None
+    context: Mapping[str, Any] | BlobRef | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ class Change:
     response: ResponseInfo | None = None  #: None keeps what is there
     items: tuple[Mapping[str, Any], ...] | None = None  #: None keeps what is there
     progress: Progress | None = None  #: its data and results, where there are some
-    trace: Trace | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
+    trace: AttemptRecord | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
     next: Next | None = None  #: None keeps stage and context
 
 
@@ -407,10 +407,12 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
     )
 
 
-def _trace(lease: Lease, progress: Progress | None, event: Event, *, now: datetime) -> Trace | None:
+def _trace(
+    lease: Lease, progress: Progress | None, event: Event, *, now: datetime
+) -> AttemptRecord | None:
     if progress is None:
         return None
-    return Trace(
+    return AttemptRecord(
         fence=lease.fence,
         stage=progress.stage or lease.task.callback,
         worker=progress.worker,

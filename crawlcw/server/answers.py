@@ -9,7 +9,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added
 from crawlcw.ledger.protocol import Counts as Counted
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Aside, Status
+from crawlcw.model.task import BlobRef, Status
 from crawlcw.server.bodies import StatusName
 from crawlcw.tracking import Assigned, Page, TrackedTask
 
@@ -134,7 +134,7 @@ class TaskView(Answer):
         """Return a tracked task."""
         carried = {"data": task.data, "context": task.context}
         carried |= {f"results.{stage}": result for stage, result in task.results.items()}
-        large = [name for name, value in carried.items() if isinstance(value, Aside)]
+        large = [name for name, value in carried.items() if isinstance(value, BlobRef)]
         plain = ("key", "stage", "reason", "priority", "retry", "lost", "due", "holder")
         fields: dict[str, Any] = {name: getattr(task, name) for name in plain}
         return cls(
@@ -201,7 +201,7 @@ def _name(status: Status) -> Any:
 
 
 def _inline(value: Any) -> Any:
-    return None if isinstance(value, Aside) else value
+    return None if isinstance(value, BlobRef) else value
 
 
 def _copied(kind: Any, value: Any) -> Any:

@@ -9,11 +9,11 @@ from crawlcw.errors import TaskNotFoundError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.task import Record, key_id
-from crawlcw.tracking.asides import Asides
+from crawlcw.tracking.blobs import Blobs
+from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.portal import LoopPortal
 from crawlcw.tracking.session import Session
-from crawlcw.tracking.together import Together
 from crawlcw.tracking.use_case import UseCase
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class Base:
         #: Set when this process has made tasks due.
         self.added = asyncio.Event()
         self._portal = LoopPortal()
-        self._asides = Asides(ledger, self.session.patience)
-        self._records: Together[bytes, Record | None] = Together(self._read)
+        self._blobs = Blobs(ledger, self.session.patience)
+        self._records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 
     async def _record(self, key: str) -> Record:
         record = await self._records(key_id(key))

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from crawlcw.errors import UsageError
 from crawlcw.model.task import Status, Task
-from crawlcw.tracking.asides import Asides
+from crawlcw.tracking.blobs import Blobs
 from crawlcw.tracking.tracker import Tracker
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ class Dispensing:
         """Let a worker keep what it was given for *ttl*, by default the policy's lease."""
         self._tracker = tracker
         self._ledger = tracker.ledger
-        self._asides = Asides(tracker.ledger, tracker.session.patience)
+        self._blobs = Blobs(tracker.ledger, tracker.session.patience)
         self._ttl = ttl
         # Several dispensers count their claims each for itself.
         self._nonce = secrets.token_hex(6)

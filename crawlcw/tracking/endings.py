@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from crawlcw.errors import Reason
 from crawlcw.model import transitions, values
-from crawlcw.model.task import Aside, Carried, Lease, Record, key_id
+from crawlcw.model.task import BlobRef, Lease, Payload, Record, key_id
 from crawlcw.model.transitions import (
     Advanced,
     Event,
@@ -251,13 +251,13 @@ class Endings(Dispensing):
 
     async def _stowed(self, lease: Lease, value: Any) -> Any:
         limit = self._tracker.policy.inline_limit
-        return await self._asides.stowed(lease.task.id, value, limit=limit)
+        return await self._blobs.offload(lease.task.id, value, limit=limit)
 
     async def _drop_replaced(self, settlement: Settlement, *, kept: bool) -> None:
         """Delete the large values that nothing refers to any more."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
-        before = {"data": (task.carried or Carried()).data, "context": task.context}
+        before = {"data": (task.carried or Payload()).data, "context": task.context}
         after: dict[str, Any] = {}
         if progress is not None and progress.data is not None:
             after["data"] = progress.data
@@ -267,8 +267,8 @@ class Endings(Dispensing):
         if not kept and progress is not None:
             gone += progress.results.values()
         # A chain passes the context along as it is, whatever becomes of the outcome.
-        await self._asides.drop(
-            *(each for each in gone if isinstance(each, Aside) and (kept or each != task.context))
+        await self._blobs.drop(
+            *(each for each in gone if isinstance(each, BlobRef) and (kept or each != task.context))
         )
 
 

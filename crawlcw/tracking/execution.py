@@ -16,11 +16,11 @@ import anyio
 from crawlcw.api.user_code import Called, EscapedError
 from crawlcw.errors import LeaseLostError, Reason, UsageError
 from crawlcw.model import values
-from crawlcw.model.task import Carried, Lease
-from crawlcw.model.tracebacks import said, shown
+from crawlcw.model.task import Lease, Payload
+from crawlcw.model.tracebacks import describe_error, format_traceback
 from crawlcw.model.transitions import Advanced, Failed, Outcome, Progress, Succeeded
 from crawlcw.tracking import keys
-from crawlcw.tracking.asides import Asides
+from crawlcw.tracking.blobs import Blobs
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.use_case import UseCase
 
@@ -36,7 +36,7 @@ class Execution:
         results: Mapping[str, Any],
         context: Mapping[str, Any],
         session: Session,
-        asides: Asides,
+        blobs: Blobs,
         use_case: UseCase,
     ) -> None:
         self.lease = lease
@@ -46,10 +46,10 @@ class Execution:
         self.result: Any = None  #: of this stage
         self.ended = False
         self._session = session
-        self._asides = asides
+        self._blobs = blobs
         self._use_case = use_case
         self._began = session.ledger.now()
-        carried = lease.task.carried or Carried()
+        carried = lease.task.carried or Payload()
         self._stored_data: Any = carried.data  #: what the ledger has now
 
     @property
@@ -97,11 +97,11 @@ class Execution:
             lambda: session.ledger.save(self.lease, data=data, duration=session.policy.lease)
         )
         if not held:
-            await self._asides.drop(data)
+            await self._blobs.drop(data)
             session.held.end([self.lease])
             self.ended = True
             raise LeaseLostError(f"somebody else holds task {self.key!r} now")
-        await self._asides.drop(self._stored_data)
+        await self._blobs.drop(self._stored_data)
         self._stored_data = data
 
     async def finish(self) -> None:
@@ -128,7 +128,7 @@ class Execution:
         passed = None if not context else await self._stowed(keys.data(context))
         progress = await self._progress()
         await self._succeed(Advanced(stage=stage, progress=progress, context=passed, delay=delay))
-        await self._asides.drop(self.lease.task.context)
+        await self._blobs.drop(self.lease.task.context)
 
     async def fail(self, error: BaseException | str, *, again: bool = True) -> None:
         """End it badly: an attempt is spent, and the last one gives the task up.
@@ -141,8 +141,8 @@ class Execution:
         await self._end(
             Failed(
                 reason=Reason.TASK_ERROR,
-                message=said(raised) if raised else str(error),
-                traceback=shown(raised, own=_OUR_FRAMES) if raised else None,
+                message=describe_error(raised) if raised else str(error),
+                traceback=format_traceback(raised, own=_OUR_FRAMES) if raised else None,
                 progress=self._trace(),
                 last=not again,
             )
@@ -164,7 +164,7 @@ class Execution:
 
     async def _succeed(self, outcome: Outcome) -> None:
         await self._end(outcome)
-        await self._asides.drop(self._stored_data)
+        await self._blobs.drop(self._stored_data)
 
     async def _end(self, outcome: Outcome) -> None:
         self._check()
@@ -190,7 +190,7 @@ class Execution:
 
     async def _stowed(self, value: Any) -> Any:
         limit = self._session.policy.inline_limit
-        return await self._asides.stowed(self.lease.task.id, value, limit=limit)
+        return await self._blobs.offload(self.lease.task.id, value, limit=limit)
 
 
 #: What is between the user's code and the block around it.

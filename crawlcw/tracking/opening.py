@@ -4,7 +4,7 @@ from collections.abc import Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from crawlcw.tracking.to_the_end import to_the_end
+from crawlcw.engine.shielding import run_shielded
 
 
 class Closable(Protocol):
@@ -38,4 +38,4 @@ class Opening(Generic[C]):
         traceback: TracebackType | None,
     ) -> None:
         assert self._opened is not None
-        await to_the_end(self._opened.close())
+        await run_shielded(self._opened.close())

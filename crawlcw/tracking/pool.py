@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Place, TaskFilter
+from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import WAITING, Status, key_id
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.changes import A_MILLISECOND
@@ -60,7 +60,7 @@ class Pool(Dispensing):
 
     async def _withdraw_others(self, wanted: set[bytes], began: datetime) -> int:
         waiting = TaskFilter(statuses=WAITING, until=began)
-        after: Place | None = None
+        after: Cursor | None = None
         count = 0
         while True:
             walk = functools.partial(self._ledger.find, waiting, limit=_AT_ONCE, after=after)
@@ -73,7 +73,7 @@ class Pool(Dispensing):
             if len(found) < _AT_ONCE:
                 return count
             last = found[-1].task
-            after = Place(update_time=last.update_time, id=last.id)
+            after = Cursor(update_time=last.update_time, id=last.id)
 
 
 def _batches(priorities: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -25,9 +25,9 @@ class Questions(Base):
     async def _whole(self, task: TrackedTask) -> TrackedTask:
         return dataclasses.replace(
             task,
-            data=await self._asides.whole(task.data),
-            context=await self._asides.whole(task.context),
-            results={k: await self._asides.whole(v) for k, v in task.results.items()},
+            data=await self._blobs.load(task.data),
+            context=await self._blobs.load(task.context),
+            results={k: await self._blobs.load(v) for k, v in task.results.items()},
         )
 
     async def find(
@@ -44,7 +44,7 @@ class Questions(Base):
         """Return the tasks that are as asked, the last changed first; *after* goes on.
 
         *since* and *until* (aware) bound the last change of their status. Large
-        values are `Aside`s: `get` reads them.
+        values are `BlobRef`s: `get` reads them.
         """
         chosen = TaskFilter(
             statuses=statuses(status), reason=reason, host=stage, since=since, until=until

@@ -16,9 +16,10 @@ from datetime import timedelta
 import anyio
 
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.heartbeat import Presence
-from crawlcw.engine.leases import HeldLeases, Renewer, bury_the_dead
+from crawlcw.engine.heartbeat import Heartbeat
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
 from crawlcw.engine.patience import Patience
+from crawlcw.engine.shielding import run_shielded
 from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -29,9 +30,8 @@ from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import Outcome, Settlement, settle
+from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
-from crawlcw.tracking.to_the_end import to_the_end
-from crawlcw.tracking.together import Together
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Session:
         self.stats = Stats()
         self.patience = Patience(give_up)
         self._this = this_worker(now=ledger.now())
-        self._claiming: Together[Task, Claimed] = Together(self._claim_each)
+        self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_each)
         self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._upkeep: asyncio.Task[None] | None = None
         self._joining = anyio.Lock()
@@ -97,7 +97,7 @@ class Session:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            await to_the_end(self._undo(claiming))
+            await run_shielded(self._undo(claiming))
             raise
 
     async def _claim_each(self, tasks: Sequence[Task]) -> list[Claimed]:
@@ -132,7 +132,7 @@ class Session:
     def _let_stray(self, claiming: asyncio.Future[Claimed]) -> None:
         if not claiming.cancelled() and claiming.exception() is None:
             for lease in claiming.result().leases:
-                self.held.stray(lease)
+                self.held.orphan(lease)
 
     async def settle(self, lease: Lease, outcome: Outcome) -> None:
         """Record an outcome, together with others that are on their way, and end the lease.
@@ -156,13 +156,13 @@ class Session:
 
     async def release(self, leases: Iterable[Lease]) -> None:
         """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""
-        await to_the_end(self._release(list(leases)))
+        await run_shielded(self._release(list(leases)))
 
     async def give_back(self, leases: Iterable[Lease]) -> None:
         """Release because this is being cancelled; should that take long, the leases run out."""
         with suppress(LedgerError, TimeoutError):
             releasing = self._release(list(leases))
-            await to_the_end(asyncio.wait_for(releasing, LAST_PATIENCE.total_seconds()))
+            await run_shielded(asyncio.wait_for(releasing, LAST_PATIENCE.total_seconds()))
 
     async def _release(self, released: Sequence[Lease]) -> None:
         self.held.settling(released)
@@ -214,7 +214,7 @@ class Session:
         async with self._joining:
             if self._upkeep is None:
                 await self.patience.insist(lambda: self.ledger.join(self._this))
-                await self.patience.insist(lambda: bury_the_dead(self.ledger))
+                await self.patience.insist(lambda: reap_dead_workers(self.ledger))
                 await self.watchdog.__aenter__()
                 self._upkeep = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
 
@@ -245,7 +245,7 @@ class Session:
             lease = self.policy.lease
             async with anyio.create_task_group() as running:
                 running.start_soon(self._renewer(lease).run)
-                running.start_soon(Presence(self.ledger, self.worker, self.stats, lease=lease).run)
+                running.start_soon(Heartbeat(self.ledger, self.worker, self.stats, lease=lease).run)
                 while self.policy.lease == lease:
                     await anyio.sleep(_POLICY_CHECK)
                     with suppress(LedgerUnavailableError):

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
-from crawlcw.model.task import Carried, Lease, Task
+from crawlcw.model.task import Lease, Payload, Task
 from crawlcw.model.transitions import ended_since, is_suspect
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.dispensing import Dispensing, holder, request_holder
@@ -148,10 +148,10 @@ class Shares(Dispensing):
 
     async def _assigned(self, lease: Lease, until: datetime) -> Assigned | None:
         task = lease.task
-        carried = task.carried or Carried()
+        carried = task.carried or Payload()
         try:
-            data = await self._asides.whole(carried.data)
-            context = await self._asides.whole(task.context)
+            data = await self._blobs.load(carried.data)
+            context = await self._blobs.load(task.context)
         except LedgerUnavailableError:
             raise
         except LedgerError:

@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 import anyio
 
 from crawlcw.assembly import open_tracked
+from crawlcw.engine.shielding import run_shielded
 from crawlcw.errors import (
     LeaseLostError,
     TaskFinishedError,
@@ -26,7 +27,7 @@ from crawlcw.errors import (
     UsageError,
 )
 from crawlcw.ledger.protocol import Added, TaskFilter
-from crawlcw.model.task import Carried, Lease, Record, Status, Task, key_id
+from crawlcw.model.task import Lease, Payload, Record, Status, Task, key_id
 from crawlcw.model.transitions import ended_since, is_suspect
 from crawlcw.tracking import keys, views
 from crawlcw.tracking.changes import A_MILLISECOND, Changes
@@ -37,7 +38,6 @@ from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.questions import Questions
 from crawlcw.tracking.sync_calls import SyncCalls
-from crawlcw.tracking.to_the_end import to_the_end
 from crawlcw.tracking.use_case import UseCase
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class Tracker(Questions, Changes):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await to_the_end(self.close())
+        await run_shielded(self.close())
 
     async def close(self) -> None:
         """Give back what is held, and let go of the ledger."""
@@ -169,19 +169,19 @@ class Tracker(Questions, Changes):
         task_id = key_id(keys.key(new.key))
         stage = keys.stage(new.stage or self.use_case.first)
         limit = self.policy.inline_limit
-        data = await self._asides.stowed(task_id, keys.data(new.data), limit=limit)
+        data = await self._blobs.offload(task_id, keys.data(new.data), limit=limit)
         context = keys.data(new.context) if new.context else None
         return Task(
             id=task_id,
             url=new.key,
             host=stage,
             callback=stage,
-            context=await self._asides.stowed(task_id, context, limit=limit),
+            context=await self._blobs.offload(task_id, context, limit=limit),
             priority=keys.priority(new.priority),
             due=now + new.delay,
             update_time=now,
             create_time=now,
-            carried=Carried(data=data),
+            carried=Payload(data=data),
         )
 
     @asynccontextmanager
@@ -233,17 +233,17 @@ class Tracker(Questions, Changes):
             raise LeaseLostError(f"somebody else holds task {lease.task.url!r} now")
 
     async def _execution(self, lease: Lease) -> Execution:
-        carried = lease.task.carried or Carried()
-        context = await self._asides.whole(lease.task.context)
+        carried = lease.task.carried or Payload()
+        context = await self._blobs.load(lease.task.context)
         return Execution(
             lease,
-            data=await self._asides.whole(carried.data),
+            data=await self._blobs.load(carried.data),
             results={
-                stage: await self._asides.whole(result) for stage, result in carried.results.items()
+                stage: await self._blobs.load(result) for stage, result in carried.results.items()
             },
             context=context or {},
             session=self.session,
-            asides=self._asides,
+            blobs=self._blobs,
             use_case=self.use_case,
         )
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from crawlcw.errors import Reason, UsageError
-from crawlcw.ledger.protocol import Place
-from crawlcw.model.task import Aside, AttemptError, Carried, Record, Status, Task, Trace
+from crawlcw.ledger.protocol import Cursor
+from crawlcw.model.task import AttemptError, AttemptRecord, BlobRef, Payload, Record, Status, Task
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -23,9 +23,9 @@ class TrackedTask:
     stage: str
     status: Status
     reason: Reason | None  #: why it failed or is ignored
-    data: Mapping[str, Any] | Aside  #: an `Aside` where it is large and was not asked for
+    data: Mapping[str, Any] | BlobRef  #: an `BlobRef` where it is large and was not asked for
     results: Mapping[str, Any]  #: stage -> what it returned
-    context: Mapping[str, Any] | Aside | None
+    context: Mapping[str, Any] | BlobRef | None
     priority: int
     retry: int  #: failed attempts at this stage
     lost: int  #: workers lost on it
@@ -34,13 +34,13 @@ class TrackedTask:
     create_time: datetime
     update_time: datetime  #: of the last change of its status
     errors: tuple[AttemptError, ...]
-    trace: tuple[Trace, ...]
+    trace: tuple[AttemptRecord, ...]
 
     @classmethod
     def of(cls, record: Record) -> Self:
         """Return what a record says."""
         task = record.task
-        carried = task.carried or Carried()
+        carried = task.carried or Payload()
         return cls(
             key=task.url,
             stage=task.callback,
@@ -81,7 +81,7 @@ def cursor(record: Record) -> str:
     return base64.urlsafe_b64encode(raw).decode("ascii")
 
 
-def place(text: str) -> Place:
+def place(text: str) -> Cursor:
     """Return what `cursor` was given; raises `UsageError` for any other text."""
     try:
         raw = base64.b64decode(text, altchars=b"-_", validate=True)
@@ -90,4 +90,4 @@ def place(text: str) -> Place:
         moment = _EPOCH + int.from_bytes(raw[:8], "big", signed=True) * _MILLISECOND
     except (ValueError, binascii.Error, OverflowError):
         raise UsageError("`after` is not what an earlier answer gave") from None
-    return Place(update_time=moment, id=raw[8:])
+    return Cursor(update_time=moment, id=raw[8:])

@@ -18,7 +18,8 @@ import anyio
 from anyio import CapacityLimiter
 
 from crawlcw.api.user_code import Cancellation, EscapedError
-from crawlcw.engine.poison import Quarantine
+from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.shielding import cancelled_gently
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import (
     LeaseLostError,
@@ -30,11 +31,10 @@ from crawlcw.errors import (
 from crawlcw.ledger.protocol import Counts
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
-from crawlcw.model.tracebacks import said
+from crawlcw.model.tracebacks import describe_error
 from crawlcw.model.transitions import ended_since
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
-from crawlcw.tracking.to_the_end import cancelled_gently
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
 
@@ -103,7 +103,7 @@ class Worker:
         self._drain = drain
         self._threads = CapacityLimiter(concurrency)
         self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
-        self._quarantine = Quarantine(
+        self._poison_guard = PoisonGuard(
             self._ledger, self._session.held, patience=self._session.patience
         )
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
@@ -276,7 +276,7 @@ class Worker:
         handler = self._handlers[self._tracker.use_case.named(lease.task.callback)]
         try:
             async with self._tracker.executing(lease) as execution:
-                while not await self._quarantine.enter(lease):
+                while not await self._poison_guard.enter(lease):
                     pass  # another task had to be alone, and was
                 with Cancellation().contained():
                     await handle(
@@ -298,13 +298,15 @@ class Worker:
             logger.warning(
                 "%s failed: %s",
                 printable(lease.task.url),
-                printable(said(error.error if isinstance(error, EscapedError) else error)),
+                printable(
+                    describe_error(error.error if isinstance(error, EscapedError) else error)
+                ),
                 extra={"event": "task_failed", "key": lease.task.url},
             )
         else:
             self._done += 1
         finally:
-            self._quarantine.leave(lease)
+            self._poison_guard.leave(lease)
 
     async def _give_back(self) -> None:
         """Release what waits in the queue."""

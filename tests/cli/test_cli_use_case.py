@@ -8,7 +8,7 @@ import pytest
 
 from crawlcw.assembly import open_tracked
 from crawlcw.errors import Reason
-from crawlcw.model.task import Carried, Task, key_id
+from crawlcw.model.task import Payload, Task, key_id
 from crawlcw.model.transitions import Failed, Progress
 from tests.cli.test_cli import crawlcw, folder  # noqa: F401  # a fixture
 from tests.support.ledgers import claimed, settled
@@ -27,7 +27,7 @@ async def url(tmp_path: Path) -> str:
                 url=key,
                 host="Pay now",
                 callback="Pay now",
-                carried=Carried(),
+                carried=Payload(),
                 due=now,
                 update_time=now,
                 create_time=now,

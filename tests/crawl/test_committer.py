@@ -10,7 +10,7 @@ import pytest
 
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.fetcher import Done
-from crawlcw.crawl.seen import KnownTasks
+from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import batching
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
@@ -55,7 +55,7 @@ class Writing:
         self.ledger = ledger
         self.done: asyncio.Queue[Done] = asyncio.Queue()
         self.held = HeldLeases()
-        self.known = KnownTasks()
+        self.known = SeenFilter()
         self.stats = Stats()
         self.told: list[tuple[bool, set[str]]] = []
         self.announced: set[str] = set()

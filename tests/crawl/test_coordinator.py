@@ -24,7 +24,7 @@ from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.suspects import Suspects
 from crawlcw.engine import patience
-from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import Stats
@@ -190,7 +190,7 @@ class Around:
             held=self.held,
             stats=self.stats,
             patience=Patience(timedelta(minutes=10)),
-            presence=Presence(ledger, "a", self.stats, lease=self.settings.lease),
+            heartbeat=Heartbeat(ledger, "a", self.stats, lease=self.settings.lease),
             probes=probes,
             watch=watch,
             suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
@@ -221,7 +221,7 @@ class Around:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self.settings.lease.total_seconds() / 3)
-            await self.coordinator.tenures.renew()
+            await self.coordinator.host_leaser.renew()
 
     async def stopped_after(self, seconds: float, *, work: float = 0.0) -> None:
         """Let it run for a while."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from crawlcw.crawl.host_leasing import Tenures
-from crawlcw.engine.heartbeat import Presence
+from crawlcw.crawl.host_leasing import HostLeaser
+from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
@@ -41,13 +41,13 @@ async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
     await ledger.close()
 
 
-def tenures_of(ledger: SqliteLedger, process: Process) -> Tenures:
-    return Tenures(
+def tenures_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
+    return HostLeaser(
         ledger,
         process.frontier,
         held=process.held,
         patience=Patience(timedelta(minutes=1)),
-        presence=Presence(ledger, "a", Stats(), lease=LEASE),
+        heartbeat=Heartbeat(ledger, "a", Stats(), lease=LEASE),
         stats=Stats(),
         worker="a",
         concurrency=8,
@@ -59,19 +59,19 @@ def tenures_of(ledger: SqliteLedger, process: Process) -> Tenures:
 async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):
     """Or it could never be leased and served by this process again."""
     process = Process()
-    tenures = tenures_of(ledger, process)
-    assert await tenures.lease(hungry=True)
+    host_leaser = tenures_of(ledger, process)
+    assert await host_leaser.lease(hungry=True)
     for _ in range(5):
         process.now += 1000
         process.failed()
 
     async with anyio.create_task_group() as background:
-        tenures.give_up_origins(background)
+        host_leaser.give_up_origins(background)
         await ledger.begun.wait()
         process.lose()
         ledger.go.set()
     assert process.frontier[HOST].state.origin("http").given_up is Reason.HOST_UNREACHABLE
     async with anyio.create_task_group() as background:
-        await tenures.give_back(background)
+        await host_leaser.give_back(background)
 
     assert HOST not in process.frontier

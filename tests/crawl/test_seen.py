@@ -1,10 +1,10 @@
 """A bounded memory of what the ledger has."""
 
-from crawlcw.crawl.seen import KnownTasks
+from crawlcw.crawl.seen import SeenFilter
 
 
 def test_what_was_added_is_known():
-    known = KnownTasks()
+    known = SeenFilter()
 
     known.add([b"a", b"b"])
 
@@ -14,7 +14,7 @@ def test_what_was_added_is_known():
 
 
 def test_only_the_oldest_are_forgotten():
-    known = KnownTasks(generation=2)
+    known = SeenFilter(generation=2)
 
     for name in (b"1", b"2", b"3", b"4", b"5", b"6"):
         known.add([name])
@@ -24,7 +24,7 @@ def test_only_the_oldest_are_forgotten():
 
 
 def test_it_never_holds_more_than_two_generations():
-    known = KnownTasks(generation=10)
+    known = SeenFilter(generation=10)
     ids = [n.to_bytes(2, "big") for n in range(1000)]
 
     for each in ids:

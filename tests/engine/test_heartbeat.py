@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from crawlcw.engine import heartbeat
-from crawlcw.engine.heartbeat import Presence
+from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
@@ -65,17 +65,17 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def joined(
     ledger: SqliteLedger, name: str = "me", *, stats: Stats | None = None, lease: timedelta = HOUR
-) -> Presence:
+) -> Heartbeat:
     """Return the presence of a worker that has just joined."""
     await ledger.join(replace(this_worker(now=START), name=name))
-    return Presence(ledger, name, stats or Stats(), lease=lease)
+    return Heartbeat(ledger, name, stats or Stats(), lease=lease)
 
 
 @asynccontextmanager
-async def running(presence: Presence) -> AsyncIterator[None]:
+async def running(heartbeat: Heartbeat) -> AsyncIterator[None]:
     with anyio.fail_after(30):
         async with anyio.create_task_group() as background:
-            background.start_soon(presence.run)
+            background.start_soon(heartbeat.run)
             yield
             background.cancel_scope.cancel()
 
@@ -159,11 +159,11 @@ async def test_hunger_is_told_at_once_when_it_comes_and_when_it_goes(ledger: Bea
     me = await joined(ledger)
 
     async with running(me):
-        me.hunger(True)
+        me.starving(True)
         assert await ledger.written.get()
         assert (await the_worker(ledger)).hungry
 
-        me.hunger(False)
+        me.starving(False)
         assert not await ledger.written.get()
         assert not (await the_worker(ledger)).hungry
 
@@ -171,15 +171,15 @@ async def test_hunger_is_told_at_once_when_it_comes_and_when_it_goes(ledger: Bea
 @pytest.mark.usefixtures("silent")
 async def test_hunger_that_stays_is_no_news(ledger: BeatenLedger):
     me = await joined(ledger)
-    me.hunger(True)
+    me.starving(True)
 
     async with running(me):
         assert await ledger.written.get()
-        me.hunger(True)
+        me.starving(True)
         # Time enough for a heartbeat, were there one.
         assert (await the_worker(ledger)).hungry
 
-        me.hunger(False)
+        me.starving(False)
         assert not await ledger.written.get()
 
     assert ledger.asked.qsize() == 2
@@ -191,9 +191,9 @@ async def test_hunger_that_goes_during_a_heartbeat_is_told_in_the_next(ledger: B
     ledger.go.clear()
 
     async with running(me):
-        me.hunger(True)
+        me.starving(True)
         assert await ledger.asked.get()
-        me.hunger(False)
+        me.starving(False)
         ledger.go.set()
 
         assert await ledger.written.get()
@@ -204,7 +204,7 @@ async def test_hunger_that_goes_during_a_heartbeat_is_told_in_the_next(ledger: B
 @pytest.mark.usefixtures("silent")
 async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
     me = await joined(ledger)
-    me.hunger(True)
+    me.starving(True)
 
     await me.beat()
 
@@ -214,10 +214,10 @@ async def test_the_next_heartbeat_tells_of_hunger_too(ledger: BeatenLedger):
 # --- neighbours
 
 
-async def hungry(ledger: SqliteLedger, name: str) -> Presence:
+async def hungry(ledger: SqliteLedger, name: str) -> Heartbeat:
     """Return a worker that has just said that it wants hosts."""
     worker = await joined(ledger, name)
-    worker.hunger(True)
+    worker.starving(True)
     await worker.beat()
     return worker
 
@@ -236,7 +236,7 @@ async def test_hungry_are_those_others_that_say_so(ledger: BeatenLedger):
 
     assert await me.neighbours() == (4, 2)
 
-    other.hunger(False)
+    other.starving(False)
     await other.beat()
     assert await me.neighbours() == (4, 1)
 

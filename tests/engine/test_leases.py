@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.engine.leases import HeldLeases, Renewer, bury_the_dead
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
@@ -228,14 +228,14 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
 
 async def test_strays_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
     await ledger.add(make_tasks(2))
-    stray, kept = await claimed(ledger)
-    held.add([stray, kept])
-    held.stray(stray)
+    orphan, kept = await claimed(ledger)
+    held.add([orphan, kept])
+    held.orphan(orphan)
 
     assert await renewed_once(ledger, held) == set()
 
     assert held.all() == [kept]
-    assert [task.id for task in await ledger.page(limit=10)] == [stray.task.id]
+    assert [task.id for task in await ledger.page(limit=10)] == [orphan.task.id]
     assert held.take_strays() == []
 
 
@@ -336,11 +336,11 @@ async def test_the_leases_of_the_dead_of_this_machine_are_taken_back_at_once(
     await _join_and_claim(ledger, pid=dead_pid, birth="1", machine=machine)
     assert await ledger.page(limit=10) == []
 
-    assert await bury_the_dead(ledger) == 3
+    assert await reap_dead_workers(ledger) == 3
 
     assert await ledger.workers() == []
     assert len(await claimed(ledger)) == 3
-    assert await bury_the_dead(ledger) == 0
+    assert await reap_dead_workers(ledger) == 0
 
 
 async def test_the_living_and_those_elsewhere_keep_theirs(ledger: RenewingLedger, dead_pid: int):
@@ -350,7 +350,7 @@ async def test_the_living_and_those_elsewhere_keep_theirs(ledger: RenewingLedger
     await ledger.add([make_task("http://a.example/2")])
     await _join_and_claim(ledger, pid=dead_pid, birth="1", machine="another machine")
 
-    assert await bury_the_dead(ledger) == 0
+    assert await reap_dead_workers(ledger) == 0
 
     assert len(await ledger.workers()) == 2
     assert (await ledger.counts())[Status.PROCESSING] == 2
@@ -362,10 +362,10 @@ async def test_who_has_been_silent_for_a_day_is_counted_out_wherever_it_ran(
     await ledger.add([make_task()])
     await _join_and_claim(ledger, pid=dead_pid, birth="1", machine="another machine")
     clock.advance(seconds=24 * 3600)
-    assert await bury_the_dead(ledger) == 0
+    assert await reap_dead_workers(ledger) == 0
     clock.advance(seconds=1)
 
-    await bury_the_dead(ledger)
+    await reap_dead_workers(ledger)
 
     assert await ledger.workers() == []
     assert len(await claimed(ledger)) == 1

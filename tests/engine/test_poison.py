@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint
 
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
-from crawlcw.engine.poison import Quarantine
+from crawlcw.engine.poison import PoisonGuard
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Lease
@@ -50,9 +50,9 @@ def held() -> HeldLeases:
 
 
 @pytest.fixture
-def quarantine(ledger: CountingLedger, held: HeldLeases) -> Quarantine:
+def poison_guard(ledger: CountingLedger, held: HeldLeases) -> PoisonGuard:
     patience = Patience(timedelta(minutes=1))
-    return Quarantine(ledger, held, patience=patience)
+    return PoisonGuard(ledger, held, patience=patience)
 
 
 async def held_at_a_crash(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
@@ -64,24 +64,24 @@ async def held_at_a_crash(ledger: CountingLedger, clock: FakeClock) -> list[Leas
 
 
 async def test_a_task_that_no_worker_was_lost_on_costs_nothing(
-    ledger: CountingLedger, quarantine: Quarantine
+    ledger: CountingLedger, poison_guard: PoisonGuard
 ):
     await ledger.add([make_task()])
     (lease,) = await claimed(ledger)
 
-    assert await quarantine.enter(lease)
-    quarantine.leave(lease)
+    assert await poison_guard.enter(lease)
+    poison_guard.leave(lease)
 
     assert ledger.begins == 0
 
 
 async def test_of_a_suspect_it_is_written_down_that_the_work_begins_and_a_crash_then_counts(
-    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
 ):
     one, other = await held_at_a_crash(ledger, clock)
     ledger.away = 1
 
-    assert await quarantine.enter(one)
+    assert await poison_guard.enter(one)
 
     assert ledger.begins == 1
     clock.advance(seconds=LEASE.total_seconds())
@@ -93,31 +93,31 @@ async def test_of_a_suspect_it_is_written_down_that_the_work_begins_and_a_crash_
 
 
 async def test_two_suspects_are_never_under_way_at_once(
-    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
 ):
     one, other = await held_at_a_crash(ledger, clock)
     answers: list[bool] = []
 
     async def enter_other() -> None:
-        answers.append(await quarantine.enter(other))
+        answers.append(await poison_guard.enter(other))
 
-    assert await quarantine.enter(one)
+    assert await poison_guard.enter(one)
     async with anyio.create_task_group() as group:
         group.start_soon(enter_other)
         await anyio.wait_all_tasks_blocked()
         assert answers == []
-        quarantine.leave(other)
+        poison_guard.leave(other)
         await checkpoint()
         assert answers == [], "it is not the one that is under way"
-        quarantine.leave(one)
+        poison_guard.leave(one)
 
     assert answers == [False], "its host's turn is over"
-    assert await quarantine.enter(other)
+    assert await poison_guard.enter(other)
     assert ledger.begins == 2
 
 
 async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_next(
-    ledger: CountingLedger, quarantine: Quarantine, held: HeldLeases, clock: FakeClock
+    ledger: CountingLedger, poison_guard: PoisonGuard, held: HeldLeases, clock: FakeClock
 ):
     one, other = await held_at_a_crash(ledger, clock)
     held.add([one, other])
@@ -125,17 +125,17 @@ async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_nex
 
     with anyio.CancelScope() as lost:
         held.working(one, lost)
-        await quarantine.enter(one)
+        await poison_guard.enter(one)
         pytest.fail("it went on without its lease")
 
     assert lost.cancelled_caught
     assert one.task.id not in held
-    assert await quarantine.enter(other)
+    assert await poison_guard.enter(other)
 
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_a_suspect_begins_when_nothing_else_is_under_way(
-    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock, together: bool
+    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock, together: bool
 ):
     one, _ = await held_at_a_crash(ledger, clock)
     fresh = await fresh_ones(ledger)
@@ -145,59 +145,59 @@ async def test_a_suspect_begins_when_nothing_else_is_under_way(
     answers: list[bool] = []
 
     async def enter_one() -> None:
-        answers.append(await quarantine.enter(one))
+        answers.append(await poison_guard.enter(one))
 
-    assert await quarantine.enter(fresh[0])
-    assert await quarantine.enter(fresh[1])
+    assert await poison_guard.enter(fresh[0])
+    assert await poison_guard.enter(fresh[1])
     async with anyio.create_task_group() as group:
         group.start_soon(enter_one)
         await anyio.wait_all_tasks_blocked()
-        quarantine.leave(fresh[0])
+        poison_guard.leave(fresh[0])
         await anyio.wait_all_tasks_blocked()
         assert answers == []
         assert ledger.begins == 0, "whatever crashes the worker now does not count"
-        quarantine.leave(fresh[1])
+        poison_guard.leave(fresh[1])
 
     assert answers == [True]
 
 
 async def test_nothing_begins_beside_a_suspect(
-    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
 ):
     one, _ = await held_at_a_crash(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
     answers: list[bool] = []
 
     async def enter_fresh() -> None:
-        answers.append(await quarantine.enter(fresh))
+        answers.append(await poison_guard.enter(fresh))
 
-    assert await quarantine.enter(one)
+    assert await poison_guard.enter(one)
     async with anyio.create_task_group() as group:
         group.start_soon(enter_fresh)
         await anyio.wait_all_tasks_blocked()
         assert answers == []
-        quarantine.leave(one)
+        poison_guard.leave(one)
 
     assert answers == [False], "its host's turn is over"
-    assert await quarantine.enter(fresh)
+    assert await poison_guard.enter(fresh)
 
 
 async def test_who_is_cancelled_before_it_could_begin_alone_keeps_nobody_waiting(
-    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
+    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
 ):
     one, _ = await held_at_a_crash(ledger, clock)
     fresh = await fresh_ones(ledger)
-    assert await quarantine.enter(fresh[0])
+    assert await poison_guard.enter(fresh[0])
 
     with anyio.move_on_after(0):
-        await quarantine.enter(one)
+        await poison_guard.enter(one)
         pytest.fail("it began beside another")
 
-    assert await quarantine.enter(fresh[1])
+    assert await poison_guard.enter(fresh[1])
 
 
 async def test_a_suspect_is_at_its_end_when_its_outcome_is_recorded(
-    ledger: CountingLedger, quarantine: Quarantine, held: HeldLeases, clock: FakeClock
+    ledger: CountingLedger, poison_guard: PoisonGuard, held: HeldLeases, clock: FakeClock
 ):
     one, _ = await held_at_a_crash(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
@@ -205,9 +205,9 @@ async def test_a_suspect_is_at_its_end_when_its_outcome_is_recorded(
     ends: list[str] = []
 
     async def work(lease: Lease, name: str) -> None:
-        assert await quarantine.enter(lease)
-        await quarantine.recorded(lease)
-        quarantine.leave(lease)
+        assert await poison_guard.enter(lease)
+        await poison_guard.recorded(lease)
+        poison_guard.leave(lease)
         ends.append(name)
 
     await work(fresh, "fresh")

@@ -26,7 +26,7 @@ def assert_sound(found: Documents) -> None:
         assert host.get("released", 0) <= host["epoch"]
 
 
-def _assert_sound_task(task: Document, aside: Mapping[Any, Document]) -> None:
+def _assert_sound_task(task: Document, blob: Mapping[Any, Document]) -> None:
     status = Status(task["status"])
     held = status is Status.PROCESSING
     assert (task["lock"] is not None) == held
@@ -40,7 +40,7 @@ def _assert_sound_task(task: Document, aside: Mapping[Any, Document]) -> None:
     for number, item in enumerate(task.get("items", ())):
         if item is None:
             place = {"task": task["_id"], "fence": task["settled"], "n": number}
-            assert str(place) in aside
+            assert str(place) in blob
 
 
 def assert_known(found: Documents, tasks: Iterable[Lease], hosts: Iterable[HostLease]) -> None:

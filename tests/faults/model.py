@@ -2,7 +2,7 @@
 
 The processes here are models, and so are the network, the server and the clocks.
 What they send is not: every process has a `MongoLedger`, a `Committer`, a
-`Renewer`, a `Quarantine` and a `LedgerClock` of the product, and decides by
+`Renewer`, a `PoisonGuard` and a `LedgerClock` of the product, and decides by
 `transitions`.
 A schedule follows from its seed alone: a small site whose pages link to one
 another and fail in all ways, up to four processes that crawl it, and until some
@@ -33,10 +33,10 @@ from typing import Any, TypeVar
 from crawlcw.crawl import committer
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.fetcher import Done
-from crawlcw.crawl.seen import KnownTasks
+from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import leases, poison
 from crawlcw.engine.leases import HeldLeases, Renewer
-from crawlcw.engine.poison import Quarantine
+from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger, claims
@@ -560,7 +560,7 @@ class Worker(Process):
             self.ledger,
             None,  # type: ignore[arg-type]  # the groups are made here
             held=self._held,
-            known=KnownTasks(),
+            known=SeenFilter(),
             stats=Stats(),
             patience=Insistence(self),  # type: ignore[arg-type]  # it is no Patience but serves
             following=self,
@@ -573,7 +573,7 @@ class Worker(Process):
             renew_hosts=self._no_hosts,
             on_lost=self._lost,
         )
-        self._quarantine = Quarantine(
+        self._poison_guard = PoisonGuard(
             self.ledger,
             self._held,
             patience=Insistence(self),  # type: ignore[arg-type]
@@ -667,7 +667,7 @@ class Worker(Process):
 
     async def _work(self, lease: Lease) -> None:
         try:
-            if not await self._quarantine.enter(lease):
+            if not await self._poison_guard.enter(lease):
                 self._queue.append(lease)
                 return
             self._under_way.add(_claim(lease))
@@ -675,10 +675,10 @@ class Worker(Process):
                 done = await self._fetch(lease)
                 self._done.append(done)
                 self._write_out()
-                await self._quarantine.recorded(lease)
+                await self._poison_guard.recorded(lease)
             finally:
                 self._under_way.discard(_claim(lease))
-                self._quarantine.leave(lease)
+                self._poison_guard.leave(lease)
         finally:
             self._held.idle(lease)
             self._fetching.pop(lease.task.id, None)

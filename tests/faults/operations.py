@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Added, Place, TaskFilter
+from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Lease, Status
 from crawlcw.model.transitions import too_deep
@@ -217,9 +217,9 @@ def _everything(world: World) -> list[bytes]:
     return list(world.before["books"])
 
 
-def _place(world: World) -> Place:
+def _place(world: World) -> Cursor:
     task = world.setting.leases[0].task
-    return Place(update_time=NOW, id=task.id)
+    return Cursor(update_time=NOW, id=task.id)
 
 
 def stale_hosts(world: World) -> list[HostLease]:

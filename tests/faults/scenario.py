@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crawlcw import doctor
-from crawlcw.assembly import look_at_ledger, open_ledger
+from crawlcw.assembly import open_for_inspection, open_ledger
 from crawlcw.ledger.protocol import Worker
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.docs import Site
@@ -148,7 +148,7 @@ def examined(url: str, spider: str = "docs", **limits: int) -> doctor.Report:
     """Return what `crawlcw doctor` finds; *limits* are `max_retry` and `max_lost`."""
 
     async def examine() -> doctor.Report:
-        ledger = await look_at_ledger(url, spider)
+        ledger = await open_for_inspection(url, spider)
         try:
             return await doctor.examine(ledger, **limits)
         finally:

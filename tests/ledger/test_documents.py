@@ -11,7 +11,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import escaped, unescaped
 from crawlcw.ledger.protocol import Tally, Worker
-from crawlcw.model.task import Aside, AttemptError, Carried, Record, ResponseInfo, Status, Task
+from crawlcw.model.task import AttemptError, BlobRef, Payload, Record, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Change, Event
 from tests.support.ledgers import START, make_task
 
@@ -47,9 +47,9 @@ def test_the_fields_of_a_document_are_those_of_a_task():
 
 
 def test_a_tracked_task_comes_back_with_what_it_carries():
-    aside = Aside(id="a" * 32, size=1 << 20)
-    carried = Carried(data={"%aside": {"a.b": 1}}, results={"scan": aside, "other": [{"$x": 2}]})
-    task = replace(FULL, context=aside, carried=carried)
+    blob = BlobRef(id="a" * 32, size=1 << 20)
+    carried = Payload(data={"%aside": {"a.b": 1}}, results={"scan": blob, "other": [{"$x": 2}]})
+    task = replace(FULL, context=blob, carried=carried)
 
     document = documents.document(task)
 

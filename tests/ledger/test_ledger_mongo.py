@@ -13,8 +13,8 @@ import pytest
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger, notices
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
-from crawlcw.ledger.protocol import Place, TaskFilter
-from crawlcw.model.task import Carried, Status
+from crawlcw.ledger.protocol import Cursor, TaskFilter
+from crawlcw.model.task import Payload, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
 from tests.faults.proxy import End, Fault, Loss, proxied
 from tests.ledger.test_hosts_mongo import Losing
@@ -125,7 +125,7 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
         TaskFilter(statuses=(Status.FAILED, Status.IGNORED), since=START + timedelta(seconds=1)),
         TaskFilter(until=START + timedelta(seconds=2)),
     ]
-    behind = Place(update_time=START + timedelta(seconds=2), id=(2_700).to_bytes(16, "big"))
+    behind = Cursor(update_time=START + timedelta(seconds=2), id=(2_700).to_bytes(16, "big"))
     with pymongo.MongoClient(mongodb_uri) as client:
         for each in chosen:
             for after in (None, behind):
@@ -140,7 +140,7 @@ async def test_the_items_and_values_of_a_task_are_found_by_an_index(
     tasks = make_tasks(30)
     await ledger.add(tasks)
     for task in tasks:
-        await ledger.set_aside(task.id, "x")
+        await ledger.put_blob(task.id, "x")
     large = {"x": "x" * (1 << 21)}
     await ledger.commit(
         [settled(ledger, each, Succeeded(items=(large,))) for each in await claimed(ledger)]
@@ -184,7 +184,7 @@ async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
 async def test_a_claim_whose_reply_was_lost_is_adopted_with_what_the_task_carries(
     ledger: MongoLedger,
 ):
-    carried = Carried(data={"n": 1}, results={"scan": 2})
+    carried = Payload(data={"n": 1}, results={"scan": 2})
     await ledger.add([make_task(carried=carried)])
     page = await ledger.page(limit=1)
     ledger._tasks = Losing(ledger._tasks, "find_one_and_update", applied=True)
@@ -215,9 +215,9 @@ class Beforehand:
 async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
     ledger: MongoLedger, change: str
 ):
-    task = make_task(carried=Carried())
+    task = make_task(carried=Payload())
     await ledger.add([task])
-    aside = await ledger.set_aside(task.id, "x")
+    blob = await ledger.put_blob(task.id, "x")
     waiting = TaskFilter(statuses=[Status.TODO])
     changes = {
         "withdraw": lambda: ledger.withdraw(waiting, reason=Reason.WITHDRAWN),
@@ -231,7 +231,7 @@ async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
     record = await ledger.get(task.id)
     assert record is not None
     assert (record.task.status, record.task.fence) == (Status.PROCESSING, 1)
-    assert await ledger.read_aside(aside) == "x"
+    assert await ledger.read_blob(blob) == "x"
 
 
 # --- change streams
@@ -266,7 +266,7 @@ async def watched(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Mon
 async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
     progress = Progress(worker="w", began=START)
     failed = Failed(reason=Reason.TASK_ERROR, progress=progress)
-    tasks = make_tasks(3, carried=Carried())
+    tasks = make_tasks(3, carried=Payload())
 
     async with Told(watched) as told:
         await watched.add(tasks)
@@ -291,7 +291,7 @@ async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
 
 
 async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedger):
-    await watched.add(make_tasks(2, carried=Carried()))
+    await watched.add(make_tasks(2, carried=Payload()))
 
     async with Told(watched) as told:
         leases = await claimed(watched)
@@ -301,7 +301,7 @@ async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedg
         done = Succeeded(progress=Progress(worker="w", began=START))
         await watched.commit([settled(watched, lease, done) for lease in leases])
         # Whatever those had told would come before this, and after it nothing comes.
-        await watched.add([make_task("http://x/last", carried=Carried())])
+        await watched.add([make_task("http://x/last", carried=Payload())])
         await told.next()
         with pytest.raises(TimeoutError):
             await told.next(within=0.2)

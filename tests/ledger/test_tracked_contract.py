@@ -14,11 +14,11 @@ import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Place, TaskFilter
+from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.task import Carried, Lease, Status, Task
+from crawlcw.model.task import Lease, Payload, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Advanced, Failed, Outcome, Progress, Succeeded
 from tests.support.ledgers import (
     BACKENDS,
@@ -53,7 +53,7 @@ async def ledger(store: Ledgers) -> Any:
 def make(n: int = 0, *, stage: str = "scan", **fields: Any) -> Task:
     """Return a tracked task as it is added."""
     given = {"id": n.to_bytes(16, "big"), "url": f"order-{n}", "host": stage, "callback": stage}
-    return replace(make_task(), **(given | {"carried": Carried(data={"n": n})} | fields))
+    return replace(make_task(), **(given | {"carried": Payload(data={"n": n})} | fields))
 
 
 def progress(**fields: Any) -> Progress:
@@ -105,7 +105,7 @@ async def test_a_use_case_is_not_opened_as_a_spider_nor_the_reverse(
 
 
 async def test_a_claim_returns_what_the_task_carries(ledger: TrackedLedger):
-    carried = Carried(data=HOSTILE, results={"scan": HOSTILE})
+    carried = Payload(data=HOSTILE, results={"scan": HOSTILE})
     one, other = make(1, carried=carried), make(2)
     await ledger.add([one, other])
 
@@ -127,7 +127,7 @@ async def test_a_task_that_is_taken_over_is_returned_with_what_was_saved(
 
     second = await claimed_one(ledger, worker="b")
 
-    assert second.task.carried == Carried(data={"n": 7})
+    assert second.task.carried == Payload(data={"n": 7})
 
 
 # --- stages
@@ -159,7 +159,7 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
     assert (after.status, after.lock, after.reason) == (Status.TODO, None, None)
     assert after.due == clock.time + timedelta(seconds=7)
     assert (after.retry, after.lost, after.fence, after.settled) == (0, 0, 1, 1)
-    assert after.carried == Carried(data=HOSTILE, results={"scan": HOSTILE})
+    assert after.carried == Payload(data=HOSTILE, results={"scan": HOSTILE})
     (trace,) = record.trace
     assert (trace.fence, trace.stage, trace.worker, trace.event) == (1, "scan", "w", "advance")
     assert (trace.began, trace.ended) == (START, clock.time)
@@ -171,7 +171,7 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
 async def test_the_results_of_other_stages_are_kept_and_a_context_that_is_none_is_gone(
     ledger: TrackedLedger,
 ):
-    task = make(context={"old": 1}, carried=Carried(data={"n": 1}, results={"scan": 1}))
+    task = make(context={"old": 1}, carried=Payload(data={"n": 1}, results={"scan": 1}))
     await ledger.add([task])
 
     await commit(
@@ -183,10 +183,10 @@ async def test_the_results_of_other_stages_are_kept_and_a_context_that_is_none_i
     await commit(ledger, lease, Succeeded(progress=progress(results={"cut": 3, "upload": None})))
 
     assert lease.task.context is None
-    assert lease.task.carried == Carried(data={"n": 1}, results={"scan": 1, "cut": {"a": 2}})
+    assert lease.task.carried == Payload(data={"n": 1}, results={"scan": 1, "cut": {"a": 2}})
     after = await task_of(ledger, task)
     assert after.status is Status.FINISHED
-    assert after.carried == Carried(data={"n": 1}, results={"scan": 1, "cut": 3, "upload": None})
+    assert after.carried == Payload(data={"n": 1}, results={"scan": 1, "cut": 3, "upload": None})
 
 
 async def test_a_late_advance_of_a_lease_that_was_taken_over_writes_nothing(
@@ -231,7 +231,7 @@ async def test_failures_leave_the_data_and_the_trace_stays_bounded(
 
 
 async def test_a_save_is_kept_and_lengthens_the_lease(ledger: TrackedLedger, clock: FakeClock):
-    task = make(carried=Carried(data={"n": 0}, results={"scan": 1}))
+    task = make(carried=Payload(data={"n": 0}, results={"scan": 1}))
     await ledger.add([task])
     lease = await claimed_one(ledger)
     clock.advance(seconds=30)
@@ -240,7 +240,7 @@ async def test_a_save_is_kept_and_lengthens_the_lease(ledger: TrackedLedger, clo
     assert await ledger.save(lease, data=HOSTILE, duration=timedelta(seconds=1))
 
     after = await task_of(ledger, task)
-    assert after.carried == Carried(data=HOSTILE, results={"scan": 1})
+    assert after.carried == Payload(data=HOSTILE, results={"scan": 1})
     assert (after.due, after.update_time) == (clock.time + LEASE, START)
     assert (after.status, after.fence) == (Status.PROCESSING, lease.fence)
 
@@ -329,8 +329,8 @@ async def test_a_large_value_is_kept_beside_its_task(ledger: TrackedLedger):
     await ledger.add([task])
     lease = await claimed_one(ledger)
     large = {"$body": b"x" * (20 << 20), "when": START, "": [{"a.b": "\u20ac"}]}
-    context = await ledger.set_aside(task.id, large)
-    result = await ledger.set_aside(task.id, ["small"])
+    context = await ledger.put_blob(task.id, large)
+    result = await ledger.put_blob(task.id, ["small"])
 
     await commit(
         ledger,
@@ -344,13 +344,13 @@ async def test_a_large_value_is_kept_beside_its_task(ledger: TrackedLedger):
     lease = await claimed_one(ledger)
     assert lease.task.carried is not None
     assert lease.task.carried.results == {"scan": result}
-    assert await ledger.read_aside(context) == large
-    assert await ledger.read_aside(result) == ["small"]
-    await ledger.drop_asides([context])
-    await ledger.drop_asides([context])
+    assert await ledger.read_blob(context) == large
+    assert await ledger.read_blob(result) == ["small"]
+    await ledger.drop_blobs([context])
+    await ledger.drop_blobs([context])
     with pytest.raises(LedgerError):
-        await ledger.read_aside(context)
-    assert await ledger.read_aside(result) == ["small"]
+        await ledger.read_blob(context)
+    assert await ledger.read_blob(result) == ["small"]
 
 
 # --- questions
@@ -380,11 +380,11 @@ async def crowd(ledger: TrackedLedger) -> list[Task]:
 async def found(ledger: TrackedLedger, chosen: TaskFilter, *, limit: int) -> list[bytes]:
     """Read page after page what is chosen."""
     ids: list[bytes] = []
-    after: Place | None = None
+    after: Cursor | None = None
     while page := await ledger.find(chosen, limit=limit, after=after):
         assert len(page) <= limit
         ids += [record.task.id for record in page]
-        after = Place(update_time=page[-1].task.update_time, id=page[-1].task.id)
+        after = Cursor(update_time=page[-1].task.update_time, id=page[-1].task.id)
     return ids
 
 
@@ -451,7 +451,7 @@ TODO, HELD, FAILED, FINISHED, IGNORED = range(5)
 
 @pytest.fixture
 async def various(ledger: TrackedLedger, clock: FakeClock) -> list[Task]:
-    tasks = [make(n, carried=Carried(data={"n": n}, results={"scan": n})) for n in range(5)]
+    tasks = [make(n, carried=Payload(data={"n": n}, results={"scan": n})) for n in range(5)]
     await ledger.add(tasks)
     page = await ledger.page(limit=9)
     claiming = [task for task in page if task.id != tasks[TODO].id]
@@ -513,7 +513,7 @@ async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
     after = await changed(ledger, various)
     assert list(after) == [FINISHED]
     assert (after[FINISHED].callback, after[FINISHED].host) == ("second", "second")
-    assert after[FINISHED].carried == Carried(data={"n": FINISHED})
+    assert after[FINISHED].carried == Payload(data={"n": FINISHED})
     page = await ledger.page(limit=9, hosts=["second"])
     assert [task.url for task in page] == ["order-3"]
 
@@ -568,7 +568,7 @@ async def test_tasks_that_wait_get_another_priority(ledger: TrackedLedger, vario
 async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     ledger: TrackedLedger, various: list[Task]
 ):
-    asides = {n: await ledger.set_aside(various[n].id, n) for n in (HELD, FINISHED)}
+    blobs = {n: await ledger.put_blob(various[n].id, n) for n in (HELD, FINISHED)}
     (lease,) = await ledger.held("w")
 
     assert await ledger.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED])) == 2
@@ -576,11 +576,11 @@ async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     assert [await ledger.get(various[n].id) for n in (FINISHED, IGNORED)] == [None, None]
     assert await changed(ledger, various[:FINISHED]) == {}
     with pytest.raises(LedgerError):
-        await ledger.read_aside(asides[FINISHED])
-    assert await ledger.read_aside(asides[HELD]) == HELD
+        await ledger.read_blob(blobs[FINISHED])
+    assert await ledger.read_blob(blobs[HELD]) == HELD
     assert await ledger.purge(TaskFilter()) == 3
     with pytest.raises(LedgerError):
-        await ledger.read_aside(asides[HELD])
+        await ledger.read_blob(blobs[HELD])
     assert (await ledger.counts()).total == 0
     late = await ledger.commit([settled(ledger, lease, Succeeded(progress=progress()))])
     assert late.lost == (lease,)

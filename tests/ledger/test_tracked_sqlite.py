@@ -11,12 +11,12 @@ import anyio
 import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
-from crawlcw.ledger.protocol import Place, TaskFilter
+from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger, rows, walks
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.walks import bounds_of
-from crawlcw.model.task import Aside, Carried, Lease, Record, Status, Task, key_id
+from crawlcw.model.task import BlobRef, Lease, Payload, Record, Status, Task, key_id
 from crawlcw.model.transitions import KEPT_TRACE, Advanced, Failed, Succeeded
 from tests.support.ledgers import LEASE, START, FakeClock, claimed, claimed_one, make_task, settled
 from tests.support.tracked import order, progress
@@ -93,20 +93,20 @@ async def test_a_policy_is_kept_beside_the_settings_that_are_not_named(
 
 
 async def test_a_claim_returns_what_the_task_carries(orders: SqliteLedger):
-    await orders.add([order(carried=Carried(data={"$a.b": 1}))])
+    await orders.add([order(carried=Payload(data={"$a.b": 1}))])
     (page,) = await orders.page(limit=1)
     lease = await claimed_one(orders)
 
     assert page.carried is None
-    assert lease.task.carried == Carried(data={"$a.b": 1})
-    big = Aside(id="x", size=9)
+    assert lease.task.carried == Payload(data={"$a.b": 1})
+    big = BlobRef(id="x", size=9)
     await advance(orders, lease, "send", data={"n": 2}, results={"pay": big})
     lease = await claimed_one(orders)
     assert (lease.task.host, lease.task.callback, lease.task.fence) == ("send", "send", 1)
-    assert lease.task.carried == Carried(data={"n": 2}, results={"pay": big})
+    assert lease.task.carried == Payload(data={"n": 2}, results={"pay": big})
     await advance(orders, lease, "done", results={"se'n\"d": [1]})
     carried = (await claimed_one(orders)).task.carried
-    assert carried == Carried(data={"n": 2}, results={"pay": big, "se'n\"d": [1]})
+    assert carried == Payload(data={"n": 2}, results={"pay": big, "se'n\"d": [1]})
 
 
 async def test_of_a_spider_nothing_is_carried(path: Path):
@@ -167,7 +167,7 @@ async def test_data_is_saved_while_the_lease_holds(orders: SqliteLedger, clock: 
     record = await orders.get(key_id("one"))
     assert record is not None
     assert record.task.update_time == START
-    assert record.task.carried == Carried(data={"n": 2})
+    assert record.task.carried == Payload(data={"n": 2})
     await orders.release([lease])
     assert not await orders.save(lease, data={"n": 3}, duration=LEASE)
 
@@ -188,7 +188,7 @@ async def test_held_tasks_are_as_release_leaves_them(orders: SqliteLedger, clock
     assert [fresh.task.status, failed.task.status] == [Status.TODO, Status.FAILED]
     assert [fresh.task.due, failed.task.due] == [START, clock.time]
     assert [fresh.task.fence, failed.task.fence] == [fresh.fence - 1, failed.fence - 1] == [0, 1]
-    assert fresh.task.carried == Carried(data={"n": 1})
+    assert fresh.task.carried == Payload(data={"n": 1})
     assert await orders.release([fresh, failed]) == 2
     assert (await orders.counts()).by_status == {
         Status.TODO: 1,
@@ -200,12 +200,12 @@ async def test_held_tasks_are_as_release_leaves_them(orders: SqliteLedger, clock
 
 async def test_values_that_are_set_aside_are_read_until_they_are_dropped(orders: SqliteLedger):
     value = {"$a": [b"\x00", START]}
-    aside = await orders.set_aside(key_id("one"), value)
+    blob = await orders.put_blob(key_id("one"), value)
 
-    assert await orders.read_aside(aside) == value
-    await orders.drop_asides([aside])
-    with pytest.raises(LedgerError, match=f"has no value {aside.id} any more"):
-        await orders.read_aside(aside)
+    assert await orders.read_blob(blob) == value
+    await orders.drop_blobs([blob])
+    with pytest.raises(LedgerError, match=f"has no value {blob.id} any more"):
+        await orders.read_blob(blob)
 
 
 async def test_a_value_that_no_row_holds_is_refused(
@@ -214,7 +214,7 @@ async def test_a_value_that_no_row_holds_is_refused(
     monkeypatch.setattr(rows, "_LARGEST_VALUE", 1000)
 
     with pytest.raises(LedgerError, match="cannot hold it: a value of 1003 bytes"):
-        await orders.set_aside(key_id("one"), "x" * 1001)
+        await orders.put_blob(key_id("one"), "x" * 1001)
 
 
 async def test_changes_tell_of_what_others_write(
@@ -274,7 +274,7 @@ async def test_what_is_found_has_one_order_over_all_statuses(
     found, after = [], None
     while some := await orders.find(TaskFilter(), limit=2, after=after):
         found += keys(some)
-        after = Place(update_time=some[-1].task.update_time, id=some[-1].task.id)
+        after = Cursor(update_time=some[-1].task.update_time, id=some[-1].task.id)
 
     assert found == in_order
     assert keys(await orders.find(TaskFilter(ids=[task.id for task in tasks]), limit=2)) == [
@@ -298,7 +298,7 @@ async def test_what_is_found_has_its_errors_and_trace_and_no_items(orders: Sqlit
     assert record == await orders.get(key_id("one"))
     assert [error.message for error in record.errors] == ["no"]
     assert [entry.event for entry in record.trace] == ["give up"]
-    assert record.task.carried == Carried(data={"n": 1})
+    assert record.task.carried == Payload(data={"n": 1})
 
 
 @pytest.mark.parametrize("name", ["find", "walk", "walk_failed", "held"])
@@ -401,14 +401,14 @@ async def test_reopened_anew_a_task_forgets_its_results(orders: SqliteLedger, cl
     assert await orders.reopen(until, anew=True) == 1
     assert await orders.reopen(until, anew=True) == 0
     (lease,) = await claimed(orders)
-    assert lease.task.carried == Carried(data={"n": 1})
+    assert lease.task.carried == Payload(data={"n": 1})
     assert (lease.task.reason, lease.task.retry, lease.fence) == (None, 0, 3)
 
 
 async def test_with_a_task_its_items_and_what_was_set_aside_are_purged(orders: SqliteLedger):
     await orders.add([order(), order("two")])
-    kept = await orders.set_aside(key_id("two"), 2)
-    aside = await orders.set_aside(key_id("one"), 1)
+    kept = await orders.put_blob(key_id("two"), 2)
+    blob = await orders.put_blob(key_id("one"), 1)
     done = Succeeded(items=({"n": 1},), progress=progress())
     leases = await claimed(orders)
     await orders.commit([settled(orders, lease, done) for lease in leases])
@@ -417,9 +417,9 @@ async def test_with_a_task_its_items_and_what_was_set_aside_are_purged(orders: S
 
     assert await orders.get(key_id("one")) is None
     assert await orders.item_count() == 1
-    assert await orders.read_aside(kept) == 2
+    assert await orders.read_blob(kept) == 2
     with pytest.raises(LedgerError, match="any more"):
-        await orders.read_aside(aside)
+        await orders.read_blob(blob)
 
 
 async def test_of_failures_only_those_that_are_named_are_brought_back(orders: SqliteLedger):

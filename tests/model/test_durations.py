@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.errors import SettingsError
-from crawlcw.model.durations import duration, spoken
+from crawlcw.model.durations import duration, format_duration
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_any_text_is_a_duration_or_a_settings_error(text: str):
     ],
 )
 def test_a_duration_is_spoken_shortly(seconds: float, text: str):
-    assert spoken(timedelta(seconds=seconds)) == text
+    assert format_duration(timedelta(seconds=seconds)) == text

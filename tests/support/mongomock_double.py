@@ -91,7 +91,7 @@ class Ledger(MongoLedger):
     """The ledger on the double."""
 
     def _bucket(self) -> Bucket:
-        bucket: Bucket = self._database.bucket(self._aside_name)
+        bucket: Bucket = self._database.bucket(self._bucket_name)
         return bucket
 
 

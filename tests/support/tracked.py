@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from crawlcw.model.task import Carried, Task, key_id
+from crawlcw.model.task import Payload, Task, key_id
 from crawlcw.model.transitions import Progress
 from tests.support.ledgers import START
 
@@ -16,7 +16,7 @@ def order(key: str = "one", stage: str = "pay", **overrides: Any) -> Task:
         "due": START,
         "update_time": START,
         "create_time": START,
-        "carried": Carried(data={"n": 1}),
+        "carried": Payload(data={"n": 1}),
     }
     return Task(**fields | overrides)
 

@@ -15,7 +15,7 @@ from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.invariants import Kind
-from crawlcw.model.task import Aside, Status, key_id
+from crawlcw.model.task import BlobRef, Status, key_id
 from crawlcw.model.transitions import Advanced, Failed, Succeeded
 from tests.support.ledgers import LEASE, FakeClock, claimed, claimed_one, settled
 from tests.support.mongod import with_database
@@ -83,18 +83,18 @@ async def test_nothing_is_wrong_with_tracked_tasks_at_work(
 ):
     await orders.add([order(f"{n}") for n in range(8)])
     leases = await claimed(orders, worker="@ann", limit=6)
-    asides = [await orders.set_aside(lease.task.id, "x") for lease in leases[::2]]
+    blobs = [await orders.put_blob(lease.task.id, "x") for lease in leases[::2]]
     odd = {"%aside": "none", "text": '{"%aside":"none"'}
     outcomes = (
-        Advanced(stage="send", progress=progress(data=asides[0]), context=asides[0]),
+        Advanced(stage="send", progress=progress(data=blobs[0]), context=blobs[0]),
         Succeeded(items=({"n": 1},), progress=progress(results={"pay": odd})),
-        Failed(reason=Reason.TASK_ERROR, progress=progress(results={"pay": 1, "x": asides[1]})),
+        Failed(reason=Reason.TASK_ERROR, progress=progress(results={"pay": 1, "x": blobs[1]})),
         Failed(reason=Reason.UNWANTED, progress=progress()),
     )
     await orders.commit(
         [settled(orders, lease, each) for lease, each in zip(leases, outcomes, strict=False)]
     )
-    await orders.save(leases[4], data=asides[2], duration=LEASE)
+    await orders.save(leases[4], data=blobs[2], duration=LEASE)
     await orders.save(leases[5], data=odd, duration=LEASE)
     await orders.withdraw(TaskFilter(ids=[key_id("7")]), reason=Reason.WITHDRAWN)
     await orders.reopen(TaskFilter(statuses=[Status.FINISHED]))
@@ -108,15 +108,15 @@ async def test_a_value_that_a_task_refers_to_and_that_is_gone_is_found(
 ):
     await orders.add([order(), order("two"), order("three")])
     one, two, three = await claimed(orders)
-    gone = Aside(id="gone", size=9)
-    there = await orders.set_aside(two.task.id, "x")
+    gone = BlobRef(id="gone", size=9)
+    there = await orders.put_blob(two.task.id, "x")
     lost = Advanced(stage="send", progress=progress(results={"pay": gone}))
     kept = Advanced(stage="send", progress=progress(data=there), context=there)
     await orders.commit([settled(orders, one, lost), settled(orders, two, kept)])
     await orders.save(three, data=gone, duration=LEASE)
 
     assert await examined(look, repair=True) == {
-        Kind.ASIDE_LOST: (2, 0),
+        Kind.BLOB_LOST: (2, 0),
         Kind.LEASE_ORPHANED: (1, 1),
     }
 
@@ -128,18 +128,18 @@ async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
     clock.time = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=1)
     await orders.add([order()])
     lease = await claimed_one(orders, worker="@ann")
-    kept = await orders.set_aside(lease.task.id, "x")
+    kept = await orders.put_blob(lease.task.id, "x")
     await orders.save(lease, data=kept, duration=timedelta(days=2))
-    left = [await orders.set_aside(identity, "x") for identity in (lease.task.id, b"none")]
+    left = [await orders.put_blob(identity, "x") for identity in (lease.task.id, b"none")]
 
-    assert await examined(look, repair=True) == {Kind.ASIDE_LEFT: (2, 0)}
+    assert await examined(look, repair=True) == {Kind.BLOB_LEFT: (2, 0)}
     clock.advance(seconds=24 * 3600)
-    assert await examined(look) == {Kind.ASIDE_LEFT: (2, 0)}
-    assert await examined(look, repair=True) == {Kind.ASIDE_LEFT: (2, 2)}
+    assert await examined(look) == {Kind.BLOB_LEFT: (2, 0)}
+    assert await examined(look, repair=True) == {Kind.BLOB_LEFT: (2, 2)}
     assert await examined(look) == {}
-    assert await orders.read_aside(kept) == "x"
+    assert await orders.read_blob(kept) == "x"
     with pytest.raises(LedgerError):
-        await orders.read_aside(left[0])
+        await orders.read_blob(left[0])
 
 
 @pytest.mark.parametrize(

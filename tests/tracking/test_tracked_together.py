@@ -8,7 +8,7 @@ import pytest
 from crawlcw.errors import TaskLockedError
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker
-from crawlcw.tracking.together import Together
+from crawlcw.tracking.coalescer import Coalescer
 
 
 class Asked:
@@ -32,7 +32,7 @@ async def asked() -> Asked:
 
 
 async def test_who_asks_meanwhile_is_answered_together_with_others(asked: Asked):
-    together: Together[int, int] = Together(asked)
+    together: Coalescer[int, int] = Coalescer(asked)
     first = together(1)
     await asyncio.sleep(0)
     others = [together(number) for number in (2, 3, 2)]
@@ -44,7 +44,7 @@ async def test_who_asks_meanwhile_is_answered_together_with_others(asked: Asked)
 
 
 async def test_an_error_is_told_to_all_of_a_group_and_to_no_other(asked: Asked):
-    together: Together[int, int] = Together(asked)
+    together: Coalescer[int, int] = Coalescer(asked)
     asked.may_answer.set()
     group = [together(0), together(1)]
     told = await asyncio.gather(*group, return_exceptions=True)
@@ -54,7 +54,7 @@ async def test_an_error_is_told_to_all_of_a_group_and_to_no_other(asked: Asked):
 
 
 async def test_who_does_not_wait_any_more_disturbs_nobody(asked: Asked):
-    together: Together[int, int] = Together(asked)
+    together: Coalescer[int, int] = Coalescer(asked)
     gone, waiting = together(1), together(2)
     await asyncio.sleep(0)
     gone.cancel()

@@ -19,7 +19,7 @@ from crawlcw.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from crawlcw.model.task import Aside, Status, key_id
+from crawlcw.model.task import BlobRef, Status, key_id
 from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase
 
 LEASE = timedelta(seconds=30)
@@ -352,9 +352,9 @@ async def test_large_values_are_kept_beside_the_task(tracker: Tracker):
     record = await tracker.ledger.get(key_id("order-1"))
     assert record is not None
     assert record.task.carried is not None
-    assert isinstance(record.task.carried.data, Aside)
-    assert isinstance(record.task.context, Aside)
-    assert isinstance(record.task.carried.results["one"], Aside)
+    assert isinstance(record.task.carried.data, BlobRef)
+    assert isinstance(record.task.context, BlobRef)
+    assert isinstance(record.task.carried.results["one"], BlobRef)
     task = await tracker.get("order-1")
     assert task.data == {"page": large, "more": large}
     async with tracker.start("order-1") as execution:

@@ -9,7 +9,7 @@ import click
 
 from crawlcw import doctor
 from crawlcw.api.settings import Settings, layered, project_settings
-from crawlcw.assembly import look_at_ledger
+from crawlcw.assembly import open_for_inspection
 from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
 from crawlcw.cli.terminal import logs
@@ -88,7 +88,7 @@ async def _examined(
     examples: int,
 ) -> Report:
     settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
-    ledger = await look_at_ledger(url, name, settings=settings)
+    ledger = await open_for_inspection(url, name, settings=settings)
     try:
         report = await doctor.examine(
             ledger, repair=repair, max_retry=max_retry, max_lost=max_lost, examples=examples

@@ -11,7 +11,7 @@ import click
 from crawlcw.cli import exporting, ledger_option, loading, loop
 from crawlcw.cli.terminal import logs
 from crawlcw.ledger.protocol import Counts, Ledger
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.hosts import Host
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import WAITING, Status
@@ -121,11 +121,11 @@ def why(host: Host, counts: Counts, *, now: datetime) -> str:
         return f"owned by {owner}"
     if rest > timedelta(0) and host.failures:
         failures = "1 failure" if host.failures == 1 else f"{host.failures:,} failures"
-        return f"resting for {spoken(rest)}: {failures}"
+        return f"resting for {format_duration(rest)}: {failures}"
     if rest > timedelta(0):
-        return f"waiting its turn in {spoken(rest)}"
+        return f"waiting its turn in {format_duration(rest)}"
     if wait > timedelta(0):
-        return f"next task due in {spoken(wait)}"
+        return f"next task due in {format_duration(wait)}"
     return "ready"
 
 
@@ -205,7 +205,7 @@ def _cells(row: Row, *, now: datetime) -> dict[str, str]:
         "ignored": f"{row.counts[Status.IGNORED]:,}",
         "owner": _NOTHING if row.owner is None else printable(row.owner),
         "delay": f"{row.delay:.2f} s" if row.delay else _NOTHING,
-        "rest": _NOTHING if until is None else spoken(until - now),
+        "rest": _NOTHING if until is None else format_duration(until - now),
         "failures in a row": f"{row.failures:,}" if row.failures else _NOTHING,
         "given up": _NOTHING if row.given_up is None else printable(row.given_up),
         "why": printable(row.why),

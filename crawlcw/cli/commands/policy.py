@@ -9,7 +9,7 @@ import click
 from crawlcw.cli import ledger_option, loop
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.tracking import Policy, Tracker, keys
 
 
@@ -44,4 +44,4 @@ async def _policy(name: str, ledger_url: str, given: dict[str, str]) -> Policy:
 
 
 def _shown(value: Any) -> str:
-    return spoken(value) if isinstance(value, timedelta) else f"{value:,}"
+    return format_duration(value) if isinstance(value, timedelta) else f"{value:,}"

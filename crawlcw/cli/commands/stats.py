@@ -13,7 +13,7 @@ from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS
 from crawlcw.ledger.protocol import Counts, Worker
 from crawlcw.model.dropped import Examples
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
@@ -121,7 +121,7 @@ def _print(numbers: _Numbers) -> None:
     rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     if numbers.stalls:
-        longest = spoken(timedelta(seconds=numbers.longest_stall))
+        longest = format_duration(timedelta(seconds=numbers.longest_stall))
         rows["event loop stood still"] = f"{numbers.stalls:,} times, {longest} at most"
     console = Console(markup=False, highlight=False)
     console.print(two_columns(numbers.name, rows))
@@ -146,4 +146,4 @@ def _when(numbers: _Numbers) -> str:
     if numbers.next_due is None:
         return "never: drained"
     wait = numbers.next_due - numbers.now
-    return f"in {spoken(wait)}" if wait > timedelta(0) else "now"
+    return f"in {format_duration(wait)}" if wait > timedelta(0) else "now"

@@ -12,10 +12,10 @@ from crawlcw.cli import exporting, ledger_option, loading, loop, selecting
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger.documents import error_document, response_document, trace_document
-from crawlcw.ledger.protocol import Ledger, Place, TaskFilter
+from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Aside, Record, Status
+from crawlcw.model.task import BlobRef, Record, Status
 
 _PAGE = 200
 _LONGEST_KEY = 70
@@ -103,7 +103,7 @@ async def _list(
 
 
 async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIterator[Record]:
-    after: Place | None = None
+    after: Cursor | None = None
     left = limit or sys.maxsize
     while left:
         records = await ledger.find(chosen, limit=min(left, _PAGE), after=after)
@@ -113,7 +113,7 @@ async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIter
             return
         left -= len(records)
         last = records[-1].task
-        after = Place(update_time=last.update_time, id=last.id)
+        after = Cursor(update_time=last.update_time, id=last.id)
 
 
 def _line(record: Record) -> str:
@@ -156,4 +156,4 @@ def _object(record: Record) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> Any:
-    return {"aside": value.id, "size": value.size} if isinstance(value, Aside) else value
+    return {"aside": value.id, "size": value.size} if isinstance(value, BlobRef) else value

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Protocol
 
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.stalls import Silence
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class SilentWorkers:
             logger.error(
                 "process %d has said nothing for %s, so it is killed: its event loop stands still",
                 worker.pid,
-                spoken(timedelta(seconds=round(silent))),
+                format_duration(timedelta(seconds=round(silent))),
                 extra={"event": "worker_silent", "pid": worker.pid},
             )
             worker.kill()

@@ -17,7 +17,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_ledger
 from crawlcw.cli import signals
-from crawlcw.cli.background_tasks import beside
+from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.crawling import Output, sum_up, watched
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.processes import totals
@@ -26,12 +26,12 @@ from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.processes.totals import Totals
 from crawlcw.cli.processes.worker_process import WorkerProcess
-from crawlcw.engine.leases import bury_the_dead
+from crawlcw.engine.leases import reap_dead_workers
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
 from crawlcw.model.task import Status
@@ -139,7 +139,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Keep the workers going until the crawl has ended; return the worst exit code."""
-        async with beside(self._look_after_silent_ones()), asyncio.TaskGroup() as group:
+        async with background_tasks(self._look_after_silent_ones()), asyncio.TaskGroup() as group:
             slots = [
                 group.create_task(self._keep_filled(number, share))
                 for number, share in enumerate(self._shares, start=1)
@@ -228,7 +228,7 @@ class Supervisor:
                 "worker %d has crashed: %s; it is started again in %s",
                 number,
                 _how(code),
-                spoken(wait),
+                format_duration(wait),
                 extra=_CRASHED,
             )
             with anyio.move_on_after(wait.total_seconds()):
@@ -263,7 +263,7 @@ class Supervisor:
     async def _take_back(self) -> None:
         """Give back what dead workers held, before a third of a lease has passed."""
         try:
-            await bury_the_dead(self.ledger)
+            await reap_dead_workers(self.ledger)
         except LedgerError as error:
             logger.debug("no look at the workers: %s", printable(error))
 

@@ -13,7 +13,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
-from crawlcw.cli.background_tasks import beside
+from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
 from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
 from crawlcw.cli.processes.children import ChildProcesses
@@ -82,7 +82,9 @@ async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel:
         with signals.stopping(running, grace=settings.grace, stuck=running):
             supervisor = await _Supervisor.connected(channel, obey=_obedience(running))
             try:
-                async with beside(_tell(running, supervisor), _outlive(running, supervisor)):
+                async with background_tasks(
+                    _tell(running, supervisor), _outlive(running, supervisor)
+                ):
                     report = await running.run()
                 supervisor.tell(
                     Account.of(

@@ -21,12 +21,12 @@ from rich.table import Table
 from rich.text import Text
 
 from crawlcw.api.spider import Spider
-from crawlcw.cli.background_tasks import beside
+from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.terminal.tables import two_columns
 from crawlcw.engine.stats import Report
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
-from crawlcw.model.durations import spoken
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Status
@@ -141,7 +141,7 @@ class Progress:
         """Return everything in one line."""
         parts = [f"{_word(status)} {self.counts[status]:,}" for status in _SHOWN]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self._crawl.stats.items:,}"]
-        line = ", ".join([*parts, f"eta {_spoken_eta(self.eta)}"])
+        line = ", ".join([*parts, f"eta {_format_eta(self.eta)}"])
         return f"{line}; {why}" if (why := self._standstill) else line
 
     @property
@@ -166,7 +166,8 @@ class Progress:
         tasks = Text("  ".join(f"{_word(s)} {self.counts[s]:,}" for s in _SHOWN))
         pace = Text(
             f"{self.pages_per_minute:,.0f} pages/min  items {stats.items:,}  "
-            f"elapsed {spoken(timedelta(seconds=stats.elapsed))}  eta {_spoken_eta(self.eta)}",
+            f"elapsed {format_duration(timedelta(seconds=stats.elapsed))}  "
+            f"eta {_format_eta(self.eta)}",
             style="dim",
         )
         title = Text(self._crawl.spider.name, style="bold")
@@ -182,11 +183,11 @@ async def shown(crawl: Watched, console: Console, *, live: bool) -> AsyncIterato
     """Show the progress of *crawl* within the block, on *console* or in the log."""
     progress = Progress(crawl)
     if not live:
-        async with beside(_log(progress)):
+        async with background_tasks(_log(progress)):
             yield
         return
     with Live(console=console, auto_refresh=False, transient=True) as display:
-        async with beside(_count(progress), _draw(progress, display)):
+        async with background_tasks(_count(progress), _draw(progress, display)):
             yield
 
 
@@ -215,12 +216,13 @@ def summary(report: Report) -> Group:
     run = {
         "pages": f"{report.pages:,}",
         "items": f"{report.items:,}",
-        "elapsed": spoken(timedelta(seconds=report.elapsed)),
+        "elapsed": format_duration(timedelta(seconds=report.elapsed)),
         "pages/min": f"{report.pages / minutes:,.0f}" if minutes else "-",
     }
     if report.stalls:
         run["event loop stood still"] = (
-            f"{report.stalls:,} times, {spoken(timedelta(seconds=report.longest_stall))} at most"
+            f"{report.stalls:,} times, "
+            f"{format_duration(timedelta(seconds=report.longest_stall))} at most"
         )
     tables = [
         two_columns(f"{report.spider}: the ledger", _counted(report)),
@@ -294,5 +296,5 @@ def _word(status: Status) -> str:
     return status.name.lower()
 
 
-def _spoken_eta(eta: timedelta | None) -> str:
-    return "-" if eta is None else spoken(eta)
+def _format_eta(eta: timedelta | None) -> str:
+    return "-" if eta is None else format_duration(eta)

@@ -43,7 +43,7 @@ _EXAMINED: Mapping[str, Any] = {
 }
 #: Of tracked tasks, the ids of the values set aside that they refer to: no other
 #: key begins like this.
-_ASIDES: Mapping[str, Any] = {
+_BLOBS: Mapping[str, Any] = {
     "asides": {
         "$filter": {
             "input": {
@@ -125,7 +125,7 @@ class Examination(Schema):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Stream the tasks, their results left with the server."""
         chosen = _of_ids(only)
-        fields = {**_EXAMINED, **_ASIDES} if self.tracked else _EXAMINED
+        fields = {**_EXAMINED, **_BLOBS} if self.tracked else _EXAMINED
         stream = self._stream(self._tasks, chosen, fields, self._with_what_is_lost)
         async with aclosing(stream):
             async for found in stream:
@@ -137,29 +137,29 @@ class Examination(Schema):
         if found.get("items_aside"):
             lost["items_lost"] = await self._items_lost(found)
         if found.get("asides"):
-            lost["asides_lost"] = await self._asides_lost(found["asides"])
+            lost["asides_lost"] = await self._blobs_lost(found["asides"])
         return [{**found, **lost}]
 
     async def _items_lost(self, found: Mapping[str, Any]) -> list[int]:
-        aside = found["items_aside"]
+        blob = found["items_aside"]
         places = [
-            {"task": found["_id"], "fence": found.get("settled"), "n": number} for number in aside
+            {"task": found["_id"], "fence": found.get("settled"), "n": number} for number in blob
         ]
         cursor = self._items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
         there = {each["_id"]["n"] for each in await all_of(cursor, len(places))}
-        return [number for number in aside if number not in there]
+        return [number for number in blob if number not in there]
 
-    async def _asides_lost(self, wanted: Sequence[str]) -> list[str]:
-        cursor = self._aside_files.find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint("_id_")
+    async def _blobs_lost(self, wanted: Sequence[str]) -> list[str]:
+        cursor = self._blob_files.find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint("_id_")
         there = {each["_id"] for each in await all_of(cursor, len(wanted))}
         return [each for each in wanted if each not in there]
 
-    async def unreferred_asides(
+    async def unreferenced_blobs(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Stream the files of values that were set aside, and look at the task of each."""
         fields = {"metadata": 1, "uploadDate": 1}
-        stream = self._stream(self._aside_files, _of_ids(only), fields, self._if_unreferred)
+        stream = self._stream(self._blob_files, _of_ids(only), fields, self._if_unreferred)
         async with aclosing(stream):
             async for found in stream:
                 yield found
@@ -167,7 +167,7 @@ class Examination(Schema):
     async def _if_unreferred(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         identity = bytes(found["metadata"]["task"])
         with mapped():
-            task = await self._tasks.find_one({"_id": identity}, _ASIDES, hint="_id_")
+            task = await self._tasks.find_one({"_id": identity}, _BLOBS, hint="_id_")
         if task is not None and found["_id"] in task["asides"]:
             return []
         return [{"_id": found["_id"], "task_id": identity, "create_time": found["uploadDate"]}]

@@ -35,7 +35,7 @@ HOST_INDEXES: Indexes = {
 
 BY_TASK = "task"
 ITEM_INDEXES: Indexes = {BY_TASK: ([("_id.task", 1)], {})}
-ASIDE_INDEXES: Indexes = {BY_TASK: ([("metadata.task", 1)], {})}
+BLOB_INDEXES: Indexes = {BY_TASK: ([("metadata.task", 1)], {})}
 
 BY_LEFT = "left"
 WORKER_INDEXES: Indexes = {

@@ -40,12 +40,12 @@ class Items(MongoStore):
         for number, item in enumerate(found.get("items") or ()):
             if item is None:
                 place = {"task": found["_id"], "fence": found["settled"], "n": number}
-                aside = await self._items.find_one({"_id": place})
-                items.append(documents.unescaped(aside["item"]))
+                blob = await self._items.find_one({"_id": place})
+                items.append(documents.unescaped(blob["item"]))
             else:
                 items.append(documents.unescaped(item))
         return items
 
-    async def _set_aside(self, lease: Lease, number: int, item: documents.Document) -> None:
+    async def _put_blob(self, lease: Lease, number: int, item: documents.Document) -> None:
         place = {"task": lease.task.id, "fence": lease.fence, "n": number}
         await self._items.replace_one({"_id": place}, {"item": item}, upsert=True)

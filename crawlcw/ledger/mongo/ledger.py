@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Self
 
 from crawlcw.ledger.mongo.admissions import Admissions
-from crawlcw.ledger.mongo.asides import Asides
+from crawlcw.ledger.mongo.blobs import Blobs
+from crawlcw.ledger.mongo.change_stream import ChangeStream
 from crawlcw.ledger.mongo.claims import Claims
 from crawlcw.ledger.mongo.connection import connected
 from crawlcw.ledger.mongo.crawl_state import CrawlState
@@ -15,7 +16,6 @@ from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.mass_changes import MassChanges
-from crawlcw.ledger.mongo.notices import Notices
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.questions import Questions
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, is_tracked
@@ -38,10 +38,10 @@ class MongoLedger(
     MassChanges,
     Hosts,
     Selections,
-    Asides,
+    Blobs,
     CrawlState,
     Tracked,
-    Notices,
+    ChangeStream,
     Examination,
     Schema,
 ):

@@ -10,7 +10,7 @@ from typing import Any
 from pymongo import UpdateOne
 
 from crawlcw.errors import LedgerUnavailableError, Reason
-from crawlcw.ledger.mongo.asides import Asides
+from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.crawl_state import CrawlState
 from crawlcw.ledger.mongo.hosts import Hosts
@@ -26,7 +26,7 @@ from crawlcw.model.transitions import BulkChange
 _PURGED_AT_ONCE = 1_000
 
 
-class MassChanges(Hosts, Selections, Asides, CrawlState):
+class MassChanges(Hosts, Selections, Blobs, CrawlState):
     """Withdraws, reopens, prioritises and purges tasks."""
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
@@ -116,5 +116,5 @@ class MassChanges(Hosts, Selections, Asides, CrawlState):
             gone = [task_id for task_id in ids if task_id not in there]
             await self._items.delete_many({"_id.task": {"$in": gone}}, hint=BY_TASK)
             if self.tracked:
-                await self._drop_asides_of(gone)
+                await self._drop_blobs_of(gone)
         self._half_purged.difference_update(ids)

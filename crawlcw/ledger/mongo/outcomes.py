@@ -76,7 +76,7 @@ class Outcomes(Items):
             if size > LARGEST_ITEM:
                 return _rejection(settlement, f"an item of {size} bytes, too large", rejected)
             if size > _ITEM_ASIDE or inside + size > _ITEMS_INSIDE:
-                await self._set_aside(settlement.lease, number, stored)
+                await self._put_blob(settlement.lease, number, stored)
                 kept.append(None)
             else:
                 inside += size

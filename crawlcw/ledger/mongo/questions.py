@@ -24,7 +24,7 @@ _READ = 5_000
 _ORDER = {"status": 1, "update_time": -1, "_id": -1}
 
 
-class _Place(NamedTuple):
+class _Cursor(NamedTuple):
     """Where a walk through the index has come to."""
 
     status: int
@@ -88,7 +88,7 @@ class Questions(MongoStore):
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield groups of the tasks of some statuses, *at_once* tasks by a command."""
         among = sorted(int(status) for status in statuses)
-        place: _Place | None = None
+        place: _Cursor | None = None
         while True:
             room = at_once
             last = place
@@ -121,7 +121,7 @@ class Questions(MongoStore):
             place = last
 
 
-def _behind(among: list[int], place: _Place | None) -> list[tuple[dict[str, Any], dict[str, int]]]:
+def _behind(among: list[int], place: _Cursor | None) -> list[tuple[dict[str, Any], dict[str, int]]]:
     """Return the filters of what comes behind a place, in their order, each with its own order.
 
     Each is one stretch of the index; one filter that says all three would not be.
@@ -138,7 +138,7 @@ def _behind(among: list[int], place: _Place | None) -> list[tuple[dict[str, Any]
     return parts
 
 
-def _furthest(groups: list[dict[str, Any]]) -> _Place | None:
+def _furthest(groups: list[dict[str, Any]]) -> _Cursor | None:
     """Return where a command has come to, which of its groups ever that was."""
-    ends = [_Place(group["status"], group["update_time"], bytes(group["id"])) for group in groups]
+    ends = [_Cursor(group["status"], group["update_time"], bytes(group["id"])) for group in groups]
     return min(ends, key=lambda end: (-end.status, end.time, end.id), default=None)

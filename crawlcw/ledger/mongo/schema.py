@@ -10,7 +10,7 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 from crawlcw.errors import LedgerConfigurationError
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
 from crawlcw.ledger.mongo.indexes import (
-    ASIDE_INDEXES,
+    BLOB_INDEXES,
     HOST_INDEXES,
     INDEXES,
     ITEM_INDEXES,
@@ -78,7 +78,7 @@ class Schema(MongoStore):
             (self._items, ITEM_INDEXES),
         ]
         if self.tracked:
-            indexes.append((self._aside_files, ASIDE_INDEXES))
+            indexes.append((self._blob_files, BLOB_INDEXES))
         return indexes
 
     async def _create_index(

@@ -8,7 +8,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
-from crawlcw.ledger.protocol import Place, TaskFilter
+from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import Record, Status
 
 _ORDER = [("update_time", -1), ("_id", -1)]
@@ -21,7 +21,7 @@ class Selections(MongoStore):
     """Finds tasks by status and time."""
 
     async def find(
-        self, chosen: TaskFilter, *, limit: int, after: Place | None = None
+        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
         """Let the server merge the index's range of each status; ids are looked up instead."""
         where = _conditions(chosen)
@@ -38,7 +38,7 @@ class Selections(MongoStore):
         self,
         where: Mapping[str, Any],
         limit: int,
-        after: Place | None,
+        after: Cursor | None,
         fields: Mapping[str, int],
     ) -> list[dict[str, Any]]:
         """Return the next tasks behind a place, in the order of the index."""
@@ -54,7 +54,7 @@ class Selections(MongoStore):
         return found
 
     async def _found_among(
-        self, ids: list[bytes], where: Mapping[str, Any], limit: int, after: Place | None
+        self, ids: list[bytes], where: Mapping[str, Any], limit: int, after: Cursor | None
     ) -> list[dict[str, Any]]:
         """Return the next tasks of those ids: what they hold is read only of what is returned."""
         places: list[tuple[datetime, bytes]] = []
@@ -85,7 +85,7 @@ class Selections(MongoStore):
             return
         for status in among:
             where["status"] = int(status)
-            after: Place | None = None
+            after: Cursor | None = None
             while True:
                 with mapped():
                     found = await self._found(where, size, after, _PLACE)
@@ -93,7 +93,7 @@ class Selections(MongoStore):
                     break
                 yield {**where, "_id": {"$in": [each["_id"] for each in found]}}
                 update_time, task_id = _place(found[-1])
-                after = Place(update_time=update_time, id=task_id)
+                after = Cursor(update_time=update_time, id=task_id)
 
 
 def _conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str,
 
 
 def _behind(
-    where: Mapping[str, Any], after: Place | None
+    where: Mapping[str, Any], after: Cursor | None
 ) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
     """Return the filters of what comes behind a place, each with its order.
 

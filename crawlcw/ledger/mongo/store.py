@@ -63,9 +63,9 @@ class MongoStore:
         self._hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self._workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
         self._items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
-        self._aside_name = f"{spider}.asides"
-        self._aside_files, self._aside_chunks = (
-            database.get_collection(f"{self._aside_name}.{part}", write_concern=_DURABLE)
+        self._bucket_name = f"{spider}.asides"
+        self._blob_files, self._blob_chunks = (
+            database.get_collection(f"{self._bucket_name}.{part}", write_concern=_DURABLE)
             for part in ("files", "chunks")
         )
         self._schema = database.get_collection(SCHEMA, write_concern=_DURABLE)

@@ -12,7 +12,7 @@ from crawlcw.ledger.mongo.encoding import encoding_error
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.updates import mine
-from crawlcw.model.task import Aside, Lease, Status
+from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
 #: What a lease has no use for.
@@ -40,7 +40,7 @@ class Tracked(MongoStore):
             await self._schema.update_one({"_id": self._spider}, {"$set": update}, hint="_id_")
 
     async def save(
-        self, lease: Lease, *, data: Mapping[str, Any] | Aside, duration: timedelta
+        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
         """Set the data and move the lease's end by one fenced update."""
         saved = {"data": documents.value_document(data)}

@@ -94,9 +94,9 @@ class Examination(SqliteStore):
         # All of one moment, for a value is dropped when nothing refers to it any more.
         with snapshot(db):
             rows = _examined(db, statement, values)
-            return [(row["row"], {**_raw(row), **self._asides_lost(db, row)}) for row in rows]
+            return [(row["row"], {**_raw(row), **self._blobs_lost(db, row)}) for row in rows]
 
-    def _asides_lost(self, db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
+    def _blobs_lost(self, db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
         if not self.tracked:
             return {}
         pointers = db.execute(self._sql.pointers, (row["id"],)).fetchone()
@@ -105,23 +105,23 @@ class Examination(SqliteStore):
             # What is no JSON refers to nothing.
             with suppress(TypeError, ValueError):
                 found[name] = json.loads(text)
-        wanted = documents.asides(found)
-        lost = [each for each in wanted if not db.execute(self._sql.has_aside, (each,)).fetchone()]
+        wanted = documents.blobs(found)
+        lost = [each for each in wanted if not db.execute(self._sql.has_blob, (each,)).fetchone()]
         return {"asides_lost": lost} if lost else {}
 
-    async def unreferred_asides(
+    async def unreferenced_blobs(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """See `ExaminedLedger.unreferred_asides`."""
+        """See `ExaminedLedger.unreferenced_blobs`."""
         if only is not None:
             for identity in only:
                 for row in await self._reader.run(
-                    _examined, self._sql.unreferred_aside, (identity,)
+                    _examined, self._sql.unreferenced_blob, (identity,)
                 ):
                     yield _raw(row)
             return
         last = ""
-        while rows := await self._reader.run(_examined, self._sql.unreferred_asides, (last,)):
+        while rows := await self._reader.run(_examined, self._sql.unreferenced_blobs, (last,)):
             for row in rows:
                 yield _raw(row)
             last = rows[-1]["id"]

@@ -7,7 +7,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite.changes import Changes, Write, mine, written
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
-from crawlcw.ledger.sqlite.rows import UNHOLDABLE, said
+from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Settlement
@@ -75,6 +75,6 @@ def _storable(settlement: Settlement) -> tuple[Write, str | None]:
 
 
 def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
-    why = said(error)
+    why = describe_sqlite_error(error)
     instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
     return written(settlement.lease.task, instead.change), why

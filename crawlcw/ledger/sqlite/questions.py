@@ -17,7 +17,7 @@ from crawlcw.model.task import Status
 _FIRST_TIME = INT64 - 1
 
 
-class _Place(NamedTuple):
+class _Cursor(NamedTuple):
     """Where a walk through the index of statuses has come to."""
 
     status: Status
@@ -71,7 +71,7 @@ class Questions(Priorities):
         self, statuses: Collection[Status], statement: str, *, at_once: int
     ) -> AsyncIterator[tuple[Status, sqlite3.Row]]:
         """Yield what a statement finds in each status, in *at_once* tasks by one call."""
-        place: _Place | None = _Place(min(statuses), _FIRST_TIME, b"")
+        place: _Cursor | None = _Cursor(min(statuses), _FIRST_TIME, b"")
         while place is not None:
             rest = sorted(status for status in statuses if status >= place.status)
             rows, place = await self._reader.run(
@@ -85,16 +85,16 @@ class Questions(Priorities):
         db: sqlite3.Connection,
         statement: str,
         statuses: Sequence[Status],
-        place: _Place,
+        place: _Cursor,
         room: int,
-    ) -> tuple[list[tuple[Status, sqlite3.Row]], _Place | None]:
+    ) -> tuple[list[tuple[Status, sqlite3.Row]], _Cursor | None]:
         """Count what comes behind a place; return where that ends, where there may be more."""
         rows: list[tuple[Status, sqlite3.Row]] = []
         # All of one moment: few tasks are counted as they are together.
         with snapshot(db):
             for status in statuses:
                 if status != place.status:
-                    place = _Place(status, _FIRST_TIME, b"")
+                    place = _Cursor(status, _FIRST_TIME, b"")
                 values = {"status": status, "time": place.time, "id": place.id, "limit": room}
                 found = db.execute(statement, values).fetchall()
                 rows += [(status, row) for row in found]
@@ -102,6 +102,6 @@ class Questions(Priorities):
                 if number == room:
                     nth = {**values, "limit": 1, "skipped": room - 1}
                     last = db.execute(self._sql.nth_of_status, nth).fetchone()
-                    return rows, _Place(status, last["update_time"], last["id"])
+                    return rows, _Cursor(status, last["update_time"], last["id"])
                 room -= number
         return rows, None

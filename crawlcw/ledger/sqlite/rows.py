@@ -68,7 +68,7 @@ def _check_size(value: str | bytes) -> None:
         raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
 
 
-def said(error: Exception) -> str:
+def describe_sqlite_error(error: Exception) -> str:
     """Return what is wrong with a value that has no place in a row."""
     return str(error) or type(error).__name__
 

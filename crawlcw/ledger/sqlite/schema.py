@@ -68,7 +68,7 @@ class Tables:
     """The tables and indexes of one name: their names, quoted, and what makes them."""
 
     def __init__(self, name: str) -> None:
-        self.tasks, self.items, self.workers, self.hosts, self.asides = (
+        self.tasks, self.items, self.workers, self.hosts, self.blobs = (
             quoted(table)
             for table in (name, *(f"{name}.{p}" for p in ("items", "workers", "hosts", "asides")))
         )
@@ -114,10 +114,10 @@ class Tables:
             # Of those that are held only: `leave` must not read all the others.
             f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
                 (owner) WHERE owner IS NOT NULL""",
-            f"""CREATE TABLE IF NOT EXISTS {self.asides} (
+            f"""CREATE TABLE IF NOT EXISTS {self.blobs} (
                 id TEXT PRIMARY KEY NOT NULL, task_id BLOB NOT NULL, content TEXT NOT NULL,
                 create_time INTEGER NOT NULL)""",
-            f"CREATE INDEX IF NOT EXISTS {self.of_task} ON {self.asides} (task_id)",
+            f"CREATE INDEX IF NOT EXISTS {self.of_task} ON {self.blobs} (task_id)",
         ]
 
     def _adding(self, column: str) -> str:

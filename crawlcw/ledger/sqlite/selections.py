@@ -7,7 +7,7 @@ from itertools import islice
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Place, TaskFilter
+from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import Database, snapshot
 from crawlcw.ledger.sqlite.crawl_state import CrawlState
@@ -30,7 +30,7 @@ class Selections(Hosts, Walks, CrawlState):
     """Finds tasks; withdraws, reopens, prioritises and purges them."""
 
     async def find(
-        self, chosen: TaskFilter, *, limit: int, after: Place | None = None
+        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
         """See `Ledger.find`."""
         sql = ChosenStatements(self._tables, chosen.statuses)
@@ -104,7 +104,7 @@ class Selections(Hosts, Walks, CrawlState):
         def change(db: Database, row: Row) -> int:
             if not db.execute(sql.purge, row).rowcount:
                 return 0
-            for statement in (self._sql.forget_items, self._sql.forget_asides):
+            for statement in (self._sql.forget_items, self._sql.forget_blobs):
                 db.execute(statement, (row["id"],))
             return 1
 

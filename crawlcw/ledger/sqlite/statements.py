@@ -108,10 +108,10 @@ class Statements:
             "ORDER BY update_time, id"
         )
 
-        asides = tables.asides
-        self.set_aside = f"INSERT INTO {asides} VALUES (:id, :task_id, :content, :create_time)"
-        self.read_aside = f"SELECT content FROM {asides} WHERE id = ?"
-        self.drop_aside = f"DELETE FROM {asides} WHERE id = ?"
+        blobs = tables.blobs
+        self.put_blob = f"INSERT INTO {blobs} VALUES (:id, :task_id, :content, :create_time)"
+        self.read_blob = f"SELECT content FROM {blobs} WHERE id = ?"
+        self.drop_blob = f"DELETE FROM {blobs} WHERE id = ?"
 
         self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
         self.add_item = f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?)"
@@ -143,7 +143,7 @@ class Statements:
             f"UPDATE {tasks} SET priority = :priority WHERE id = :id "
             f"AND {among(WAITING)} AND priority <> :priority"
         )
-        self.forget_asides = f"DELETE FROM {tables.asides} WHERE task_id = ?"
+        self.forget_blobs = f"DELETE FROM {tables.blobs} WHERE task_id = ?"
 
         waiting = among(GIVE_UP_HOST.from_statuses)
         self.waiting_of_host = (
@@ -254,10 +254,10 @@ class Statements:
         self.pointers = "SELECT {} FROM {} WHERE id = ?".format(
             ", ".join(f"iif(instr({p}, {pointer}), {p}, NULL) AS {p}" for p in places), tasks
         )
-        self.has_aside = f"SELECT 1 FROM {asides} WHERE id = ?"
+        self.has_blob = f"SELECT 1 FROM {blobs} WHERE id = ?"
         referred = " OR ".join(f"instr(t.{p}, {pointer} || json_quote(a.id))" for p in places)
-        self.unreferred_asides, self.unreferred_aside = (
-            f"SELECT a.id, a.task_id, a.create_time FROM {asides} AS a WHERE a.id {bound} "
+        self.unreferenced_blobs, self.unreferenced_blob = (
+            f"SELECT a.id, a.task_id, a.create_time FROM {blobs} AS a WHERE a.id {bound} "
             f"AND NOT EXISTS (SELECT 1 FROM {tasks} AS t WHERE t.id = a.task_id "
             f"AND ({referred})) ORDER BY a.id"
             for bound in ("> ?", "= ?")

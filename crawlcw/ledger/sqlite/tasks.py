@@ -12,11 +12,11 @@ from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.priorities import Priorities, descending
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
+    describe_sqlite_error,
     document_of,
     from_json,
     milliseconds,
     row_of,
-    said,
 )
 from crawlcw.ledger.sqlite.schema import COLUMNS
 from crawlcw.model.task import Record, Task
@@ -38,7 +38,7 @@ class Tasks(Priorities):
             try:
                 rows.append(_NEW_ROW | row_of(documents.document(task)))
             except UNHOLDABLE as error:
-                rejected.append((task, said(error)))
+                rejected.append((task, describe_sqlite_error(error)))
         with durable_transaction(db):
             new = db.executemany(self._sql.add, rows).rowcount if rows else 0
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))

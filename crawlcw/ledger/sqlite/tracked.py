@@ -15,14 +15,14 @@ from crawlcw.ledger.sqlite.connection import Database, durable_transaction, numb
 from crawlcw.ledger.sqlite.marker import add_to_policy, policy_of
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
+    describe_sqlite_error,
     document_of,
     from_json,
     milliseconds,
-    said,
     to_json,
 )
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.task import Aside, Lease
+from crawlcw.model.task import BlobRef, Lease
 from crawlcw.model.transitions import lease_of
 
 _VERSION = "PRAGMA data_version"
@@ -45,7 +45,7 @@ class Tracked(SqliteStore):
             add_to_policy(db, self._name, policy)
 
     async def save(
-        self, lease: Lease, *, data: Mapping[str, Any] | Aside, duration: timedelta
+        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
         """See `TrackedLedger.save`."""
         values = {
@@ -66,44 +66,46 @@ class Tracked(SqliteStore):
         rows = db.execute(self._sql.held, tokens)
         return [lease_of(documents.task(document_of(row))) for row in rows]
 
-    async def set_aside(self, task_id: bytes, value: Any) -> Aside:
-        """See `TrackedLedger.set_aside`."""
+    async def put_blob(self, task_id: bytes, value: Any) -> BlobRef:
+        """See `TrackedLedger.put_blob`."""
         content = self._text(documents.escaped(value))
-        aside = Aside(id=uuid4().hex, size=len(content))
+        blob = BlobRef(id=uuid4().hex, size=len(content))
         row = {
-            "id": aside.id,
+            "id": blob.id,
             "task_id": task_id,
             "content": content,
             "create_time": milliseconds(self.now()),
         }
-        await self._writer.run(update, self._sql.set_aside, row)
-        return aside
+        await self._writer.run(update, self._sql.put_blob, row)
+        return blob
 
     def _text(self, value: Any) -> str:
         try:
             return to_json(value)
         except UNHOLDABLE as error:
-            raise LedgerError(f"The ledger {self._path} cannot hold it: {said(error)}.") from error
+            raise LedgerError(
+                f"The ledger {self._path} cannot hold it: {describe_sqlite_error(error)}."
+            ) from error
 
-    async def read_aside(self, aside: Aside) -> Any:
-        """See `TrackedLedger.read_aside`."""
-        content = await self._reader.run(self._content, aside)
+    async def read_blob(self, blob: BlobRef) -> Any:
+        """See `TrackedLedger.read_blob`."""
+        content = await self._reader.run(self._content, blob)
         if content is None:
-            raise LedgerError(f"The ledger {self._path} has no value {aside.id} any more.")
+            raise LedgerError(f"The ledger {self._path} has no value {blob.id} any more.")
         return documents.unescaped(from_json(content))
 
-    def _content(self, db: sqlite3.Connection, aside: Aside) -> str | None:
-        row = db.execute(self._sql.read_aside, (aside.id,)).fetchone()
+    def _content(self, db: sqlite3.Connection, blob: BlobRef) -> str | None:
+        row = db.execute(self._sql.read_blob, (blob.id,)).fetchone()
         return None if row is None else row["content"]
 
-    async def drop_asides(self, asides: Collection[Aside]) -> None:
-        """See `TrackedLedger.drop_asides`."""
-        if asides:
-            await self._writer.run(self._drop_asides, [(aside.id,) for aside in asides])
+    async def drop_blobs(self, blobs: Collection[BlobRef]) -> None:
+        """See `TrackedLedger.drop_blobs`."""
+        if blobs:
+            await self._writer.run(self._drop_blobs, [(blob.id,) for blob in blobs])
 
-    def _drop_asides(self, db: Database, ids: Collection[tuple[str]]) -> None:
+    def _drop_blobs(self, db: Database, ids: Collection[tuple[str]]) -> None:
         with durable_transaction(db):
-            db.executemany(self._sql.drop_aside, ids)
+            db.executemany(self._sql.drop_blob, ids)
 
     async def changes(self) -> AsyncIterator[None]:
         """See `TrackedLedger.changes`.

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from crawlcw.ledger.protocol import Place, TaskFilter
+from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -57,7 +57,7 @@ class Walks(SqliteStore):
                 place |= {"before": last["update_time"], "before_id": last["id"]}
 
 
-def bounds_of(chosen: TaskFilter, after: Place | None = None) -> dict[str, Any]:
+def bounds_of(chosen: TaskFilter, after: Cursor | None = None) -> dict[str, Any]:
     """Return what is chosen as the values of a statement, the statuses and ids apart."""
     # Before a time is before the first id there would be of that time.
     until = INT64 - 1 if chosen.until is None else milliseconds(chosen.until)

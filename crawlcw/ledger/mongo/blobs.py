@@ -14,7 +14,7 @@ from crawlcw.ledger.mongo.connection import bucket, mapped
 from crawlcw.ledger.mongo.encoding import UNENCODABLE
 from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.store import BATCH, MongoStore
-from crawlcw.model.task import Aside
+from crawlcw.model.task import BlobRef
 
 #: A value takes as many seconds longer than other operations as it has MiB.
 _ANSWER_WITHIN = 10.0
@@ -24,37 +24,37 @@ _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
 )
 
 
-class Asides(MongoStore):
+class Blobs(MongoStore):
     """Sets values aside, reads them and drops them."""
 
-    async def set_aside(self, task_id: bytes, value: Any) -> Aside:
+    async def put_blob(self, task_id: bytes, value: Any) -> BlobRef:
         """Upload the value as a file that names its task."""
         try:
             content = bson.encode({"value": documents.escaped(value)})
         except UNENCODABLE as error:
             raise LedgerError(f"the value cannot be set aside: {error}") from error
-        aside = Aside(id=uuid.uuid4().hex, size=len(content))
-        with mapped(), pymongo.timeout(_ANSWER_WITHIN + aside.size / _SLOWEST):
+        blob = BlobRef(id=uuid.uuid4().hex, size=len(content))
+        with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
             await self._bucket().upload_from_stream_with_id(
-                aside.id, aside.id, content, metadata={"task": task_id}
+                blob.id, blob.id, content, metadata={"task": task_id}
             )
-        return aside
+        return blob
 
-    async def read_aside(self, aside: Aside) -> Any:
+    async def read_blob(self, blob: BlobRef) -> Any:
         """Download the file."""
-        with mapped(), pymongo.timeout(_ANSWER_WITHIN + aside.size / _SLOWEST):
-            stream = await self._bucket().open_download_stream(aside.id)
+        with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
+            stream = await self._bucket().open_download_stream(blob.id)
             content = await stream.read()
         return documents.unescaped(bson.decode(content, _OPTIONS)["value"])
 
-    async def drop_asides(self, asides: Collection[Aside]) -> None:
+    async def drop_blobs(self, blobs: Collection[BlobRef]) -> None:
         """Delete the files, and then their chunks."""
         with mapped():
-            await self._drop([aside.id for aside in asides])
+            await self._drop([blob.id for blob in blobs])
 
-    async def _drop_asides_of(self, tasks: list[bytes]) -> None:
+    async def _drop_blobs_of(self, tasks: list[bytes]) -> None:
         """Delete all files of those tasks."""
-        cursor = self._aside_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(BY_TASK)
+        cursor = self._blob_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(BY_TASK)
         await self._drop([each["_id"] for each in await cursor.to_list(None)])
 
     async def _drop(self, files: list[str]) -> None:
@@ -63,8 +63,8 @@ class Asides(MongoStore):
             # The chunks last: without its chunks a file would be there, and broken.
             # They are deleted even where the file is gone, for the first call may
             # not have come so far.
-            await self._aside_files.delete_many({"_id": some}, hint="_id_")
-            await self._aside_chunks.delete_many({"files_id": some})
+            await self._blob_files.delete_many({"_id": some}, hint="_id_")
+            await self._blob_chunks.delete_many({"files_id": some})
 
     def _bucket(self) -> Any:
-        return bucket(self._database, self._aside_name, self._aside_files.write_concern)
+        return bucket(self._database, self._bucket_name, self._blob_files.write_concern)

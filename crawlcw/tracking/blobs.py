@@ -5,30 +5,30 @@ from typing import Any
 from crawlcw.engine.patience import Patience
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model import values
-from crawlcw.model.task import Aside
+from crawlcw.model.task import BlobRef
 
 
-class Asides:
+class Blobs:
     """What a ledger keeps beside its tasks."""
 
     def __init__(self, ledger: TrackedLedger, patience: Patience) -> None:
         self._ledger = ledger
         self._patience = patience
 
-    async def stowed(self, task_id: bytes, value: Any, *, limit: int) -> Any:
+    async def offload(self, task_id: bytes, value: Any, *, limit: int) -> Any:
         """Return a clean *value*, or what stands for it where it has more than *limit* bytes."""
         if value is None or values.size(value) <= limit:
             return value
-        return await self._patience.insist(lambda: self._ledger.set_aside(task_id, value))
+        return await self._patience.insist(lambda: self._ledger.put_blob(task_id, value))
 
-    async def whole(self, value: Any) -> Any:
-        """Return what `stowed` was given; raises `LedgerError` where it is gone."""
-        if not isinstance(value, Aside):
+    async def load(self, value: Any) -> Any:
+        """Return what `offload` was given; raises `LedgerError` where it is gone."""
+        if not isinstance(value, BlobRef):
             return value
-        return await self._patience.insist(lambda: self._ledger.read_aside(value))
+        return await self._patience.insist(lambda: self._ledger.read_blob(value))
 
-    async def drop(self, *stowed: Any) -> None:
+    async def drop(self, *offload: Any) -> None:
         """Delete those of the values that were put aside; nothing may refer to them any more."""
-        asides = [each for each in stowed if isinstance(each, Aside)]
-        if asides:
-            await self._patience.insist(lambda: self._ledger.drop_asides(asides))
+        blobs = [each for each in offload if isinstance(each, BlobRef)]
+        if blobs:
+            await self._patience.insist(lambda: self._ledger.drop_blobs(blobs))

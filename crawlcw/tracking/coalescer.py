@@ -15,7 +15,7 @@ A = TypeVar("A")
 _MOST = 200
 
 
-class Together(Generic[Q, A]):
+class Coalescer(Generic[Q, A]):
     """Asks one question at a time."""
 
     def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> None:

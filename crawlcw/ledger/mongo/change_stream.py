@@ -42,7 +42,7 @@ _PIPELINE: list[dict[str, Any]] = [
 ]
 
 
-class Notices(MongoStore):
+class ChangeStream(MongoStore):
     """Watches the tasks' collection."""
 
     async def changes(self) -> AsyncGenerator[None, None]:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 _CANCELLED_WITHIN = 0.5
 
 
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     """Return what *work* returns; who is cancelled meanwhile is so when it is over."""
     working = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
