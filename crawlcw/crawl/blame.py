@@ -11,7 +11,7 @@ from datetime import datetime
 from crawlcw.crawl.frontier import NOBODYS, OWN, Fault, Frontier
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.errors import FetchError
-from crawlcw.model.hosts import HOST_FAILURES
+from crawlcw.model.hosts import HOST_FAILURES, PAST_THE_NAME
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.urls import scheme_of
@@ -72,6 +72,8 @@ class Blame:
             return OWN
         reason, now = error.underlying, time.monotonic()
         if self._watch.network.failed(task.host, reason, sent=began, now=now):
+            if reason in PAST_THE_NAME:
+                self._frontier.resolved(task.host, scheme=scheme_of(task.url))
             return NOBODYS
         if error.reason not in HOST_FAILURES:
             return OWN

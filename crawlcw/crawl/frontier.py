@@ -319,6 +319,11 @@ class Frontier:
             self.leave(host)
         self._pace(host, now)
 
+    def resolved(self, name: str, *, scheme: str) -> None:
+        """Note that a host's name has an address."""
+        if host := self._hosts.get(name):
+            host.state = hosts.resolved(host.state, scheme=scheme)
+
     def page_failed(self, name: str, *, now: float) -> None:
         """Note that a page failed by itself."""
         if host := self._hosts.get(name):

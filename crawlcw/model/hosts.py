@@ -25,11 +25,12 @@ CONNECTION_FAILURES = frozenset(
 #: answer (429, or 503 with Retry-After) is the page's own where others are answered.
 HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
+#: Failures of connections to addresses, which the name must have had, whoever is to blame.
+PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _JITTER = 0.1
 #: A name that never had an address, or a port that never answered beside one that
 #: does: another attempt tells a passing mistake, and waiting for longer tells no more.
 _FEW_FAILURES = 2
-_CLOSED_PORT = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 #: A name that was there is not gone because a resolver says so for some minutes.
 _LONGEST_DNS_OUTAGE = timedelta(hours=1)
 #: After so many failures in a row a page is asked that was answered well before.
@@ -213,6 +214,11 @@ def is_the_pages_own(host: Host, *, scheme: str, throttled: datetime | None) -> 
     return throttled is not None and good_at is not None and good_at > throttled
 
 
+def resolved(host: Host, *, scheme: str) -> Host:
+    """Return *host* after its name was found to have an address, if no more than that."""
+    return _with_origin(host, scheme, replace(host.origin(scheme), resolved=True))
+
+
 def doubted(host: Host, *, now: datetime) -> str | None:
     """Return a page to ask before any other, where an origin fails again and again; else None.
 
@@ -304,7 +310,7 @@ def _is_lost(
         since = origin.failing_since or now
         return origin.failures >= policy.max_failures and now - since >= _LONGEST_DNS_OUTAGE
     most = policy.max_failures
-    closed = reason is Reason.DNS_NXDOMAIN or (alone and reason in _CLOSED_PORT)
+    closed = reason is Reason.DNS_NXDOMAIN or (alone and reason in PAST_THE_NAME)
     if closed and origin.good_at is None:
         most = min(most, _FEW_FAILURES)
     # A resolver's mistakes need their hour, and do not shorten the way of other failures.

@@ -59,6 +59,7 @@ class Ended:
     records: dict[str, Record]
     items: list[str]
     asked: dict[str, int]
+    resolved: dict[str, float]
 
 
 async def crawl(world: World, clock: VirtualClock, path: Path) -> Ended:
@@ -89,6 +90,7 @@ async def crawl(world: World, clock: VirtualClock, path: Path) -> Ended:
             records=records,
             items=[row.item["url"] async for row in ledger.items()],
             asked=web.asked,
+            resolved=web.resolved,
         )
     finally:
         await ledger.close()
@@ -98,18 +100,28 @@ def complaint(world: World, ended: Ended) -> Iterator[str]:
     """Yield what did not end as it should have."""
     for origin in ended.given_up:
         scheme, _, name = origin.partition("://")
+        if _is_unknown(world.sites[name], ended.resolved):
+            continue
         health = world.sites[name].health.get(scheme, Health.REFUSED)
         if health not in DEAD and health is not Health.STOPS:
             yield f"{origin} was given up, and is {health}"
     for site, page in world.pages:
         task = ended.records[page.url].task
         got = f"{page.url} is {task.status.name}, {task.reason}, {task.retry} attempts"
+        is_lost = task.status is Status.IGNORED and task.reason is Reason.DNS_NXDOMAIN
+        if is_lost and _is_unknown(site, ended.resolved):
+            continue
         if not _as_expected(world, site, page, ended.records[page.url]):
             yield got
         if task.status is Status.FINISHED and task.lock:
             yield f"{got}, and still held"
     if len(set(ended.items)) != len(ended.items):
         yield "an item was recorded twice"
+
+
+def _is_unknown(site: Site, resolved: dict[str, float]) -> bool:
+    """Return whether nobody ever saw that a name has an address before it had none."""
+    return any(begin <= resolved.get(site.name, begin) for begin, _ in site.unnamed)
 
 
 def _as_expected(world: World, site: Site, page: Page, record: Record) -> bool:

@@ -111,6 +111,8 @@ def made(seed: int) -> World:
             health["https"] = chance.choice(
                 [Health.WELL, Health.NO_TLS, Health.REFUSED, Health.SILENT]
             )
+        if health["http"] is Health.NAMELESS:
+            health = dict.fromkeys(health, Health.NAMELESS)  # a name is that of all of its origins
         site = sites[name] = Site(name, health)
         if chance.random() < 0.2:
             begin = chance.uniform(0, 60)
@@ -175,6 +177,7 @@ class Web:
         self._clock = clock
         self._pages = {page.url: page for _, page in world.pages}
         self.asked: dict[str, int] = {}
+        self.resolved: dict[str, float] = {}  #: when a site's name was found to have an address
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         self.asked[url] = self.asked.get(url, 0) + 1
@@ -204,6 +207,7 @@ class Web:
         unnamed = any(begin <= now < end for begin, end in site.unnamed)
         if health is Health.NAMELESS or unnamed:
             raise FetchError(Reason.DNS_NXDOMAIN, "no such name")
+        self.resolved.setdefault(site.name, now)
         stopped = health is Health.STOPS and now >= site.stops_at
         if health is Health.REFUSED or stopped or any(b <= now < e for b, e in site.down):
             raise FetchError(Reason.CONNECT, "refused")

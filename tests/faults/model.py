@@ -608,9 +608,9 @@ class Worker(Process):
         while True:
             await self.sleep(LEASE.total_seconds() / 3)
             await self._insist(self._renewer._renew)
-            await self._bury_the_dead()
+            await self._reap_dead_workers()
 
-    async def _bury_the_dead(self) -> None:
+    async def _reap_dead_workers(self) -> None:
         for name in sorted(self.schedule.known_dead - {self.name}):
             self.schedule.checker.buried.add(name)
             with contextlib.suppress(LedgerUnavailableError):
@@ -618,7 +618,7 @@ class Worker(Process):
                 self.schedule.known_dead.discard(name)
 
     async def _coordinate(self) -> None:
-        await self._bury_the_dead()
+        await self._reap_dead_workers()
         seed = replace(page(0), due=self.ledger.now(), update_time=self.ledger.now())
         await self._insist(lambda: self.ledger.add([seed]))
         idle = 0.5

@@ -112,19 +112,19 @@ WITHOUT |= {
         (
             "work-begins-unwritten",
             "crawlcw.engine.poison",
-            "Quarantine.enter",
+            "PoisonGuard.enter",
             ("await self._patience.insist(lambda: self._ledger.begin(lease))", "True"),
         ),
         (
             "a-suspect-begins-beside-others",
             "crawlcw.engine.poison",
-            "Quarantine.enter",
+            "PoisonGuard.enter",
             ("await self._all_left()", "pass"),
         ),
         (
             "others-begin-beside-a-suspect",
             "crawlcw.engine.poison",
-            "Quarantine.enter",
+            "PoisonGuard.enter",
             ("if self._alone is not None:", "if False:"),
         ),
         (

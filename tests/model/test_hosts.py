@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.errors import Reason
+from crawlcw.model import hosts
 from crawlcw.model.hosts import (
     LONGEST_DELAY,
     Host,
@@ -233,6 +234,14 @@ def test_the_lies_of_a_resolver_do_not_shorten_the_way_of_other_failures():
 
     assert lost(host) is None
     assert lost(failed(host, Reason.CONNECT)) is Reason.HOST_UNREACHABLE
+
+
+def test_a_name_that_had_an_address_while_the_network_was_in_doubt_was_there():
+    host = hosts.resolved(HOST, scheme="https")
+    for _ in range(3):
+        host = failed(host, Reason.DNS_NXDOMAIN)
+
+    assert lost(host) is None
 
 
 @pytest.mark.parametrize(
