@@ -131,7 +131,7 @@ def url(number: int) -> str:
     return f"http://{HOST}/{number}"
 
 
-@pytest.fixture(params=["sqlite", "motor", "pymongo"])
+@pytest.fixture(params=["sqlite", pytest.param("motor", marks=pytest.mark.thorough), "pymongo"])
 async def patient(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Patient]:
     clock = FakeClock()
     opened: Patient
@@ -205,6 +205,8 @@ async def test_there_is_nothing_to_examine_where_nothing_is_recorded(patient: Pa
 LOCK = {"lock": "x:1", "lock_time": START}
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 @pytest.mark.parametrize(
     ("number", "fields", "kinds"),
     [
@@ -239,6 +241,8 @@ async def test_what_can_be_mended_is_found_and_mended(
     assert await patient.found() == {}
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 @pytest.mark.parametrize(
     ("number", "fields", "kind"),
     [
@@ -451,6 +455,8 @@ async def test_a_host_that_is_held_for_ever_is_let_go_after_a_minute(patient: Pa
     assert len(await patient.ledger.lease_hosts(worker="b", limit=1, lease=LEASE)) == 1
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [

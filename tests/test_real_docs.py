@@ -89,7 +89,6 @@ async def test_every_page_that_a_walk_finds_is_fetched_and_recorded_once_and_nev
     assert await items(store) == once(expected.pages)
 
 
-@pytest.mark.representative("sqlite")
 async def test_pages_that_are_linked_but_not_there_are_ignored_for_their_status(
     store: Store,
 ):

@@ -105,7 +105,7 @@ def assert_all_ended(store: Store, found: Collection[str], ignored: Collection[s
     assert report.clean, report.findings
 
 
-@pytest.mark.representative("mongodb", "kill")
+@pytest.mark.representative("mongodb-kill")
 @pytest.mark.parametrize("how", ["exit-0", "exit-2", "exit-70", "segfault", "kill", "memory"])
 def test_a_page_that_kills_its_process_is_convicted_with_no_hand_at_the_keyboard(
     how: str, store: Store, star: Site, crawl: Callable[..., Command]

@@ -376,6 +376,8 @@ MISTAKES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("run")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     MISTAKES,

@@ -96,6 +96,8 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
     assert [each["event"] for each in found["trace"]] == ["give up"]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize(
     ("arguments", "said"),

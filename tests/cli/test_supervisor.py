@@ -172,7 +172,6 @@ def finished(store: Store) -> int:
     return sum(row.status == Status.FINISHED for row in store.rows())
 
 
-@pytest.mark.representative
 def test_two_workers_crawl_everything_once_and_their_supervisor_sums_it_up(
     serve, start, store, tmp_path
 ):

@@ -316,6 +316,8 @@ HOST_FAILURES = [
 ]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("failure0")
 @pytest.mark.parametrize("failure", HOST_FAILURES)
 async def test_a_failure_of_the_host_costs_no_page_an_attempt(ledger: SqliteLedger, failure: Any):
     web = Web({HOME: [failure] * 4 + ["there"]})

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -247,7 +248,11 @@ class FrontierMachine(RuleBasedStateMachine):
                     assert self.time < row.expires
 
 
-def test_a_limit_holds_over_all_processes_whatever_happens():
+@pytest.mark.thorough
+@pytest.mark.representative("[40]")
+@pytest.mark.parametrize("examples", [40, 300])
+def test_a_limit_holds_over_all_processes_whatever_happens(examples: int):
     run_state_machine_as_test(
-        FrontierMachine, settings=settings(max_examples=300, stateful_step_count=60, deadline=None)
+        FrontierMachine,
+        settings=settings(max_examples=examples, stateful_step_count=60, deadline=None),
     )

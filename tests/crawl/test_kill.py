@@ -85,7 +85,6 @@ def pages_asked_for_again(site: Site) -> set[str]:
     return {path for path, times in site.hits().items() if times > 1}
 
 
-@pytest.mark.representative("mongodb")
 @pytest.mark.parametrize("pages", [10, 200, 600])
 def test_a_crawl_that_is_killed_goes_on_at_once_with_the_same_command(
     pages: int, serve: Callable[..., Site], start: Start, store: Store
@@ -177,7 +176,6 @@ def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
     print(f"its tasks ran again after {taken_over:.2f} s")
 
 
-@pytest.mark.representative("sqlite")
 def test_sigterm_lets_what_is_under_way_finish_and_gives_back_the_rest(
     serve: Callable[..., Site], start: Start, store: Store
 ):

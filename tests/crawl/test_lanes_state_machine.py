@@ -23,7 +23,6 @@ FOREVER = float("inf")
 HOSTS = ["a.example", "b.example"]
 
 
-@pytest.mark.representative
 @dataclass
 class Expected:
     """What is to be true of one host."""
@@ -226,7 +225,10 @@ class LanesMachine(RuleBasedStateMachine):
             assert not host.waiting & self.gone
 
 
-def test_whatever_happens_hosts_are_served_politely_and_every_lease_once():
+@pytest.mark.representative("[40]")
+@pytest.mark.parametrize("examples", [40, 300])
+def test_whatever_happens_hosts_are_served_politely_and_every_lease_once(examples: int):
     run_state_machine_as_test(
-        LanesMachine, settings=settings(max_examples=300, stateful_step_count=80, deadline=None)
+        LanesMachine,
+        settings=settings(max_examples=examples, stateful_step_count=80, deadline=None),
     )

@@ -64,7 +64,6 @@ def wait_out(seconds: float) -> None:
     time.sleep(seconds)
 
 
-@pytest.mark.representative("[50]")
 @pytest.mark.parametrize("pages", [50, 500])
 def test_a_crawl_waits_for_a_frozen_server_and_loses_nothing(
     pages: int, server: Server, site: Site, log: Path

@@ -144,7 +144,6 @@ def test_processes_whose_clocks_disagree_take_nothing_from_each_other(
     assert "Traceback" not in workers.log
 
 
-@pytest.mark.representative
 def test_when_processes_with_wrong_clocks_die_their_tasks_run_again_in_time(
     clocks: Clocks, mongodb_store: Store, site: Site, faultless: bytes, tmp_path: Path
 ):

@@ -74,7 +74,7 @@ def crawled(uri: str, plan: Plan, site: Web, **settings: Any) -> Report:
         return asyncio.run(crawl())
 
 
-@pytest.mark.representative
+@pytest.mark.representative("1-each")
 @pytest.mark.parametrize("claim", ["each", "batch"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_crawl_over_a_network_that_loses_much_loses_nothing(

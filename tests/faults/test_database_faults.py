@@ -275,7 +275,6 @@ def crawled(
     assert repeated <= number * HELD
 
 
-@pytest.mark.representative
 def test_a_primary_that_steps_down_is_replaced(
     members: ReplicaSet, store: Store, site: Site, tmp_path: Path, faultless: bytes
 ):

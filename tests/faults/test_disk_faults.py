@@ -268,7 +268,6 @@ def test_a_ledger_that_is_read_only_at_the_start_is_a_matter_of_configuration(
     assert_as_without_faults(store, faultless)
 
 
-@pytest.mark.representative
 def test_on_a_full_disk_the_command_ends_with_one_sentence(
     spider: Path, bound: list[str], faultless: bytes, tmp_path: Path
 ):

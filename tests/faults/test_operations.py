@@ -110,7 +110,7 @@ def leases_of(world: World, operation: Operation, answer: Any) -> tuple[list[Any
     return tasks, hosts
 
 
-@pytest.mark.representative("pymongo", "reply-lost")
+@pytest.mark.representative("[pymongo-c", "reply-lost")
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_an_operation_comes_to_the_same_with_a_fault(
@@ -203,7 +203,7 @@ def asleep(found: Documents) -> Documents:
     return {**found, "books.hosts": hosts}
 
 
-@pytest.mark.representative("twice-finished")
+@pytest.mark.representative("[c", "twice-finished")
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize("fault", LATE)
 @pytest.mark.parametrize(

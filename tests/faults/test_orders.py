@@ -29,7 +29,6 @@ def in_first_lines(book: Path) -> dict[str, int]:
     return first
 
 
-@pytest.mark.representative("sqlite")
 @pytest.mark.timeout(600)
 def test_every_order_is_finished_once_with_one_accepted_charge(
     ledger_url: str, tmp_path: Path, processes: ExitStack, soaking: bool

@@ -41,7 +41,6 @@ def marked_by(marks: Path) -> list[int]:
     return [int(line) for line in marks.read_text().split()] if marks.exists() else []
 
 
-@pytest.mark.representative("mongodb")
 def test_a_process_that_was_frozen_past_its_leases_records_nothing_twice(
     store: Store, faultless: bytes, tmp_path: Path
 ):

@@ -332,9 +332,10 @@ def test_hosts_on_sqlite():
     explore(OnSqlite, examples=50, steps=50)
 
 
-@pytest.mark.representative
-def test_hosts_on_mongomock():
-    explore(OnMongomock, examples=50, steps=50)
+@pytest.mark.representative("[10]")
+@pytest.mark.parametrize("examples", [10, 50])
+def test_hosts_on_mongomock(examples: int):
+    explore(OnMongomock, examples=examples, steps=50)
 
 
 @pytest.mark.parametrize("driver", ["motor", "pymongo"])

@@ -11,7 +11,7 @@ import pymongo
 import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
-from crawlcw.ledger.mongo import MongoLedger, notices
+from crawlcw.ledger.mongo import MongoLedger, change_stream
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import Payload, Status
@@ -311,8 +311,8 @@ async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedg
 async def test_a_stream_whose_connection_breaks_raises(
     url: str, driver: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(notices, "_PATIENCE", 0.2)
-    monkeypatch.setattr(notices, "_ANSWERED_WITHIN", 0.5)
+    monkeypatch.setattr(change_stream, "_PATIENCE", 0.2)
+    monkeypatch.setattr(change_stream, "_ANSWERED_WITHIN", 0.5)
     with proxied(url) as (proxy, near):
         ledger = await MongoLedger.open(
             f"{near}&serverSelectionTimeoutMS=200", "orders", driver=driver, tracked=True

@@ -336,9 +336,10 @@ def test_interleavings_on_sqlite():
     explore(OnSqlite, examples=40, steps=40)
 
 
-@pytest.mark.representative
-def test_interleavings_on_mongomock():
-    explore(OnMongomock, examples=50, steps=40)
+@pytest.mark.representative("[10]")
+@pytest.mark.parametrize("examples", [10, 50])
+def test_interleavings_on_mongomock(examples: int):
+    explore(OnMongomock, examples=examples, steps=40)
 
 
 @pytest.mark.parametrize("claims", ["each", "batch"])

@@ -146,6 +146,8 @@ async def test_a_request_that_is_sent_again_gets_the_same_tasks(ledger_url: str)
         assert set(keys(first)).isdisjoint(keys(other))
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 async def test_two_servers_and_twenty_clients_hand_nothing_out_twice(
     ledger_url: str, processes: ExitStack
 ):

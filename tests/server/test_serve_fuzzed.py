@@ -16,6 +16,7 @@ from tests.support.servers import TOKEN, served
 _HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mode", "answered"),
     [(GenerationMode.POSITIVE, {200, 404, 409}), (GenerationMode.NEGATIVE, {401, 422})],

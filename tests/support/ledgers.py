@@ -23,8 +23,14 @@ from tests.support.mongod import with_database
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
 POLICY = RetryPolicy()
-#: The stores that the contract is run on.
-BACKENDS = ("sqlite", "mongomock", "motor", "pymongo", "pymongo-batch")
+#: The stores that the contract is run on: a file, and a server by one driver, stand for all.
+BACKENDS = (
+    "sqlite",
+    "pymongo",
+    pytest.param("mongomock", marks=pytest.mark.thorough),
+    pytest.param("motor", marks=pytest.mark.thorough),
+    pytest.param("pymongo-batch", marks=pytest.mark.thorough),
+)
 
 
 class FakeClock:

@@ -253,7 +253,11 @@ class DispenserMachine(RuleBasedStateMachine):
 _ENDED = (Status.FINISHED, Status.IGNORED)
 
 
-@pytest.mark.parametrize(("backend", "examples"), [("sqlite", 60), ("motor-batch", 12)])
+@pytest.mark.thorough
+@pytest.mark.representative("[sqlite-15]")
+@pytest.mark.parametrize(
+    ("backend", "examples"), [("sqlite", 15), ("sqlite", 60), ("motor-batch", 12)]
+)
 def test_no_schedule_loses_a_task_or_lets_two_hold_it(
     request: pytest.FixtureRequest, backend: str, examples: int
 ):
