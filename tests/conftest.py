@@ -105,7 +105,22 @@ def database_name(mongodb_uri: str) -> Iterator[str]:
     ledgers.drop_database(mongodb_uri, name)
 
 
-@pytest.fixture(params=["mongodb", "sqlite"])
+@pytest.fixture(scope="session")
+def shared_database(mongodb_uri: str) -> Iterator[str]:
+    """A database that the tests of this process share."""
+    name = f"crawlcw_test_{os.getpid()}_shared"
+    yield name
+    ledgers.drop_database(mongodb_uri, name)
+
+
+@pytest.fixture
+def emptied_database(mongodb_uri: str, shared_database: str) -> Iterator[str]:
+    """The database for a test that does not ask how its ledger was made; emptied afterwards."""
+    yield shared_database
+    ledgers.empty_database(mongodb_uri, shared_database)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mongodb", marks=pytest.mark.thorough)])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A ledger of this test's own, on each of the stores that processes share in turn."""
     if request.param == "sqlite":

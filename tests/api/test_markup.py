@@ -44,6 +44,8 @@ def test_a_page_that_means_well_is_let_through(name: str):
     markup.screen(PASSED[name])
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("body1")
 @pytest.mark.parametrize("body", [b"<" * (4 << 20), b"<div " * (1 << 20), b"<b>" * (1 << 20)])
 def test_screening_itself_is_quick(body: bytes):
     started = time.process_time()

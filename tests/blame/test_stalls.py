@@ -72,7 +72,6 @@ async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
     )
 
 
-@pytest.mark.representative("mongodb")
 @pytest.mark.parametrize(
     ("ledger_url", "keep"),
     [("mongodb", IN_PYTHON), ("sqlite", IN_C)],

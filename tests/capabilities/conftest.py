@@ -22,7 +22,7 @@ def seeds_url(mongodb_uri: str) -> Iterator[str]:
     drop_database(mongodb_uri, name)
 
 
-@pytest.fixture(params=["mongodb", pytest.param("sqlite", marks=pytest.mark.thorough)])
+@pytest.fixture(params=["sqlite", pytest.param("mongodb", marks=pytest.mark.thorough)])
 async def use_cases(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[UseCases]:
     """Use cases of this test's own, on each of the stores that processes share in turn."""
     if request.param == "sqlite":

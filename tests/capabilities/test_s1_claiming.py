@@ -152,6 +152,7 @@ async def test_a_task_of_five_leases_is_renewed_and_runs_once(use_cases: UseCase
     assert (task.status, task.lost, len(task.trace)) == (Status.FINISHED, 0, 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.seed("1.15")
 async def test_an_event_loop_that_stands_still_for_five_leases_keeps_its_task(use_cases: UseCases):
     name = use_cases.named("orders")

@@ -27,6 +27,7 @@ async def test_by_default_there_are_three_attempts(tracker: Tracker):
     assert (twice.retry, thrice.retry) == (2, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.seed("4.4")
 async def test_workers_that_are_restarted_again_and_again_give_a_task_no_attempt_more(
     use_cases: UseCases,

@@ -163,6 +163,7 @@ def test_settings_shows_every_setting():
     assert "lease " in shown
 
 
+@pytest.mark.thorough
 def test_demo_runs_to_its_end_and_names_commands_that_work(demo):
     place, run = demo
 
@@ -508,6 +509,8 @@ def test_an_unknown_variable_is_warned_of_once_and_ends_no_command(
         assert "s3cret" not in run.stderr
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("[2]")
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_finishes_what_is_under_way_and_the_same_command_goes_on(site, which):
     run = start(site, "--concurrency", "5", "-o", "items.jsonl")

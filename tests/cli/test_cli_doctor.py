@@ -145,6 +145,7 @@ def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path):
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_not_there_is_exit_code_69():
     run = crawlcw("doctor", "teas", "--ledger", "mongodb://127.0.0.1:9/x")
 

@@ -288,6 +288,8 @@ def test_all_that_is_due_is_handed_out_once(tmp_path: Path, monkeypatch: pytest.
     quickly(main, tmp_path, monkeypatch)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("[7-8")
 @pytest.mark.parametrize("per_host", [0, 1, 8])
 @pytest.mark.parametrize("concurrency", [1, 7, 20])
 def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
@@ -643,6 +645,7 @@ def test_hosts_whose_wake_up_was_lost_are_found(tmp_path: Path, monkeypatch: pyt
     quickly(main, tmp_path, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_a_giant_host_does_not_hold_up_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
         await ledger.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
@@ -659,6 +662,7 @@ def test_a_giant_host_does_not_hold_up_small_ones(tmp_path: Path, monkeypatch: p
     quickly(main, tmp_path, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_hosts_that_cannot_be_held_all_at_once_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -720,6 +724,7 @@ def test_while_the_last_pages_are_under_way_it_sleeps(
     quickly(main, tmp_path, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Though every page that is added wakes whoever holds them, and has idle fetchers."""
 

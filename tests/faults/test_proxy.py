@@ -92,6 +92,8 @@ def test_commands_are_known_by_name_and_collection(near, proxy: Proxy):
     ]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("close")
 @pytest.mark.parametrize(
     ("loss", "arrives"),
     [(Loss.REQUEST, False), (Loss.REPLY, True), (Loss.HALF_THE_REPLY, True)],
