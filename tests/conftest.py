@@ -2,8 +2,12 @@
 
 import itertools
 import os
+import random
+import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +38,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run only what is left out without --all",
     )
+    parser.addoption(
+        "--within",
+        type=float,
+        metavar="MINUTES",
+        help="begin no test later than that; each commit begins with other files",
+    )
 
 
+#: Where quick tests are: with `-m quick` nothing else is imported.
+_QUICK = ("model", "api", "engine", "crawl", "ledger")
 _CHOICE = pytest.StashKey[str]()
+_LIMIT = pytest.StashKey["Limit | None"]()
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Until when tests begin, and in which order their files come."""
+
+    minutes: float
+    until: float  #: a `time.time()`, the same for all processes
+    seed: str
+
+
+def limit_of(minutes: float | None) -> Limit | None:
+    if minutes is None:
+        return None
+    commit = ["git", "rev-parse", "HEAD"]
+    seed = subprocess.run(commit, capture_output=True, text=True, check=False).stdout
+    return Limit(minutes, time.time() + 60 * minutes, seed)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,7 +74,10 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """Where no file is named, choose the tests, and use two processes: most tests wait."""
     if hasattr(config, "workerinput"):
         config.stash[_CHOICE] = config.workerinput["choice"]
+        limit = config.workerinput["limit"]
+        config.stash[_LIMIT] = limit and Limit(*limit)
         return
+    config.stash[_LIMIT] = limit_of(config.option.within)
     everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     usual = "representatives" if everywhere and not config.option.all else "all"
     config.stash[_CHOICE] = "rest" if config.option.rest else usual
@@ -57,6 +90,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell each process of xdist, whose arguments are not those of the command."""
     node.workerinput["choice"] = node.config.stash[_CHOICE]
+    limit = node.config.stash[_LIMIT]
+    node.workerinput["limit"] = limit and astuple(limit)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -67,7 +102,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (choice := config.stash[_CHOICE]) != "all":
         chosen = [item for item in chosen if is_left_out(item) == (choice == "rest")]
     config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+    if limit := config.stash[_LIMIT]:
+        files = sorted({item.path for item in chosen})
+        random.Random(limit.seed).shuffle(files)
+        order = {file: place for place, file in enumerate(files)}
+        chosen = sorted(chosen, key=lambda item: order[item.path])
     items[:] = chosen
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+        return None
+    text = collection_path.read_text()
+    is_quick = collection_path.parent.name in _QUICK and (
+        "mark.quick" in text or "_contract" in collection_path.name
+    )
+    return None if is_quick or not collection_path.name.startswith("test_") else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    limit = item.config.stash[_LIMIT]
+    if limit and time.time() > limit.until:
+        pytest.skip(f"not begun within {limit.minutes:g} minutes: another commit begins with it")
 
 
 def is_left_out(item: pytest.Item) -> bool:

@@ -13,7 +13,6 @@ from crawlcw.crawl.fetcher import Done
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import Stats
 from crawlcw.ledger.protocol import Added, Committed, Ledger
 from crawlcw.model.sanitize import printable
@@ -44,7 +43,6 @@ class Committer:
         held: HeldLeases,
         known: SeenFilter,
         stats: Stats,
-        patience: Patience,
         following: CommitListener,
         max_depth: int | None = None,
     ) -> None:
@@ -54,7 +52,6 @@ class Committer:
         self._held = held
         self._known = known
         self._stats = stats
-        self._patience = patience
         self._following = following
         self._max_depth = max_depth
         #: Links that are kept and lie too deep. Not among the known: found nearer they count.
@@ -81,11 +78,11 @@ class Committer:
         fresh = {task.id: task for task in tasks if task.id not in self._known}
         if not fresh:
             return 0
-        added: Added = await self._patience.insist(lambda: self._ledger.add(list(fresh.values())))
+        added: Added = await self._ledger.add(list(fresh.values()))
         new = added.new
         if self._max_depth is not None and added.known:
             tasks = list(fresh.values())
-            new += await self._patience.insist(lambda: self._ledger.admit_nearer(tasks))
+            new += await self._ledger.admit_nearer(tasks)
         self._stats.links_added += new
         rejected = self._rejected(added)
         # Known or new: whoever added it may have been killed before it could say so.
@@ -101,7 +98,7 @@ class Committer:
             if task.id not in self._known and task.id not in self._kept
         }
         if fresh:
-            added = await self._patience.insist(lambda: self._ledger.add(list(fresh.values())))
+            added = await self._ledger.add(list(fresh.values()))
             rejected = self._rejected(added)
             self._kept.add(task_id for task_id in fresh if task_id not in rejected)
 
@@ -113,7 +110,7 @@ class Committer:
         return {task.id for task, _ in added.rejected}
 
     async def _commit(self, settlements: list[Settlement], *, aliases: set[bytes]) -> None:
-        committed: Committed = await self._patience.insist(lambda: self._ledger.commit(settlements))
+        committed: Committed = await self._ledger.commit(settlements)
         lost = {lease.task.id for lease in committed.lost}
         self._stats.leases_lost += len(lost)
         for lease in committed.lost:

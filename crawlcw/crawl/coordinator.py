@@ -114,7 +114,6 @@ class Coordinator:
             ledger,
             frontier,
             held=held,
-            patience=patience,
             heartbeat=heartbeat,
             stats=stats,
             worker=worker,
@@ -198,7 +197,7 @@ class Coordinator:
                 due = _turn(task, now)
                 dues[task.host] = min(due, dues.get(task.host, due))
         if dues:
-            await self._patience.insist(lambda: self._ledger.wake_hosts(dues))
+            await self._ledger.wake_hosts(dues)
             self.wake()
 
     def stop(self) -> None:
@@ -334,7 +333,7 @@ class Coordinator:
         if not self._returned:
             return
         returned, self._returned = self._returned, []
-        await self._patience.insist(lambda: self._ledger.release(returned))
+        await self._ledger.release(returned)
         self._held.end(returned)
         for lease in returned:
             self._frontier.look(lease.task.host)
@@ -387,7 +386,7 @@ class Coordinator:
             host.fed = now
             # What is added from here on may be missing in the page.
             host.look = False
-        page = await self._patience.insist(lambda: self._ledger.page(limit=limit, hosts=names))
+        page = await self._ledger.page(limit=limit, hosts=names)
         spared = self._spared(page)
         found: dict[str, list[Task]] = {}
         for task in page:
@@ -454,13 +453,11 @@ class Coordinator:
             self.dispatch()
 
     async def _claim(self, wanted: list[Task]) -> None:
-        claimed = await self._patience.insist(
-            lambda: self._ledger.claim(
-                wanted,
-                worker=self._worker,
-                lease=self._settings.lease,
-                max_lost=self._suspects.max_lost,
-            )
+        claimed = await self._ledger.claim(
+            wanted,
+            worker=self._worker,
+            lease=self._settings.lease,
+            max_lost=self._suspects.max_lost,
         )
         self._held.add(claimed.leases)
         self._stats.claims += len(wanted)
@@ -476,7 +473,7 @@ class Coordinator:
         if self._frontier.may_share:
             room = self._room()
             limit = self._prefetch + self._spareable()
-            page = await self._patience.insist(lambda: self._ledger.page(limit=limit))
+            page = await self._ledger.page(limit=limit)
             spared = self._spared(page)
             page = [task for task in page if task.id not in spared]
             await self._visit({task.host: task.url for task in page})
@@ -506,7 +503,7 @@ class Coordinator:
         ]
         if not new:
             return
-        found = await self._patience.insist(lambda: self._ledger.get_hosts(new))
+        found = await self._ledger.get_hosts(new)
         for name, state in found.items():
             if name in self._frontier or not self._is_served(state):
                 continue
@@ -523,7 +520,7 @@ class Coordinator:
 
     async def _drained(self) -> bool:
         """Say whether nothing is left, here or in the ledger; else note when to look again."""
-        horizon = await self._patience.insist(self._ledger.horizon)
+        horizon = await self._ledger.horizon()
         busy = self._held or not self._frontier.seeded or self._changed.is_set()
         if horizon is None and not busy:
             return True
@@ -554,8 +551,8 @@ class Coordinator:
         until = horizon
         if horizon is not None and horizon <= now:
             # Tasks are due, and their hosts are not ready.
-            until = await self._patience.insist(self._ledger.next_ready)
-        workers, _ = await self._patience.insist(self._heartbeat.neighbours)
+            until = await self._ledger.next_ready()
+        workers, _ = await self._heartbeat.neighbours()
         # What others hold is leased for no longer, and renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):
             return Standstill(others=True)
@@ -563,7 +560,7 @@ class Coordinator:
 
     async def _until_ready(self) -> float:
         """Return the seconds until a host will be ready, where tasks are due of none that is."""
-        ready = await self._patience.insist(self._ledger.next_ready)
+        ready = await self._ledger.next_ready()
         if self._idle >= _SWEEP_FROM:
             await self.host_leaser.sweep()
         wait = 0.0 if ready is None else (ready - self._ledger.now()).total_seconds()

@@ -38,6 +38,7 @@ from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, Stats
 from crawlcw.engine.watchdog import Watchdog
@@ -96,6 +97,7 @@ class Crawl:
         self._held = HeldLeases()
         self._known = SeenFilter()
         self._patience = Patience(settings.ledger_give_up)
+        self._ledger = retrying(ledger, self._patience)
         self._robots = Robots(
             downloader, settings, clock=asyncio.get_running_loop().time, now=ledger.now
         )
@@ -125,7 +127,9 @@ class Crawl:
         # A slow ledger must not let results pile up: fetchers wait for room.
         self._done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
         suspects = Suspects(children, self._held, max_lost=settings.max_lost)
-        self._heartbeat = Heartbeat(ledger, self._worker.name, self.stats, lease=settings.lease)
+        self._heartbeat = Heartbeat(
+            self._ledger, self._worker.name, self.stats, lease=settings.lease
+        )
         self._spare = SpareConnection(
             ledger,
             self._held,
@@ -142,7 +146,7 @@ class Crawl:
         )
         excuses = LoopExcuses(self._watchdog, self.stats, deadlines=settings.deadlines)
         self._coordinator = Coordinator(
-            ledger,
+            self._ledger,
             settings=settings,
             frontier=self._frontier,
             robots=self._robots,
@@ -158,7 +162,7 @@ class Crawl:
         )
         self._fetcher = Fetcher(
             settings=settings,
-            ledger=ledger,
+            ledger=self._ledger,
             downloader=downloader,
             runner=InProcess(
                 spider=spider,
@@ -174,8 +178,7 @@ class Crawl:
             held=self._held,
             known=self._known,
             stats=self.stats,
-            patience=self._patience,
-            poison_guard=PoisonGuard(ledger, self._held, patience=self._patience),
+            poison_guard=PoisonGuard(self._ledger, self._held),
             suspects=suspects,
             worker=self._worker.name,
             end=self.end,
@@ -238,8 +241,8 @@ class Crawl:
             return await self._run()
 
     async def _run(self) -> Report:
-        await self._patience.insist(lambda: reap_dead_workers(self.ledger))
-        await self._patience.insist(lambda: self.ledger.join(self._worker))
+        await reap_dead_workers(self._ledger)
+        await self._ledger.join(self._worker)
         released, reason = 0, FinishReason.STOPPED
         try:
             with self._spider_code("opened()"):
@@ -259,7 +262,7 @@ class Crawl:
             pages=self.stats.pages,
             items=self.stats.items,
             released=released,
-            counts=await self._patience.in_time(self.ledger.counts),
+            counts=await self._patience.in_time(self._ledger.counts),
             failures=dict(self.stats.failures.most_common()),
             host_failures=dict(self.stats.host_failures.most_common()),
             links_dropped=dict(self.stats.links_dropped.most_common()),
@@ -273,7 +276,7 @@ class Crawl:
             hosts_given_up=dict(self.stats.hosts_given_up),
             more_hosts_given_up=self.stats.more_hosts_given_up,
             any_finished=self.stats.pages > 0
-            or await self._patience.in_time(lambda: self.ledger.has([Status.FINISHED])),
+            or await self._patience.in_time(lambda: self._ledger.has([Status.FINISHED])),
         )
         with self._spider_code("closed()"):
             await self.spider.closed(report)
@@ -281,15 +284,14 @@ class Crawl:
 
     async def _crawl(self) -> tuple[FinishReason, int]:
         """Run everything side by side; return why it ended, and how many leases went back."""
-        state = await self._patience.insist(self.ledger.state)
+        state = await self._ledger.state()
         seeded = await self._is_seeded(state)
         committer = Committer(
-            self.ledger,
+            self._ledger,
             self._done,
             held=self._held,
             known=self._known,
             stats=self.stats,
-            patience=self._patience,
             following=self._coordinator,
             max_depth=self.settings.max_depth,
         )
@@ -347,9 +349,9 @@ class Crawl:
                 self._fingerprint = fingerprint(self.spider)
         if seeds is None or seeds.fingerprint != self._fingerprint:
             return False
-        if not await self._patience.insist(lambda: self.ledger.find(TaskFilter(), limit=1)):
+        if not await self._ledger.find(TaskFilter(), limit=1):
             # Somebody has deleted the tasks by other means than crawlcw's.
-            await self._patience.insist(lambda: self.ledger.set_state({"seeds": None}))
+            await self._ledger.set_state({"seeds": None})
             return False
         for host in seeds.hosts:
             self._note_start(host)
@@ -376,12 +378,12 @@ class Crawl:
         if last is not None and last["limit"] == limit:
             return
         if last is not None and is_deeper(limit, than=last["limit"]):
-            number = await self._patience.insist(lambda: self.ledger.admit_to_depth(limit))
+            number = await self._ledger.admit_to_depth(limit)
             logger.info("%d links that lay too deep before are followed now", number)
             self._coordinator.wake()
         # Afterwards: where this process is killed in between, the next one does it again.
         depth = {"limit": limit}
-        await self._patience.insist(lambda: self.ledger.set_state({"depth": depth}))
+        await self._ledger.set_state({"depth": depth})
 
     async def _seed(self) -> None:
         """Add the spider's start requests, a batch at a time."""
@@ -393,7 +395,7 @@ class Crawl:
                 number += 1
                 salt = f"{self._worker.name} seed {number}".encode()
                 try:
-                    task = request.task(now=self.ledger.now(), salt=salt)
+                    task = request.task(now=self._ledger.now(), salt=salt)
                 except FetchError as error:
                     logger.warning("no URL to start from: %s", printable(error))
                     continue
@@ -411,23 +413,23 @@ class Crawl:
             return
         if self._fingerprint is not None:
             seeds = Seeds(fingerprint=self._fingerprint, hosts=frozenset(self._start_hosts))
-            await self._patience.insist(lambda: self.ledger.set_state({"seeds": seeds.document()}))
+            await self._ledger.set_state({"seeds": seeds.document()})
 
     async def _add_seeds(self, batch: list[Task]) -> None:
-        added = await self._patience.insist(lambda: self.ledger.add(batch))
+        added = await self._ledger.add(batch)
         for task, why in added.rejected:
             logger.warning("cannot store %s: %s", printable(task.url), printable(why))
         rejected = {task.id for task, _ in added.rejected}
         self._known.add(task.id for task in batch if task.id not in rejected)
         self.stats.links_added += added.new
         if self.settings.max_depth is not None and added.known:
-            nearer = await self._patience.insist(lambda: self.ledger.admit_nearer(batch))
+            nearer = await self._ledger.admit_nearer(batch)
             self.stats.links_added += nearer
         await self._coordinator.announce(batch)
         self._coordinator.wake()
 
     async def _release(self, leases: list[Lease]) -> int:
-        count = await self._patience.insist(lambda: self.ledger.release(leases))
+        count = await self._ledger.release(leases)
         self._held.end(leases)
         return count
 
@@ -436,15 +438,14 @@ class Crawl:
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
         count = 0
-        insist = self._patience.insist
         self._patience.shorten(_LAST_WORDS)
         await self._robots.close()
         with anyio.move_on_after(2 * _LAST_WORDS.total_seconds(), shield=True):
             try:
-                count = await insist(lambda: self.ledger.release(self._held.all()))
+                count = await self._ledger.release(self._held.all())
                 await self._coordinator.host_leaser.leave()
-                await insist(self._heartbeat.beat)
-                await insist(lambda: self.ledger.leave(self._worker.name))
+                await self._patience.insist(self._heartbeat.beat)
+                await self._ledger.leave(self._worker.name)
             except LedgerUnavailableError as error:
                 logger.warning("leases not given back, they will run out: %s", printable(error))
         return count

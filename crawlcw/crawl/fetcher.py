@@ -31,7 +31,6 @@ from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.suspects import ChildDiedError, Children, NoChildError, Suspects
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
 from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import FAILURE_REASONS, FetchError, LedgerError, Reason, SpiderError
@@ -117,7 +116,6 @@ class Fetcher:
     held: HeldLeases
     known: SeenFilter
     stats: Stats
-    patience: Patience
     poison_guard: PoisonGuard
     suspects: Suspects
     worker: str
@@ -346,23 +344,21 @@ class Fetcher:
         """Add a task and lease it, if nobody has it or has done it."""
         # A cancelled claim would leave a lease that nobody knows of.
         with anyio.CancelScope(shield=True):
-            added = await self.patience.insist(lambda: self.ledger.add([task]))
+            added = await self.ledger.add([task])
             if self.settings.max_depth is not None and added.known:
-                await self.patience.insist(lambda: self.ledger.admit_nearer([task]))
+                await self.ledger.admit_nearer([task])
             self.known.add([task.id])
-            record = await self.patience.insist(lambda: self.ledger.get(task.id))
+            record = await self.ledger.get(task.id)
             if record is None or record.task.status not in WAITING:
                 return None
             if is_suspect(record.task):
                 return None  # to be worked on by itself
             # Sent again by itself: what the first one got looks taken to everybody else.
-            claimed = await self.patience.insist(
-                lambda: self.ledger.claim(
-                    [record.task],
-                    worker=self.worker,
-                    lease=self.settings.lease,
-                    max_lost=self.suspects.max_lost,
-                )
+            claimed = await self.ledger.claim(
+                [record.task],
+                worker=self.worker,
+                lease=self.settings.lease,
+                max_lost=self.suspects.max_lost,
             )
             self.held.add(claimed.leases)
         return next(iter(claimed.leases), None)

@@ -9,14 +9,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 
 import anyio.abc
 
 from crawlcw.crawl.frontier import SLICE_PAGES, SLICE_SECONDS, Frontier, HeldHost
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
@@ -47,7 +45,6 @@ class HostLeaser:
         frontier: Frontier,
         *,
         held: HeldLeases,
-        patience: Patience,
         heartbeat: Heartbeat,
         stats: Stats,
         worker: str,
@@ -59,7 +56,6 @@ class HostLeaser:
         self._ledger = ledger
         self._frontier = frontier
         self._held = held
-        self._patience = patience
         self._heartbeat = heartbeat
         self._stats = stats
         self._worker = worker
@@ -108,9 +104,7 @@ class HostLeaser:
         if room <= 0 or now < self._next_lease(often=often):
             return False
         self._lease_at = now + _LEASE_PAUSE
-        leases = await self._patience.insist(
-            lambda: self._ledger.lease_hosts(worker=self._worker, limit=room, lease=self._lease)
-        )
+        leases = await self._ledger.lease_hosts(worker=self._worker, limit=room, lease=self._lease)
         for lease in leases:
             # The question may have been asked again and again, and the lease be
             # one of the first time.
@@ -158,7 +152,7 @@ class HostLeaser:
             return
         for host in hosts:
             host.unsaved = False
-        lost = await self._patience.insist(lambda: self._ledger.save_hosts(states))
+        lost = await self._ledger.save_hosts(states)
         for lease, state in states:
             name = lease.host.name
             if not (self._frontier.owns(name) and self._frontier[name].lease == lease):
@@ -186,12 +180,12 @@ class HostLeaser:
         since = self._idle_since = self._idle_since or now
         if now - since >= _LINGER or len(going) >= _MANY_IDLE:
             self._idle_since = None
-            await self._patience.insist(partial(self._release, self._parted(going)))
+            await self._release(self._parted(going))
 
     async def leave(self) -> None:
         """Give back all hosts; their tasks are written or released."""
         states = self._parted(self._frontier.owned())
-        await self._patience.insist(lambda: self._release(states))
+        await self._release(states)
 
     def _parted(self, hosts: Iterable[HeldHost]) -> list[tuple[HostLease, Host]]:
         # They are not ours from here on: who adds a task of theirs meanwhile
@@ -209,9 +203,7 @@ class HostLeaser:
 
     async def _give_up(self, host: HeldHost, reason: Reason) -> None:
         """Ignore what waits for a host that nobody will ask any more."""
-        ignored = await self._patience.insist(
-            lambda: self._ledger.give_up_host(host.name, reason=reason)
-        )
+        ignored = await self._ledger.give_up_host(host.name, reason=reason)
         if reason is not Reason.HOST_FULL and ignored:
             self._stats.hosts_given_up[host.name] = str(reason)
             self._stats.given_up += ignored
@@ -219,7 +211,7 @@ class HostLeaser:
             self._log_given_up(host.name, reason, ignored)
         # Where its lease has run out meanwhile, it is parted with like any that is lost.
         host.busy = False
-        await self._patience.insist(partial(self._release, self._parted([host])))
+        await self._release(self._parted([host]))
         self._on_change()
 
     def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
@@ -243,9 +235,7 @@ class HostLeaser:
         reason = host.state.origin(scheme).given_up
         if reason is None:
             return  # it has answered meanwhile
-        ignored = await self._patience.insist(
-            lambda: self._ledger.give_up_host(host.name, reason=reason, scheme=scheme)
-        )
+        ignored = await self._ledger.give_up_host(host.name, reason=reason, scheme=scheme)
         if ignored:
             self._stats.given_up += ignored
             self._log_given_up(f"{scheme}://{host.name}", reason, ignored)
@@ -273,7 +263,7 @@ class HostLeaser:
         ]
         if not over:
             return
-        ready = await self._patience.insist(self._ledger.next_ready)
+        ready = await self._ledger.next_ready()
         if ready is not None and ready <= self._ledger.now():
             self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
 
@@ -284,7 +274,7 @@ class HostLeaser:
         if len(owned) < 2 or now < max(self._share_at, self._shared_until):
             return
         self._share_at = now + _SHARE_PAUSE
-        workers, hungry = await self._patience.insist(self._heartbeat.neighbours)
+        workers, hungry = await self._heartbeat.neighbours()
         if share := len(owned) * hungry // max(workers, 1):
             owned.sort(key=lambda host: self._held.of_host(host.name))
             self._hand_on(owned[:share])
@@ -303,18 +293,16 @@ class HostLeaser:
         Who is killed between adding a task and waking its host, or between
         giving back a host and looking for what came meanwhile, leaves such.
         """
-        names = await self._patience.insist(
-            lambda: self._ledger.due_hosts(after=self._swept, limit=_SWEPT)
-        )
+        names = await self._ledger.due_hosts(after=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""
-        found = await self._patience.insist(lambda: self._ledger.get_hosts(names))
+        found = await self._ledger.get_hosts(names)
         dues: dict[str, datetime] = {}
         for name in names:
             host = found.get(name)
             if host is None or (host.owner is None and host.ready_at is None):
-                due = await self._patience.insist(partial(self._ledger.earliest_due, name))
+                due = await self._ledger.earliest_due(name)
                 if due is not None:
                     dues[name] = due
         if dues:
             logger.info("woke %d hosts", len(dues), extra={"event": "hosts_woken"})
-            await self._patience.insist(lambda: self._ledger.wake_hosts(dues))
+            await self._ledger.wake_hosts(dues)

@@ -110,11 +110,12 @@ class Patience:
     async def in_time(self, operation: Callable[[], Awaitable[T]]) -> T | None:
         """Return what *operation* returns; None where that fails, or takes longer than 10 s.
 
-        For what a report would like to say, and nothing else depends on.
+        For what a report would like to say, and nothing else depends on. It asks once;
+        a retrying ledger's operations ask again by themselves.
         """
         with anyio.move_on_after(_LAST_LOOK):
             try:
-                return await self.insist(operation)
+                return await operation()
             except LedgerGoneError:
                 raise
             except LedgerError as error:

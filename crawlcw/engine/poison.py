@@ -13,7 +13,6 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import is_suspect
@@ -22,10 +21,9 @@ from crawlcw.model.transitions import is_suspect
 class PoisonGuard:
     """The suspects of one process."""
 
-    def __init__(self, ledger: Ledger, held: HeldLeases, *, patience: Patience) -> None:
+    def __init__(self, ledger: Ledger, held: HeldLeases) -> None:
         self._ledger = ledger
         self._held = held
-        self._patience = patience
         #: Ids and fences: tasks that were claimed together have one token.
         self._under_way: set[tuple[bytes, int]] = set()
         self._left = anyio.Event()  #: set when nothing is under way any more
@@ -49,7 +47,7 @@ class PoisonGuard:
                 self._free = anyio.Event()
                 await self._all_left()
             self._under_way.add((lease.task.id, lease.fence))
-            if alone and not await self._patience.insist(lambda: self._ledger.begin(lease)):
+            if alone and not await self._ledger.begin(lease):
                 self._held.lose([lease.task.id])
                 await checkpoint()
         except BaseException:

@@ -1,9 +1,8 @@
 """What everything that is done to a use case stands on: its ledger, and one session on it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TypeVar
 
 from crawlcw.errors import TaskNotFoundError
 from crawlcw.ledger.protocol import TaskFilter
@@ -16,8 +15,6 @@ from crawlcw.tracking.portal import LoopPortal
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.use_case import UseCase
 
-T = TypeVar("T")
-
 
 class Base:
     """A use case, its ledger and its session."""
@@ -27,12 +24,12 @@ class Base:
     ) -> None:
         """Take what `Tracker.open` has made; wait for a ledger that is away for *give_up*."""
         self.use_case = use_case
-        self.ledger = ledger
         self.session = Session(ledger, policy, give_up=give_up)
+        self.ledger = self.session.ledger
         #: Set when this process has made tasks due.
         self.added = asyncio.Event()
         self._portal = LoopPortal()
-        self._blobs = Blobs(ledger, self.session.patience)
+        self._blobs = Blobs(self.ledger)
         self._records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 
     async def _record(self, key: str) -> Record:
@@ -43,11 +40,8 @@ class Base:
 
     async def _read(self, ids: Sequence[bytes]) -> list[Record | None]:
         if len(ids) == 1:
-            return [await self._insist(lambda: self.ledger.get(ids[0]))]
+            return [await self.ledger.get(ids[0])]
         chosen = TaskFilter(ids=set(ids))
-        found = await self._insist(lambda: self.ledger.find(chosen, limit=len(ids)))
+        found = await self.ledger.find(chosen, limit=len(ids))
         records = {record.task.id: record for record in found}
         return [records.get(each) for each in ids]
-
-    async def _insist(self, operation: Callable[[], Awaitable[T]]) -> T:
-        return await self.session.patience.insist(operation)

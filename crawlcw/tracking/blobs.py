@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from crawlcw.engine.patience import Patience
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model import values
 from crawlcw.model.task import BlobRef
@@ -11,24 +10,23 @@ from crawlcw.model.task import BlobRef
 class Blobs:
     """What a ledger keeps beside its tasks."""
 
-    def __init__(self, ledger: TrackedLedger, patience: Patience) -> None:
+    def __init__(self, ledger: TrackedLedger) -> None:
         self._ledger = ledger
-        self._patience = patience
 
     async def offload(self, task_id: bytes, value: Any, *, limit: int) -> Any:
         """Return a clean *value*, or what stands for it where it has more than *limit* bytes."""
         if value is None or values.size(value) <= limit:
             return value
-        return await self._patience.insist(lambda: self._ledger.put_blob(task_id, value))
+        return await self._ledger.put_blob(task_id, value)
 
     async def load(self, value: Any) -> Any:
         """Return what `offload` was given; raises `LedgerError` where it is gone."""
         if not isinstance(value, BlobRef):
             return value
-        return await self._patience.insist(lambda: self._ledger.read_blob(value))
+        return await self._ledger.read_blob(value)
 
     async def drop(self, *offload: Any) -> None:
         """Delete those of the values that were put aside; nothing may refer to them any more."""
         blobs = [each for each in offload if isinstance(each, BlobRef)]
         if blobs:
-            await self._patience.insist(lambda: self._ledger.drop_blobs(blobs))
+            await self._ledger.drop_blobs(blobs)

@@ -3,16 +3,12 @@
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import TypeVar
 
 from crawlcw.errors import UsageError
 from crawlcw.model.task import Status, Task
 from crawlcw.tracking.blobs import Blobs
 from crawlcw.tracking.tracker import Tracker
-
-T = TypeVar("T")
 
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 #: Seconds between two looks at the use case's settings.
@@ -26,7 +22,7 @@ class Dispensing:
         """Let a worker keep what it was given for *ttl*, by default the policy's lease."""
         self._tracker = tracker
         self._ledger = tracker.ledger
-        self._blobs = Blobs(tracker.ledger, tracker.session.patience)
+        self._blobs = Blobs(tracker.ledger)
         self._ttl = ttl
         # Several dispensers count their claims each for itself.
         self._nonce = secrets.token_hex(6)
@@ -37,15 +33,12 @@ class Dispensing:
         """How long a worker keeps what it was given, from each time it asks or touches it."""
         return self._ttl or self._tracker.policy.lease
 
-    async def _insist(self, operation: Callable[[], Awaitable[T]]) -> T:
-        return await self._tracker.session.patience.insist(operation)
-
     async def _follow_policy(self) -> None:
         """Look now and then whether somebody has changed the settings."""
         now = time.monotonic()
         if now - self._policy_seen > _POLICY_CHECK:
             self._policy_seen = now
-            await self._insist(self._tracker.session.refresh)
+            await self._tracker.session.refresh()
 
 
 def holder(worker: object) -> str:

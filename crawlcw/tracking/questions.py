@@ -52,7 +52,7 @@ class Questions(Base):
         place = views.place(after) if after is not None else None
         if limit < 1:
             raise UsageError("limit is at least 1")
-        found = await self._insist(lambda: self.ledger.find(chosen, limit=limit + 1, after=place))
+        found = await self.ledger.find(chosen, limit=limit + 1, after=place)
         more = len(found) > limit
         return Page(
             tasks=tuple(TrackedTask.of(record) for record in found[:limit]),
@@ -72,11 +72,11 @@ class Questions(Base):
 
     async def counts(self) -> Counts:
         """Return how many tasks there are of each status."""
-        return await self._insist(self.ledger.counts)
+        return await self.ledger.counts()
 
     async def reasons(self) -> dict[str, int]:
         """Return how many failed and ignored tasks there are for each reason."""
-        return await self._insist(self.ledger.reasons)
+        return await self.ledger.reasons()
 
 
 def statuses(given: Status | Collection[Status] | None) -> tuple[Status, ...]:

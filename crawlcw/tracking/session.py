@@ -19,6 +19,7 @@ from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
 from crawlcw.engine.patience import Patience
+from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.shielding import run_shielded
 from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import Stats
@@ -54,11 +55,13 @@ class Session:
 
     def __init__(self, ledger: TrackedLedger, policy: Policy, *, give_up: timedelta) -> None:
         """Give up where the ledger has not answered for *give_up*."""
-        self.ledger = ledger
+        self.patience = Patience(give_up)
+        #: Waits where it is away; `_ledger` does not.
+        self.ledger = retrying(ledger, self.patience)
         self.policy = policy
         self.held = HeldLeases()
         self.stats = Stats()
-        self.patience = Patience(give_up)
+        self._ledger = ledger
         self._this = this_worker(now=ledger.now())
         self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_each)
         self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
@@ -108,13 +111,11 @@ class Session:
         return [Claimed(leases=got.pop(task.id, ())) for task in tasks]
 
     async def _claim(self, tasks: Sequence[Task]) -> Claimed:
-        claimed = await self.patience.insist(
-            lambda: self.ledger.claim(
-                tasks,
-                worker=self.worker,
-                lease=self.policy.lease,
-                max_lost=self.policy.max_lost,
-            )
+        claimed = await self.ledger.claim(
+            tasks,
+            worker=self.worker,
+            lease=self.policy.lease,
+            max_lost=self.policy.max_lost,
         )
         self.held.add(claimed.leases)
         return claimed
@@ -167,7 +168,7 @@ class Session:
     async def _release(self, released: Sequence[Lease]) -> None:
         self.held.settling(released)
         try:
-            await self.patience.insist(lambda: self.ledger.release(released))
+            await self.ledger.release(released)
         finally:
             self.held.end(released)
 
@@ -188,8 +189,8 @@ class Session:
         # What cannot be said now the next process on this machine finds out.
         try:
             with suppress(LedgerUnavailableError):
-                await self.patience.insist(lambda: self.ledger.release(left))
-                await self.patience.insist(lambda: self.ledger.leave(self.worker))
+                await self.ledger.release(left)
+                await self.ledger.leave(self.worker)
         finally:
             # Last: whoever closes it may be one of those that are stopped by this.
             self.held.lose([lease.task.id for lease in left])
@@ -213,8 +214,8 @@ class Session:
             return
         async with self._joining:
             if self._upkeep is None:
-                await self.patience.insist(lambda: self.ledger.join(self._this))
-                await self.patience.insist(lambda: reap_dead_workers(self.ledger))
+                await self.ledger.join(self._this)
+                await reap_dead_workers(self.ledger)
                 await self.watchdog.__aenter__()
                 self._upkeep = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
 
@@ -245,7 +246,9 @@ class Session:
             lease = self.policy.lease
             async with anyio.create_task_group() as running:
                 running.start_soon(self._renewer(lease).run)
-                running.start_soon(Heartbeat(self.ledger, self.worker, self.stats, lease=lease).run)
+                running.start_soon(
+                    Heartbeat(self._ledger, self.worker, self.stats, lease=lease).run
+                )
                 while self.policy.lease == lease:
                     await anyio.sleep(_POLICY_CHECK)
                     with suppress(LedgerUnavailableError):
@@ -254,7 +257,7 @@ class Session:
 
     def _renewer(self, lease: timedelta) -> Renewer:
         return Renewer(
-            self.ledger,
+            self._ledger,
             self.held,
             lease=lease,
             patience=self.patience,
@@ -270,7 +273,7 @@ class Session:
         settlements = [waiting.settlement for waiting in group]
         self.held.settling(settlement.lease for settlement in settlements)
         try:
-            committed = await self.patience.insist(lambda: self.ledger.commit(settlements))
+            committed = await self.ledger.commit(settlements)
         except LedgerError as error:
             for waiting in group:
                 _tell(waiting, error)

@@ -103,9 +103,7 @@ class Worker:
         self._drain = drain
         self._threads = CapacityLimiter(concurrency)
         self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
-        self._poison_guard = PoisonGuard(
-            self._ledger, self._session.held, patience=self._session.patience
-        )
+        self._poison_guard = PoisonGuard(self._ledger, self._session.held)
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
         self._busy = 0
         self._changed = asyncio.Event()
@@ -202,9 +200,7 @@ class Worker:
         """Claim up to *room* tasks that are due; say whether there were any."""
         spared = self._session.patience.spared_since(self._ledger.now())
         limit = room if spared is None else room + _MOST_SPARED
-        page = await self._session.patience.insist(
-            lambda: self._ledger.page(limit=limit, hosts=self._stages)
-        )
+        page = await self._ledger.page(limit=limit, hosts=self._stages)
         wanted = [
             task
             for task in page
@@ -225,7 +221,7 @@ class Worker:
         return True
 
     async def _horizon(self) -> datetime | None:
-        return await self._session.patience.insist(self._ledger.horizon)
+        return await self._ledger.horizon()
 
     async def _rest(self, horizon: datetime | None) -> None:
         """Pause until something else may be due than what is now: that is not for this worker.

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from crawlcw.api.charset import choose, decode
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("content_type", "body", "encoding"),

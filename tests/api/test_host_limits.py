@@ -14,6 +14,8 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import SettingsError
 from crawlcw.model.urls import locate
 
+pytestmark = pytest.mark.quick
+
 SETTINGS = Settings(per_host_concurrency=8, delay="1s")
 
 

@@ -8,6 +8,8 @@ import pytest
 from crawlcw.api import markup
 from crawlcw.errors import ParseRefusedError, Reason
 
+pytestmark = pytest.mark.quick
+
 REFUSED = {
     "deep divs": b"<div>" * 2_001,
     "deep divs in capitals": b"<DIV CLASS=x>" * 2_001,

@@ -15,6 +15,8 @@ from crawlcw.model.task import task_id
 from crawlcw.model.urls import MAX_LENGTH, locate
 from tests.support.ledgers import START
 
+pytestmark = pytest.mark.quick
+
 URL = "http://a.example/page"
 
 

@@ -12,6 +12,8 @@ from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError
 from crawlcw.model.sanitize import printable
 from tests.support.ledgers import START
 
+pytestmark = pytest.mark.quick
+
 URL = "http://a.example/folder/page.html"
 
 

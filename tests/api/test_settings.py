@@ -19,6 +19,8 @@ from crawlcw.errors import SettingsError
 from crawlcw.model.hosts import HostPolicy
 from crawlcw.model.retry import RetryPolicy
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("name", "given", "held"),

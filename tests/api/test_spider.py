@@ -13,6 +13,8 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, check, is_name, scope
 from crawlcw.errors import SpiderError
 
+pytestmark = pytest.mark.quick
+
 
 class Books(Spider):
     name = "books"

@@ -11,6 +11,8 @@ from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.model.urls import locate
 
+pytestmark = pytest.mark.quick
+
 SITE = "http://a.example"
 POLICY = TrapPolicy()
 NO_LIMITS = TrapPolicy(

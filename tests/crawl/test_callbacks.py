@@ -17,6 +17,8 @@ from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
 from tests.support.ledgers import START, make_task
 
+pytestmark = pytest.mark.quick
+
 PAGE = make_task("http://a.example/", depth=2)
 
 

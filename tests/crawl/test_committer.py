@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from crawlcw.crawl.fetcher import Done
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import batching
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added, Committed
@@ -22,6 +20,8 @@ from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Event, Settlement
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, make_tasks, success
+
+pytestmark = pytest.mark.quick
 
 
 class Journal(SqliteLedger):
@@ -66,7 +66,6 @@ class Writing:
             held=self.held,
             known=self.known,
             stats=self.stats,
-            patience=Patience(timedelta(seconds=1)),
             following=self,
         )
 

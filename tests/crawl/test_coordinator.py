@@ -27,6 +27,7 @@ from crawlcw.engine import patience
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
+from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
@@ -182,14 +183,15 @@ class Around:
             rests=rests,
             ledger_now=ledger.now,
         )
+        patience = Patience(timedelta(minutes=10))
         self.coordinator = Coordinator(
-            ledger,
+            retrying(ledger, patience),
             settings=self.settings,
             frontier=self.frontier,
             robots=Robots(web, self.settings, clock=loop.time, now=ledger.now),
             held=self.held,
             stats=self.stats,
-            patience=Patience(timedelta(minutes=10)),
+            patience=patience,
             heartbeat=Heartbeat(ledger, "a", self.stats, lease=self.settings.lease),
             probes=probes,
             watch=watch,

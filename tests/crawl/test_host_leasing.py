@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -10,7 +9,6 @@ import pytest
 
 from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -41,12 +39,11 @@ async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
     await ledger.close()
 
 
-def tenures_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
+def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
     return HostLeaser(
         ledger,
         process.frontier,
         held=process.held,
-        patience=Patience(timedelta(minutes=1)),
         heartbeat=Heartbeat(ledger, "a", Stats(), lease=LEASE),
         stats=Stats(),
         worker="a",
@@ -59,7 +56,7 @@ def tenures_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
 async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):
     """Or it could never be leased and served by this process again."""
     process = Process()
-    host_leaser = tenures_of(ledger, process)
+    host_leaser = leaser_of(ledger, process)
     assert await host_leaser.lease(hungry=True)
     for _ in range(5):
         process.now += 1000

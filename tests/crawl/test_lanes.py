@@ -8,6 +8,8 @@ from crawlcw.crawl.lanes import Lane, Lanes
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_task
 
+pytestmark = pytest.mark.quick
+
 FOREVER = float("inf")
 A, B = "a.example", "b.example"
 

@@ -17,7 +17,7 @@ from crawlcw.crawl.lanes import Lanes
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_task
 
-pytestmark = pytest.mark.thorough
+pytestmark = [pytest.mark.thorough, pytest.mark.quick]
 
 FOREVER = float("inf")
 HOSTS = ["a.example", "b.example"]

@@ -14,6 +14,8 @@ from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.urls import MAX_LENGTH
 
+pytestmark = pytest.mark.quick
+
 START = "http://a.example/start"
 SECRETS = {
     "Authorization": "Basic xyz",

@@ -18,6 +18,8 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.model.hosts import RobotsRecord
 from tests.support.ledgers import START
 
+pytestmark = pytest.mark.quick
+
 ROBOTS = "http://a.example/robots.txt"
 PAGE = "http://a.example/page"
 PRIVATE = "http://a.example/private/page"

@@ -1,6 +1,10 @@
 """A bounded memory of what the ledger has."""
 
+import pytest
+
 from crawlcw.crawl.seen import SeenFilter
+
+pytestmark = pytest.mark.quick
 
 
 def test_what_was_added_is_known():

@@ -19,6 +19,8 @@ from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from tests.support.ledgers import START, FakeClock
 
+pytestmark = pytest.mark.quick
+
 HOUR = timedelta(hours=1)
 SHORT = timedelta(milliseconds=30)
 

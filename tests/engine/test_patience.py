@@ -9,6 +9,8 @@ from crawlcw.engine.patience import Patience
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
 from tests.support.ledgers import START
 
+pytestmark = pytest.mark.quick
+
 
 class FakeTime:
     """Time that passes by sleeping, and by what a test adds."""

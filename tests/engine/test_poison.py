@@ -12,10 +12,13 @@ from anyio.lowlevel import checkpoint
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Lease
 from tests.support.ledgers import LEASE, FakeClock, claimed, make_task, make_tasks, success
+
+pytestmark = pytest.mark.quick
 
 
 class CountingLedger(SqliteLedger):
@@ -51,8 +54,7 @@ def held() -> HeldLeases:
 
 @pytest.fixture
 def poison_guard(ledger: CountingLedger, held: HeldLeases) -> PoisonGuard:
-    patience = Patience(timedelta(minutes=1))
-    return PoisonGuard(ledger, held, patience=patience)
+    return PoisonGuard(retrying(ledger, Patience(timedelta(minutes=1))), held)
 
 
 async def held_at_a_crash(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:

@@ -4,8 +4,12 @@ import ast
 import json
 from pathlib import Path
 
+import pytest
+
 import crawlcw
 from crawlcw.engine.stats import FinishReason
+
+pytestmark = pytest.mark.quick
 
 PACKAGE = Path(crawlcw.__file__).parent
 #: These two are words for other things as well: `failed` is a status and a field of a host's

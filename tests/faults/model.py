@@ -37,6 +37,7 @@ from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import leases, poison
 from crawlcw.engine.leases import HeldLeases, Renewer
 from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger, claims
@@ -549,7 +550,9 @@ class Worker(Process):
         self._chance = chance
         self._concurrency = chance.randint(1, 4)
         self._held = HeldLeases()
-        self._insist = Insistence(self).insist
+        insistence = Insistence(self)
+        self._insist = insistence.insist
+        waiting = retrying(self.ledger, insistence)  # type: ignore[arg-type]
         self._queue: list[Lease] = []
         self._fetching: dict[bytes, Thread] = {}
         self._under_way: set[Claim] = set()
@@ -557,27 +560,22 @@ class Worker(Process):
         self._writing = 0
         self._changed = Signal()
         self._committer = Committer(
-            self.ledger,
+            waiting,
             None,  # type: ignore[arg-type]  # the groups are made here
             held=self._held,
             known=SeenFilter(),
             stats=Stats(),
-            patience=Insistence(self),  # type: ignore[arg-type]  # it is no Patience but serves
             following=self,
         )
         self._renewer = Renewer(
             self.ledger,
             self._held,
             lease=LEASE,
-            patience=Insistence(self),  # type: ignore[arg-type]
+            patience=insistence,  # type: ignore[arg-type]  # it is no Patience but serves
             renew_hosts=self._no_hosts,
             on_lost=self._lost,
         )
-        self._poison_guard = PoisonGuard(
-            self.ledger,
-            self._held,
-            patience=Insistence(self),  # type: ignore[arg-type]
-        )
+        self._poison_guard = PoisonGuard(waiting, self._held)
         self.spawn(self._coordinate())
         self.spawn(self._renew())
 

@@ -113,7 +113,7 @@ WITHOUT |= {
             "work-begins-unwritten",
             "crawlcw.engine.poison",
             "PoisonGuard.enter",
-            ("await self._patience.insist(lambda: self._ledger.begin(lease))", "True"),
+            ("await self._ledger.begin(lease)", "True"),
         ),
         (
             "a-suspect-begins-beside-others",

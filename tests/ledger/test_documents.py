@@ -15,6 +15,8 @@ from crawlcw.model.task import AttemptError, BlobRef, Payload, Record, ResponseI
 from crawlcw.model.transitions import Change, Event
 from tests.support.ledgers import START, make_task
 
+pytestmark = pytest.mark.quick
+
 FULL = make_task(
     method="POST",
     headers=(("A", "1"), ("A", "2")),

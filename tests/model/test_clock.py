@@ -6,6 +6,8 @@ import pytest
 
 from crawlcw.model.clock import LedgerClock
 
+pytestmark = pytest.mark.quick
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from crawlcw.errors import SettingsError
 from crawlcw.model.durations import duration, format_duration
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.mark.parametrize(
     ("written", "seconds"),

@@ -24,6 +24,8 @@ from crawlcw.model.hosts import (
     succeeded,
 )
 
+pytestmark = pytest.mark.quick
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = HostPolicy()
 HOST = Host(name="example.com")

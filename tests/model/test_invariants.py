@@ -21,6 +21,8 @@ from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Change, Failed, Succeeded
 from tests.support.ledgers import LEASE, START, make_task
 
+pytestmark = pytest.mark.quick
+
 NOW = START + timedelta(hours=1)
 URL = "http://example.com/"
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from crawlcw.errors import Reason
 from crawlcw.model.network import Network
 
+pytestmark = pytest.mark.quick
+
 
 class Doubted(Network):
     """A network with a log of its doubts."""

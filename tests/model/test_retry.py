@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from crawlcw.errors import POLICY_REASONS, Reason
 from crawlcw.model.retry import RetryPolicy, backoff, retry_after
 
+pytestmark = pytest.mark.quick
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from crawlcw.model.sanitize import printable, printable_block
 
+pytestmark = pytest.mark.quick
+
 ANY_TEXT = st.text(st.characters(codec=None), max_size=50)
 
 

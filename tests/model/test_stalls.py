@@ -5,6 +5,8 @@ import pytest
 from crawlcw.errors import Reason
 from crawlcw.model.stalls import TICK, Silence, Stalls
 
+pytestmark = pytest.mark.quick
+
 LIMITS = {Reason.TIMEOUT_CONNECT: 10.0, Reason.TIMEOUT_TOTAL: 30.0}
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from crawlcw.model import standstill
 from crawlcw.model.standstill import Rests, Standstill, failure_text, merged
 
+pytestmark = pytest.mark.quick
+
 NOW = datetime(2026, 5, 4, 20, 30, tzinfo=UTC)
 
 

@@ -29,6 +29,8 @@ from crawlcw.model.transitions import (
 )
 from tests.support.ledgers import LEASE, START, make_task
 
+pytestmark = pytest.mark.quick
+
 POLICY = RetryPolicy()
 DONE = {Status.FINISHED, Status.IGNORED}
 #: A status set by its name or number: nothing before it in the statement asks for anything.

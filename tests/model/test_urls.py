@@ -8,6 +8,8 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.urls import MAX_LENGTH, in_scope, locate, parse, resolve
 
+pytestmark = pytest.mark.quick
+
 BASE = "http://example.com/a/b?q=1"
 
 

@@ -23,6 +23,8 @@ from crawlcw.ledger.sqlite import rows
 from crawlcw.model import values
 from crawlcw.model.values import MAX_DEPTH, clean
 
+pytestmark = pytest.mark.quick
+
 
 class Colour(Enum):
     RED = "red"

@@ -25,7 +25,7 @@ LEASE = timedelta(seconds=60)
 POLICY = RetryPolicy()
 #: The stores that the contract is run on: a file, and a server by one driver, stand for all.
 BACKENDS = (
-    "sqlite",
+    pytest.param("sqlite", marks=pytest.mark.quick),
     "pymongo",
     pytest.param("mongomock", marks=pytest.mark.thorough),
     pytest.param("motor", marks=pytest.mark.thorough),

@@ -28,6 +28,7 @@ from crawlcw.cli.processes.totals import Totals
 from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.engine.leases import reap_dead_workers
 from crawlcw.engine.patience import Patience
+from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Ledger
@@ -114,6 +115,7 @@ class Supervisor:
         )
         self._stopping = asyncio.Event()
         self._patience = Patience(settings.ledger_give_up)
+        self._ledger = retrying(ledger, self._patience)
         self.stats = Totals(lambda: (worker.account for worker in self._workers))
 
     def stop(self) -> None:
@@ -160,10 +162,10 @@ class Supervisor:
             # Somebody has waited long enough for it, and has said so.
             self._patience.shorten(_NOT_AT_ALL)
         try:
-            horizon = await self._patience.insist(self.ledger.horizon)
-            counts = await self._patience.in_time(self.ledger.counts)
+            horizon = await self._ledger.horizon()
+            counts = await self._patience.in_time(self._ledger.counts)
             any_finished = self.stats.pages > 0 or await self._patience.in_time(
-                lambda: self.ledger.has([Status.FINISHED])
+                lambda: self._ledger.has([Status.FINISHED])
             )
         except (LedgerUnavailableError, LedgerGoneError):
             if given_up:
