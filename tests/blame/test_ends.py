@@ -165,7 +165,6 @@ def test_more_failures_than_allowed_decide_the_exit_code_and_stop_nothing(
     )
 
 
-@pytest.mark.representative
 def test_the_last_line_says_what_is_wrong(tmp_path: Path):
     with Site(answers=failing("/")) as site:
         (tmp_path / "spider.py").write_text(spider(site.url))

@@ -146,7 +146,6 @@ def test_a_page_that_is_always_throttled_ends_by_itself_and_its_host_goes_on(
     assert all(row.retry == 0 for row in rows.values() if row.path != "/busy")
 
 
-@pytest.mark.representative("mongodb")
 def test_where_redirects_lead_is_their_pages_own_fault(ledger_url: str, tmp_path: Path):
     def answer(path: str) -> Answer:
         if path.startswith("/tls"):

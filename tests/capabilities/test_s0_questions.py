@@ -56,6 +56,7 @@ def oldest_first(number: int) -> list[str]:
     return [f"TODO-{n}" for n in range(READY)][::-1][:number]
 
 
+@pytest.mark.thorough
 @pytest.mark.seed("0.19")
 @pytest.mark.parametrize("hosts", [None, ["todo"]], ids=["all", "by stage"])
 async def test_a_page_reads_what_it_returns_oldest_first_and_sorts_nothing_on_mongodb(

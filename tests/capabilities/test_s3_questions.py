@@ -53,6 +53,7 @@ async def test_what_failed_in_the_last_thirty_days_comes_in_one_order_page_by_pa
     assert [task.key for task in given_up.tasks] == ["bad-39", "bad-37", "bad-35"]
 
 
+@pytest.mark.thorough
 @pytest.mark.seed("3.5")
 async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
     on_mongodb: UseCases,

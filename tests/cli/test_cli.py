@@ -185,6 +185,7 @@ def test_demo_runs_to_its_end_and_names_commands_that_work(demo):
     assert len((place / "books.jsonl").read_text().splitlines()) == 240
 
 
+@pytest.mark.thorough
 def test_stats_for_a_program(demo):
     shown = json.loads(in_demo(demo, "stats", "bookshop", "--json").stdout)
 
@@ -378,7 +379,7 @@ MISTAKES = [
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("run")
+@pytest.mark.representative("run pages -")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     MISTAKES,
@@ -575,6 +576,7 @@ def test_max_pages_ends_early_and_says_so(site):
     assert stats()["counts"]["finished"] == 4
 
 
+@pytest.mark.thorough
 def test_run_on_mongodb_with_batches_and_json_logs(site, mongodb_uri, database_name):
     site.open()
     url = with_database(mongodb_uri, database_name)
@@ -603,6 +605,7 @@ def test_a_program_named_by_the_environment_and_quiet(site, monkeypatch, folder)
     assert not (folder / ".crawlcw").exists()
 
 
+@pytest.mark.thorough
 def test_demo_draws_on_a_terminal(folder: Path):
     ours, theirs = pty.openpty()
     run = subprocess.Popen(

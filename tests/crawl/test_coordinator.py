@@ -326,6 +326,7 @@ def test_a_host_that_asks_for_it_is_served_slowly(tmp_path: Path, monkeypatch: p
     quickly(main, tmp_path, monkeypatch)
 
 
+@pytest.mark.thorough
 def test_a_slow_host_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
         await ledger.add(make_tasks(200))

@@ -86,6 +86,8 @@ bodies = st.one_of(
 places = st.lists(st.integers(min_value=0), max_size=8)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("gzip]")
 @pytest.mark.parametrize("name", PACKERS)
 @given(body=bodies, places=places)
 def test_any_body_comes_back_however_it_is_split(name: str, body: bytes, places: list[int]) -> None:
@@ -131,6 +133,8 @@ def test_a_body_over_the_limit_is_cut_there_and_said_to_be(
     assert found == (body[:limit], len(body) > limit)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("gzip]")
 @pytest.mark.parametrize("name", PACKED)
 def test_a_bomb_yields_the_limit_and_not_much_more_memory(name: str) -> None:
     coding, pack = PACKERS[name]

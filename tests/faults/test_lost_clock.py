@@ -32,6 +32,8 @@ class FirstLook:
         return self._fault if self.looks == 1 else None
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("pymongo")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_look_that_fails_is_repeated_with_its_renewal(
     world: World, fault: str, monkeypatch: pytest.MonkeyPatch

@@ -95,7 +95,6 @@ async def test_where_the_ledger_stays_away_the_work_ends_and_can_be_taken_up(ser
     assert set(second.values()) == {1}
 
 
-@pytest.mark.representative
 async def test_a_block_is_stopped_where_nothing_of_it_could_be_recorded(server: Server):
     async with Tracker.open(
         server.uri, "orders", lease=LEASE, ledger_give_up=timedelta(seconds=1)

@@ -102,6 +102,7 @@ def at(seconds: float) -> datetime:
 # --- plans
 
 
+@pytest.mark.thorough
 async def test_ready_hosts_are_found_by_the_index_alone(ledger, crowded, overheard):
     names = await ledger._ready_hosts(START, 200)
 

@@ -196,6 +196,8 @@ async def test_claiming_nothing_leases_nothing(ledger: Ledger):
     assert (answer.leases, answer.missed, answer.abandoned) == ((), 0, 0)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 async def test_many_claimers_never_get_the_same_task(store: Ledgers):
     clients = [await store.open() for _ in range(4)]
     tasks = make_tasks(200)
@@ -216,6 +218,8 @@ async def test_many_claimers_never_get_the_same_task(store: Ledgers):
     assert set(taken) == set(ids(tasks))
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
 async def test_sixteen_claims_of_the_same_page_share_it_out(store: Ledgers):
     clients = [await store.open() for _ in range(4)]
     await clients[0].add(make_tasks(100))
