@@ -231,7 +231,7 @@ class _Examination:
         tasks, self._tasks = self._tasks, {}
         hosts, self._hosts = self._hosts, {}
         await anyio.sleep(self._second_look.total_seconds())
-        # Whoever held a lease at the first look had joined before it.
+        # A worker that held a lease at the first look had joined before it.
         await self._read_workers()
         async for found in self._ledger.examine(only=[identity for identity, _ in tasks.values()]):
             await self._report_task(found, tasks[repr(found["_id"])][1])

@@ -69,7 +69,7 @@ def _screen_attributes(body: bytes) -> None:
 
 
 def _may_be_deep(body: bytes) -> bool:
-    """Say whether so many tags are left open anywhere that it is worth reading them one by one."""
+    """Return whether so many tags are left open that it is worth reading them one by one."""
     left_open = 0
     for start in range(0, len(body), _CHUNK):
         chunk = body[start : start + _CHUNK]

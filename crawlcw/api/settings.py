@@ -56,7 +56,7 @@ class Settings:
     )
     timeout: Duration = Duration("30s", "for one attempt, redirects included", minimum=_AN_INSTANT)
     connect_timeout: Duration = Duration(
-        "10s", "until a connection stands, name look-up included", minimum=_AN_INSTANT
+        "10s", "to connect, name look-up included", minimum=_AN_INSTANT
     )
     read_timeout: Duration = Duration("10s", "without a byte from the server", minimum=_AN_INSTANT)
     max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")

@@ -97,7 +97,7 @@ def arguments_of(spider: Spider) -> Mapping[str, Any]:
 
 
 def is_name(text: object) -> bool:
-    """Say whether *text* can be a spider's name."""
+    """Return whether *text* can be a spider's name."""
     return isinstance(text, str) and _NAME.match(text) is not None
 
 

@@ -42,7 +42,7 @@ class TrapPolicy:
 
 
 def _repeats(segments: list[str], most: int) -> bool:
-    """Say whether a segment that is not empty is there more than *most* times."""
+    """Return whether a segment that is not empty is there more than *most* times."""
     if len(segments) - len(set(segments)) < most:
         return False
     counts = Counter(segments)

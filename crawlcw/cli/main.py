@@ -70,12 +70,12 @@ Exit codes:
    78  the ledger will not do as configured: access, a read-only file, schema, server too old
   124  a callback has kept the event loop for longer than callback_timeout
   130  interrupted twice (or once, in a command that is no crawl)
-  141  whoever read the output has gone
+  141  the reader of the output is gone (a closed pipe)
 """
 
 
 class _ReaderGoneError(Exception):
-    """Whoever read the output has gone."""
+    """The reader of the output is gone."""
 
 
 class _Commands(click.Group):

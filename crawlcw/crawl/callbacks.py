@@ -103,7 +103,7 @@ async def run(
     """
     sorter = _Sorter(task, scope, now, known)
     cancellation = Cancellation()
-    # Read from the frame by whoever wants to know what runs.
+    # The watchdog reads it from the frame.
     called = Called(name=name or getattr(callback, "__name__", ""), subject=task.url)
     try:
         result = callback(*arguments)

@@ -85,7 +85,7 @@ class Committer:
             new += await self._ledger.admit_nearer(tasks)
         self._stats.links_added += new
         rejected = self._rejected(added)
-        # Known or new: whoever added it may have been killed before it could say so.
+        # Known or new: the process that added it may have been killed before it woke the host.
         await self._following.announce(fresh.values())
         self._known.add(task_id for task_id in fresh if task_id not in rejected)
         return new

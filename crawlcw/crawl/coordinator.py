@@ -13,7 +13,7 @@ holders for a while.
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime, timedelta
 
 import anyio
@@ -54,7 +54,7 @@ _A_FEW = 8
 _MOST_HELD = 4
 #: Seconds without work until an idle process looks for lost wake-ups.
 _SWEEP_FROM = 0.8
-#: Seconds between two looks at a host of which leases are spared.
+#: Seconds between two looks at a host with leases that are spared.
 _SPARE_PAUSE = 1.0
 #: While leases are spared, so many more tasks are looked at: they are due before all others.
 _MOST_SPARED = 1_000
@@ -145,6 +145,8 @@ class Coordinator:
                 lambda name, sent: self._frontier.sent(name, at=sent),
             )
             while True:
+                # Cleared before anything is looked at: a change that comes while we look
+                # makes the wait at the end return at once, and none is slept through.
                 self._changed.clear()
                 self.dispatch()
                 if self._stopping:
@@ -156,6 +158,7 @@ class Coordinator:
                 if await self._look(background):
                     reason = FinishReason.DRAINED
                     break
+                # The look took its time, and turns have come meanwhile.
                 self.dispatch()
                 await self._wait()
             self._stopping = True
@@ -310,7 +313,10 @@ class Coordinator:
 
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
+        # Tasks go back before their hosts: a host that is released while its tasks are
+        # still leased would be looked at by its next owner in vain.
         await self._give_back_tasks()
+        # What a host has shown is written before anybody else may lease it.
         await self.host_leaser.save()
         self.host_leaser.give_up_origins(background)
         for host in self._frontier.unproven(now=time.monotonic()):
@@ -320,6 +326,7 @@ class Coordinator:
             self._idle = _SHORTEST_IDLE
         await self.host_leaser.make_way()
         await self.host_leaser.share_out()
+        # Claims only where there is room: what waits here nobody else can work on.
         if not self._is_low():
             return False
         if await self._feed(background):
@@ -337,6 +344,8 @@ class Coordinator:
         self._held.end(returned)
         for lease in returned:
             self._frontier.look(lease.task.host)
+        # After the release. Killed in between, the wake-up is lost, and an idle process
+        # finds the host by its sweep.
         await self.announce(lease.task for lease in returned)
 
     def _has_idle_fetchers(self) -> bool:
@@ -379,15 +388,43 @@ class Coordinator:
     async def _feed_some(
         self, asked: list[HeldHost], room: int, share: int, background: anyio.abc.TaskGroup
     ) -> None:
-        names = [host.name for host in asked]
+        """Page the tasks of some hosts, open those that are new, and claim what there is room for.
+
+        A page is shared by its hosts and is a hint: what is full may have left out
+        tasks of any of them, so all are looked at again.
+        """
         limit = min(room, sum(self._helping(host, share) for host in asked)) + self._spareable()
         now = time.monotonic()
         for host in asked:
             host.fed = now
-            # What is added from here on may be missing in the page.
+            # Before the page is read: what is added from here on may be missing in it,
+            # and whoever adds it sets this again.
             host.look = False
-        page = await self._ledger.page(limit=limit, hosts=names)
+        page = await self._ledger.page(limit=limit, hosts=[host.name for host in asked])
+        is_full = len(page) == limit
         spared = self._spared(page)
+        found = self._claimable(page, spared)
+        wanted: list[Task] = []
+        for host in asked:
+            tasks = found.get(host.name, [])
+            if not self._is_open(host, tasks, background):
+                host.look = host.look or is_full
+                continue
+            taken = tasks[: min(self._helping(host, share), room - len(wanted))]
+            wanted += taken
+            host.crowded = len(taken) < len(tasks) or (is_full and len(asked) == 1)
+            host.look = host.look or host.crowded
+        for host in asked:
+            if is_full and found:
+                host.look = True
+            # Spared tasks may have taken the place of any other's.
+            if spared and (is_full or host.name in spared.values()) and not host.busy:
+                host.busy = host.look = True
+                background.start_soon(self._look_later, host)
+        await self._claim_all(wanted)
+
+    def _claimable(self, page: Iterable[Task], spared: Container[bytes]) -> dict[str, list[Task]]:
+        """Return the tasks of a page that may be claimed, by host."""
         found: dict[str, list[Task]] = {}
         for task in page:
             # A lease of ours that ran out during an outage shows up again.
@@ -396,28 +433,17 @@ class Coordinator:
             # What waits for an origin that was given up is ignored, all of it at once.
             if not self._frontier.lost_origin(task):
                 found.setdefault(task.host, []).append(task)
-        whole = len(page) == limit
-        wanted: list[Task] = []
-        for host in asked:
-            tasks = found.get(host.name, [])
-            if not host.opened and not (
-                tasks and self._robots_gate.open(host, self._first_url(tasks), background)
-            ):
-                host.look = host.look or whole
-                continue
-            taken = tasks[: min(self._helping(host, share), room - len(wanted))]
-            wanted += taken
-            host.crowded = len(taken) < len(tasks) or (whole and len(asked) == 1)
-            host.look = host.look or host.crowded
-        if whole and found:
-            for host in asked:
-                host.look = True
-        for host in asked:
-            # Spared tasks may have taken the place of any other's.
-            if spared and (whole or host.name in spared.values()) and not host.busy:
-                host.busy = host.look = True
-                background.start_soon(self._look_later, host)
-        await self._claim_all(wanted)
+        return found
+
+    def _is_open(self, host: HeldHost, tasks: list[Task], background: anyio.abc.TaskGroup) -> bool:
+        """Return whether a host may be served; a new one with tasks begins to be opened.
+
+        Its robots.txt is asked for beside the other hosts; nothing of it is claimed
+        before that, or leases would run while nobody may begin.
+        """
+        if host.opened:
+            return True
+        return bool(tasks) and self._robots_gate.open(host, self._first_url(tasks), background)
 
     def _first_url(self, tasks: list[Task]) -> str:
         """Return the URL to open a host with: not of an origin that fails, if there is another."""
@@ -459,6 +485,7 @@ class Coordinator:
             lease=self._settings.lease,
             max_lost=self._suspects.max_lost,
         )
+        # At once: a lease that is not in here is neither renewed nor given back.
         self._held.add(claimed.leases)
         self._stats.claims += len(wanted)
         self._stats.claims_missed += claimed.missed
@@ -514,13 +541,16 @@ class Coordinator:
                 self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
 
     def _is_served(self, state: Host) -> bool:
-        """Say whether a host has an owner, and answers without being asked slowly."""
+        """Return whether a host has an owner, and answers without being asked slowly."""
         rests = state.not_before is not None and state.not_before > self._ledger.now()
         return not (state.owner is None or state.delay or state.failures or state.given_up or rests)
 
     async def _drained(self) -> bool:
-        """Say whether nothing is left, here or in the ledger; else note when to look again."""
+        """Return whether nothing is left, here or in the ledger; else note when to look again."""
         horizon = await self._ledger.horizon()
+        # A task has a due until its outcome is committed, and its links have one before
+        # that: a horizon of None hides nothing. What came to this process while it asked
+        # is in `_held`, or has set `_changed`.
         busy = self._held or not self._frontier.seeded or self._changed.is_set()
         if horizon is None and not busy:
             return True

@@ -3,7 +3,7 @@
     seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
                  ^──────── renewer
 
-Whoever starts something here ends it: nothing outlives `Crawl.run`.
+What is started here ends here: nothing outlives `Crawl.run`.
 """
 
 import asyncio
@@ -305,6 +305,8 @@ class Crawl:
             renewing=self._watchdog.renewed,
         )
         released = 0
+        # Two groups: when the fetchers have ended, what they have handed on still needs the
+        # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
             background.start_soon(renewer.run)
             background.start_soon(committer.run)
@@ -320,6 +322,7 @@ class Crawl:
                     )
                 reason = await self._coordinator.run()
                 if reason is not FinishReason.DRAINED:
+                    # First what nobody has begun with: others may take it during the grace.
                     released = await self._release(self._coordinator.undispatched())
                     await self._wait_for_fetchers(reason)
                 fetchers.cancel_scope.cancel()
@@ -430,6 +433,7 @@ class Crawl:
 
     async def _release(self, leases: list[Lease]) -> int:
         count = await self._ledger.release(leases)
+        # Only now: killed in between, the leases run out, and nothing is lost.
         self._held.end(leases)
         return count
 
@@ -442,6 +446,8 @@ class Crawl:
         await self._robots.close()
         with anyio.move_on_after(2 * _LAST_WORDS.total_seconds(), shield=True):
             try:
+                # Tasks, hosts, tally, worker: while it is on the list its leases are its own,
+                # and what it has counted last is kept when it leaves.
                 count = await self._ledger.release(self._held.all())
                 await self._coordinator.host_leaser.leave()
                 await self._patience.insist(self._heartbeat.beat)

@@ -164,7 +164,7 @@ class Frontier:
         return [host for host in self._hosts.values() if host.lease is not None]
 
     def owns(self, name: str) -> bool:
-        """Say whether the host is leased to this process."""
+        """Return whether the host is leased to this process."""
         host = self._hosts.get(name)
         return host is not None and host.lease is not None
 
@@ -205,7 +205,7 @@ class Frontier:
         return self._add(state, None, now=now, asked=float("inf"))
 
     def shares(self, name: str, *, now: float) -> bool:
-        """Say whether the user's limits let several processes ask a host."""
+        """Return whether the user's limits let several processes ask a host."""
         limit = self._limit_of(name)
         return not (limit.concurrency or limit.delay) and self._avoided.get(name, now) <= now
 
@@ -266,7 +266,7 @@ class Frontier:
             host.look = True
 
     def may_ask(self, name: str, *, now: float) -> bool:
-        """Say whether a request to a host may be sent now, as far as its lease goes."""
+        """Return whether a request to a host may be sent now, as far as its lease goes."""
         return self.lanes.may_ask(name, now=now)
 
     def delay(self, name: str) -> float:
@@ -543,7 +543,7 @@ class Frontier:
         return doubted
 
     def losing(self) -> list[HeldHost]:
-        """Return the hosts of which waiting tasks are to be ignored, and nobody does so yet."""
+        """Return the hosts whose waiting tasks are to be ignored, and nobody does so yet."""
         losing = [self._hosts[name] for name in self._losing if name in self._hosts]
         self._losing = {host.name for host in losing if host.busy and host.lost}
         return [host for host in losing if host.lost and not host.busy and host.lease is not None]
@@ -558,7 +558,7 @@ class Frontier:
         ]
 
     def idle(self) -> list[HeldHost]:
-        """Return the hosts of which nothing is under way, and nothing is left to be looked at."""
+        """Return the hosts with nothing under way and nothing left to look at."""
         return [
             host
             for host in self._hosts.values()

@@ -163,7 +163,7 @@ class HostLeaser:
                 self._frontier.saved(name, state)
 
     async def give_back(self, background: anyio.abc.TaskGroup) -> None:
-        """Release the hosts of which nothing is left to do, many at a time."""
+        """Release the hosts with nothing left to do, many at a time."""
         now = time.monotonic()
         going: list[HeldHost] = []
         for host in self._frontier.idle():

@@ -148,7 +148,7 @@ class Lanes:
         return max(0, self._most(lane) - len(lane.waiting))
 
     def is_hungry(self, host: str) -> bool:
-        """Say whether *host* has used up half of what is worth holding for it."""
+        """Return whether *host* has used up half of what is worth holding for it."""
         lane = self._lanes[host]
         return len(lane.waiting) <= self._most(lane) // 2
 
@@ -182,7 +182,7 @@ class Lanes:
         return None
 
     def _may_start(self, lane: Lane, now: float) -> bool:
-        """Say whether a lane's turn is to be used; if not, it has none or a later one."""
+        """Return whether a lane's turn is to be used; if not, it has none or a later one."""
         if self._is_ready(lane) and now < lane.deadline and lane.next_start <= now:
             return True
         lane.queued = False
@@ -197,7 +197,7 @@ class Lanes:
             self._queue(lane, now)
 
     def may_ask(self, host: str, *, now: float) -> bool:
-        """Say whether this process still has the right to ask *host*."""
+        """Return whether this process still has the right to ask *host*."""
         lane = self._lanes.get(host)
         return lane is not None and now < lane.deadline
 

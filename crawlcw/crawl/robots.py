@@ -44,7 +44,7 @@ class Rules:
     body: str = ""  #: as it was served; empty where everything is allowed
 
     def allows(self, url: str) -> bool:
-        """Say whether *url* may be fetched."""
+        """Return whether *url* may be fetched."""
         return self.parsed is None or bool(self.parsed.can_fetch(url, self.agent))
 
 
@@ -129,7 +129,7 @@ class Robots:
         if error is None:
             return
         if isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE:
-            # Its host rests now; whoever comes after that is to ask again.
+            # Its host rests now; the next caller after that is to ask again.
             self._known.pop(origin, None)
         else:
             self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)

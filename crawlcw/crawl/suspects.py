@@ -69,7 +69,7 @@ class Children(Protocol):
         """Whether one is free, or may be started."""
 
     def one(self) -> AbstractAsyncContextManager[Child]:
-        """Return a child for the block; whoever leaves it in the middle of something kills it.
+        """Return a child for the block; leaving the block in the middle of something kills it.
 
         To be asked for where one is `free`. Raises `NoChildError`.
         """

@@ -128,7 +128,7 @@ class AddressGuard:
 
 @lru_cache(maxsize=1 << 12)
 def is_public(address: str) -> bool:
-    """Say whether an IP *address* belongs to the public Internet.
+    """Return whether an IP *address* belongs to the public Internet.
 
     An IPv6 address that stands for an IPv4 one is judged by that: a gateway
     would deliver there.
@@ -146,7 +146,7 @@ def is_public(address: str) -> bool:
 
 
 def _is_kept(address: str) -> bool:
-    """Say whether not even a trusted name may lead to *address*."""
+    """Return whether not even a trusted name may lead to *address*."""
     ip = _parsed(address)
     return ip is None or ip in _METADATA or ip.is_link_local or ip.is_multicast or ip.is_unspecified
 

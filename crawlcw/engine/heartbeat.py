@@ -61,7 +61,7 @@ class Heartbeat:
         )
 
     def starving(self, hungry: bool) -> None:
-        """Say whether this worker's fetchers have no host to ask, though there is work."""
+        """Return whether this worker's fetchers have no host to ask, though there is work."""
         if hungry != self._hungry:
             self._hungry = hungry
             self._changed.set()

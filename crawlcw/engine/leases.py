@@ -35,7 +35,7 @@ class HeldLeases:
         return task_id in self._held
 
     def holds(self, lease: Lease) -> bool:
-        """Say whether *lease* itself is held, and not another one of its task."""
+        """Return whether *lease* itself is held, and not another one of its task."""
         held = self._held.get(lease.task.id)
         return held is not None and held.fence == lease.fence
 
@@ -67,7 +67,7 @@ class HeldLeases:
         self._settling.update(lease.task.id for lease in leases)
 
     def is_settling(self, task_id: bytes) -> bool:
-        """Say whether an outcome of the task is on its way to the ledger."""
+        """Return whether an outcome of the task is on its way to the ledger."""
         return task_id in self._settling
 
     def end(self, leases: Iterable[Lease]) -> None:
@@ -82,7 +82,7 @@ class HeldLeases:
             await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
 
     def orphan(self, lease: Lease) -> None:
-        """Note that whoever worked under *lease* was cancelled: it is to be released."""
+        """Note that the work under *lease* was cancelled: the lease is to be released."""
         self._strays.append(lease)
 
     def take_strays(self) -> list[Lease]:

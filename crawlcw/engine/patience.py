@@ -1,6 +1,6 @@
 """Waiting for a ledger that is away.
 
-An outage of the database is not a failure of a page: whoever needs the ledger
+An outage of the database is not a failure of a page: a caller that needs the ledger
 tries again, with growing waits, until it answers or until patience ends. Nor is
 it a crash of a worker: leases that run out meanwhile are spared for a while.
 """

@@ -34,8 +34,8 @@ class PoisonGuard:
         """Return whether to begin with a task now; what has begun is to `leave`.
 
         False: another one had to end first, which it has, and the turn that the
-        task's host had is over. Where the lease turns out to be lost, whoever
-        works under it is cancelled, here.
+        task's host had is over. Where the lease turns out to be lost, the
+        work under it is cancelled, here.
         """
         if self._alone is not None:
             await self._free.wait()

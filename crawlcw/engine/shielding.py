@@ -1,4 +1,4 @@
-"""Going through with what was begun, or with its end, where whoever waits is cancelled."""
+"""Finishing what was begun although the caller is cancelled."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,7 +8,7 @@ import anyio
 
 T = TypeVar("T")
 
-#: Seconds until whoever does not end is cancelled once more.
+#: Seconds until a task that does not end is cancelled once more.
 _CANCELLED_WITHIN = 0.5
 
 
@@ -44,5 +44,5 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
                 # A driver may take it for a broken connection, and try again.
                 await asyncio.wait([working], timeout=_CANCELLED_WITHIN)
         if not working.cancelled():
-            working.exception()  # of which nobody is to hear any more
+            working.exception()  # nobody is to hear of it any more
         raise

@@ -33,12 +33,12 @@ def this_worker(*, now: datetime) -> Worker:
 
 
 def is_dead(worker: Worker) -> bool:
-    """Say whether *worker* certainly is dead: it ran on this machine and its process is gone."""
+    """Return whether *worker* certainly is dead: it ran on this machine and its process is gone."""
     return worker.machine == _machine() and _birth(worker.pid) != worker.birth
 
 
 def is_gone(worker: Worker, *, now: datetime) -> bool:
-    """Say whether *worker*, of any machine, has been silent for so long that it is counted out."""
+    """Return whether *worker*, of any machine, has been silent too long to be counted on."""
     return worker.heartbeat is not None and now - worker.heartbeat > _LONGEST_SILENCE
 
 

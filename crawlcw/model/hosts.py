@@ -25,7 +25,7 @@ CONNECTION_FAILURES = frozenset(
 #: answer (429, or 503 with Retry-After) is the page's own where others are answered.
 HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
-#: Failures of connections to addresses, which the name must have had, whoever is to blame.
+#: Failures of a connection to an address: the name had one, no matter who is to blame.
 PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _JITTER = 0.1
 #: A name that never had an address, or a port that never answered beside one that

@@ -79,7 +79,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What a kind of finding means to whoever reads it."""
+    """What a kind of finding means to the person who reads it."""
 
     meaning: str
     todo: str
@@ -521,7 +521,7 @@ def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
 
 
 def is_awake(found: Mapping[str, Any], *, now: datetime) -> bool:
-    """Say whether a host is held, or may be leased at once: no wake-up is lost to it."""
+    """Return whether a host is held, or may be leased at once: no wake-up is lost to it."""
     ready_at = found.get("ready_at")
     return found.get("owner") is not None or (isinstance(ready_at, datetime) and ready_at <= now)
 
@@ -530,7 +530,7 @@ def of_wake_up(found: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Vi
     """Yield what does not hold of a host that nobody holds, whose first task is *due*.
 
     *found* is None where the host is not known. One that was given up is no
-    other case: whoever leases it ignores what has come since.
+    other case: its next owner ignores what has come since.
     """
     if found is None:
         yield Violation(kind=Kind.HOST_ASLEEP, detail=f"a task is due at {due}, it is not known")
@@ -553,7 +553,7 @@ def of_clock(offset: timedelta) -> Iterator[Violation]:
 def holder(found: Mapping[str, Any], *, now: datetime) -> str | None:
     """Return the worker whose live lease a task or a host shows, if there is one.
 
-    A lease that has run out is nobody's: whoever comes first takes it over. A
+    A lease that has run out is nobody's: the first claimer takes it over. A
     worker that asks for its share is on no list, and is not meant here.
     """
     token = found.get("lock") if "status" in found else found.get("owner")

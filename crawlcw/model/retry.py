@@ -45,7 +45,7 @@ class RetryPolicy:
     kept_errors: int = KEPT_ERRORS  #: of a task, the last ones
 
     def tries_again(self, reason: Reason, *, attempt: int, status: int | None = None) -> bool:
-        """Say whether attempt number *attempt* (the first is 1), which failed, is not the last."""
+        """Return whether another attempt follows the failed number *attempt* (the first is 1)."""
         if attempt >= self.max_retry:
             return False
         if reason is Reason.HTTP_STATUS:

@@ -1,7 +1,7 @@
 """Why nothing moves in a crawl: in memory, for the progress line, and decided without I/O.
 
 A crawl may stand still for minutes and be well: its hosts rest, the network is
-away, other workers have what is due. Whoever looks at it is to see which.
+away, other workers have what is due. A person who looks at it is told which.
 """
 
 import heapq

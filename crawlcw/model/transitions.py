@@ -253,7 +253,7 @@ def claim(
 
     Where its holder has crashed while it worked on it alone, it comes back later
     instead, or is given up if that were *max_lost* times; with None it is
-    claimed: whoever does so finds out by other means what crashes its workers.
+    claimed: the caller finds out by other means what crashes its workers.
     None where it cannot be claimed at *now*: it is not due, or never will be.
     """
     if task.due is None or task.due > now:
@@ -492,7 +492,7 @@ def put_off(lease: Lease, *, until: datetime) -> Lease:
 
 
 def ended_since(task: Task, moment: datetime | None) -> bool:
-    """Say whether a task is held by a lease that ends or has ended at *moment* or later.
+    """Return whether a task is held by a lease that ends or has ended at *moment* or later.
 
     Of one that is due already: it ran out since then. None: never.
     """

@@ -112,7 +112,7 @@ def scheme_of(url: str) -> str:
 
 
 def in_scope(host: str, allowed: Container[str]) -> bool:
-    """Say whether *host* is one of *allowed* or below one of them; `*` allows every host.
+    """Return whether *host* is one of *allowed* or below one of them; `*` allows every host.
 
     A name without a port allows that name on every port.
     """
@@ -155,7 +155,7 @@ def _parsed(text: str) -> yarl.URL:
 
 
 def _is_host(host: str | None) -> bool:
-    """Say whether *host* can name one: yarl takes spaces, dots alone and `[::g]` as well."""
+    """Return whether *host* can name one: yarl takes spaces, dots alone and `[::g]` as well."""
     if not host or not host.strip(".") or len(host) > _LONGEST_HOST:
         return False
     if ":" in host:

@@ -41,7 +41,7 @@ def item(thing: object) -> dict[str, Any]:
 
 
 def is_item(thing: object) -> bool:
-    """Say whether *thing* has named parts, as an item must."""
+    """Return whether *thing* has named parts, as an item must."""
     return _fields(thing) is not None
 
 

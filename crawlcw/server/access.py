@@ -1,4 +1,4 @@
-"""Who may ask: whoever knows the token, or, without one, this machine's own programs.
+"""Who may ask: clients that know the token, or, without one, this machine's own programs.
 
 A web page in a browser on this machine can send requests to loopback too. It
 cannot set the content type of a JSON body without being asked first, and where
@@ -51,7 +51,7 @@ def _check_host(header: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host's name or address means this machine and nobody else."""
+    """Return whether a host's name or address means this machine and nobody else."""
     if host.lower() == "localhost":
         return True
     try:

@@ -64,7 +64,7 @@ async def told(
     except LedgerError as error:
         return _refusal(422, error)
     except Exception:
-        # Whoever asked is told no more: the rest is for the log.
+        # The client is told no more: the rest is for the log.
         logger.exception("a request failed", extra={"event": "internal"})
         return _refusal(500, "an error of the server itself: its log says more")
 

@@ -58,7 +58,7 @@ def _word(given: object, what: str) -> str:
 
 
 def is_held(task: Task, by: str) -> bool:
-    """Say whether *by* holds the task; a lease that ran out holds until somebody takes it over."""
+    """Return whether *by* holds the task; a lease that ran out holds until it is taken over."""
     return (
         task.status is Status.PROCESSING
         and task.lock is not None

@@ -54,8 +54,8 @@ def command(
 
     The hosts with the most tasks to do come first; with --json they come by name.
     SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
-    a use case, whose stages are shown instead. One of which nothing is recorded
-    is an error (exit code 2).
+    a use case, whose stages are shown instead. A name with nothing recorded is
+    an error (exit code 2).
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)

@@ -43,7 +43,7 @@ def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | Non
     """Show where the tasks of SPIDER stand, and who works on them.
 
     SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
-    a use case. One of which nothing is recorded is an error (exit code 2).
+    a use case. A name with nothing recorded is an error (exit code 2).
     """
     logs.set_up(log_level or "warning")
     numbers = loop.run(_numbers(loading.name_of(spider), ledger_url))

@@ -1,4 +1,4 @@
-"""The children of a worker, each of which works on one suspect at a time until it dies.
+"""The children of a worker: each works on one suspect at a time until it dies.
 
 They are started when there is a suspect, end when there was none for a while,
 and are this process's own command once more, with a hidden option.
@@ -124,7 +124,7 @@ class ChildProcess:
         raise _unexpected(answer)
 
     async def close(self) -> None:
-        """Do nothing: whoever has started it ends it."""
+        """Do nothing: its starter ends it."""
 
     async def end(self) -> None:
         """Let it close its spider and end; kill it where it does not in time."""
@@ -157,7 +157,7 @@ class ChildProcess:
 
         Of one that is silent for longer than *within*, in seconds, as well.
         """
-        # Whoever is cancelled in between leaves a child that is at work.
+        # A caller that is cancelled in between leaves a child at work.
         self._at_work = True
         self._send(order)
         try:

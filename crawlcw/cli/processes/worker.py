@@ -120,7 +120,7 @@ class _Supervisor:
             self._transport.write(account.line())
 
     def listens(self) -> bool:
-        """Say whether it has taken all that it was told."""
+        """Return whether it has taken all that it was told."""
         return not self._transport.get_write_buffer_size()
 
     async def gone(self) -> None:

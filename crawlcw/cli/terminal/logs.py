@@ -36,7 +36,7 @@ _COUNT_EVERY = 60.0
 _KEYS_KEPT = 500
 #: Libraries that log each packet, the commands sent to a database included.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
-#: Events of which each is worth a line, and which come seldom enough.
+#: Rare events that are worth a line each.
 _ALWAYS_SHOWN = frozenset(
     {"progress", "worker_started", "worker_crashed", "worker_down", "callback_failed"}
 )
@@ -158,7 +158,7 @@ class Repeats:
         self._repeats: OrderedDict[tuple[str, ...], _Repeat] = OrderedDict()
 
     def admit(self, key: tuple[str, ...], *, now: float) -> bool:
-        """Say whether a record with *key* is to be shown."""
+        """Return whether a record with *key* is to be shown."""
         repeat = self._repeats.setdefault(key, _Repeat(since=now))
         repeat.seen += 1
         if repeat.seen <= _FIRST_FEW:

@@ -71,7 +71,7 @@ class Watched(Protocol):
 
     @property
     def stats(self) -> Counters:
-        """How far it has come by itself, whoever else works on the ledger."""
+        """How far it has come by itself, without the others on the ledger."""
 
     @property
     def standstill(self) -> Standstill | None:

@@ -23,7 +23,7 @@ from crawlcw.model.task import WAITING
 #: So long a question for changes waits at the server where there are none, in seconds.
 _PATIENCE = 5.0
 _ANSWERED_WITHIN = 10.0
-#: Seconds that whoever is cancelled waits for a stream that is being opened.
+#: Seconds that a cancelled caller waits for a stream that is being opened.
 _OPEN_WITHIN = 1.0
 #: What a server says that is no replica set.
 _NO_STREAMS = 40573
@@ -83,7 +83,7 @@ class ChangeStream(MongoStore):
             try:
                 yield database
             finally:
-                # Whoever watches is cancelled in the end, and this is to be closed all the same.
+                # The caller is cancelled in the end, and this is to be closed all the same.
                 with anyio.CancelScope(shield=True):
                     await client.close()
 

@@ -108,7 +108,7 @@ class Claims(MongoStore):
     async def _claim_together(
         self, tasks: Sequence[Task], token: str, lease: timedelta
     ) -> Sequence[Lease | LedgerUnavailableError | None]:
-        """Claim many tasks in two round trips: one update by ids, then a read of which we got."""
+        """Claim many tasks in two round trips: one update by ids, then a read of those we got."""
         if not tasks:
             return []
         now = self.now()
@@ -167,7 +167,7 @@ class Claims(MongoStore):
                 )
                 return await self._held(unsure)
         except BaseException:
-            # Whoever comes next is to look.
+            # The next caller is to look.
             for tokens in unsure.values():
                 for token, task in tokens.items():
                     self._doubt(task, token)

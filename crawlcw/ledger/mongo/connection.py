@@ -51,7 +51,7 @@ def _client(url: str, driver: str) -> Any:
         # The driver itself waits for ever for a server that is frozen.
         "timeoutMS": 10_000,
         "serverSelectionTimeoutMS": 5_000,
-        # Every operation here may be sent again, and is, by whoever waits for
+        # Every operation here may be sent again, and is, by callers that wait for
         # it; the driver's own way costs the server a second write for each claim.
         "retryWrites": False,
         "appname": "crawlcw",

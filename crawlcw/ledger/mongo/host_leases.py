@@ -100,7 +100,7 @@ class HostLeases(Hosts):
     async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """Write all releases in one unordered bulk, then look for what came while they were held.
 
-        A crash between the two loses a wake-up: whoever polls the ledger finds its task.
+        A crash between the two loses a wake-up: the next process that polls finds its task.
         """
         lost = await self._write_hosts(
             [
@@ -158,7 +158,7 @@ class HostLeases(Hosts):
 
 
 def _stands(lease: HostLease, found: Mapping[str, Any], *, release: bool) -> bool:
-    """Say whether the ledger shows a host as held by the lease, or as released by its owner."""
+    """Return whether the ledger shows a host as held by the lease, or as released by its owner."""
     if release:
         return found.get("released") == lease.epoch
     return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)

@@ -1,4 +1,4 @@
-"""Recording what came of tasks, and giving back those of which nothing did."""
+"""Recording the outcomes of tasks, and giving tasks back without one."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -99,7 +99,7 @@ class Schema(MongoStore):
                 raise _wrong_index(collection.name, name)
 
     async def _check_schema(self) -> int:
-        """Write down what this is, unless something is; return of which version that is."""
+        """Write down what this is, unless something is; return the version that is there."""
         new: dict[str, Any] = {"version": SCHEMA_VERSION}
         if not self._only_looks:
             new["tracked"] = self.tracked
@@ -137,7 +137,7 @@ class Schema(MongoStore):
 
 
 def is_tracked(marker: Mapping[str, Any]) -> bool:
-    """Say whether the collections are a use case's, and not a spider's."""
+    """Return whether the collections are a use case's, and not a spider's."""
     return bool(marker.get("tracked"))
 
 
@@ -173,7 +173,7 @@ def check_version(marker: Mapping[str, Any], spider: str, *, upgrades: bool = Fa
 def is_as_designed(
     index: Mapping[str, Any], design: tuple[list[tuple[str, int]], dict[str, Any]]
 ) -> bool:
-    """Say whether an index is the one that `prepare` makes."""
+    """Return whether an index is the one that `prepare` makes."""
     there = [(field, int(direction)) for field, direction in index.get("key", [])]
     return (there, dict(index.get("partialFilterExpression", {}))) == design
 

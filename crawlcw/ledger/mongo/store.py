@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 _DURABLE = WriteConcern(w="majority", j=True)
 #: A claim that is lost in a failover is a repeated fetch; it needs no journal.
 _QUICK = WriteConcern(w=1)
-#: The collection that says of which kind and version the others are.
+#: The collection that says which kind and version the others are.
 SCHEMA = "crawlcw.schema"
 _LAST_ANSWER = 1.0
 _ITEM_BATCH = 200

@@ -35,7 +35,7 @@ _FIRST_WITH_KINDS = 4
 def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool | None) -> bool:
     """Make the tables of *name*, or find out that the file is not one of ours.
 
-    *tracked* says of which kind they are to be, None as they are; return of which they are.
+    *tracked* says which kind they are to be, None: any. Return which kind they are.
     """
     # SQLite itself would read, and leave files beside it that are read-only as well
     # and keep it so when this one has become writable.
@@ -99,7 +99,7 @@ def check_marker(
     """Raise where the file is another program's, or the tables of *name* are not as wanted.
 
     That is of another version, but for those that *upgrades* will bring up to
-    date, or of another kind. Return of which kind they are.
+    date, or of another kind. Return which kind they are.
     """
     names = names_in(db)
     if names and MARKER not in names:

@@ -1,4 +1,4 @@
-"""Recording what came of tasks, and giving back those of which nothing did."""
+"""Recording the outcomes of tasks, and giving tasks back without one."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Outcomes(Changes):
         return True
 
     def _was_settled(self, db: sqlite3.Connection, lease: Lease) -> bool:
-        """Say whether an earlier send of the same settlement was applied, its reply lost."""
+        """Return whether an earlier send of the same settlement was applied, its reply lost."""
         row = db.execute(self._sql.settled, (lease.task.id,)).fetchone()
         return row is not None and row["settled"] == lease.fence
 
