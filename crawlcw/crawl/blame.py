@@ -71,9 +71,10 @@ class Blame:
             self.answered(task)
             return OWN
         reason, now = error.underlying, time.monotonic()
-        if self._watch.network.failed(task.host, reason, sent=began, now=now):
+        scheme = scheme_of(task.url)
+        if self._watch.network.failed(task.host, reason, sent=began, now=now, scheme=scheme):
             if reason in PAST_THE_NAME:
-                self._frontier.resolved(task.host, scheme=scheme_of(task.url))
+                self._frontier.resolved(task.host, scheme=scheme)
             return NOBODYS
         if error.reason not in HOST_FAILURES:
             return OWN
@@ -81,7 +82,7 @@ class Blame:
         return self._frontier.host_failed(
             task.host,
             reason,
-            scheme=scheme_of(task.url),
+            scheme=scheme,
             sent=sent,
             status=error.status,
             retry_after=error.retry_after,

@@ -19,7 +19,7 @@ from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.hosts import RobotsRecord
+from crawlcw.model.hosts import PAST_THE_NAME, RobotsRecord
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
 from crawlcw.model.urls import scheme_of
@@ -178,13 +178,15 @@ class RobotsGate:
         self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
     ) -> None:
         now = time.monotonic()
-        reason = error.underlying
-        if self._watch.network.failed(name, reason, sent=began, now=now):
+        reason, scheme = error.underlying, scheme_of(url)
+        if self._watch.network.failed(name, reason, sent=began, now=now, scheme=scheme):
+            if reason in PAST_THE_NAME:
+                self._frontier.resolved(name, scheme=scheme)
             return
         self._frontier.host_failed(
             name,
             reason,
-            scheme=scheme_of(url),
+            scheme=scheme,
             sent=sent,
             status=error.status,
             retry_after=error.retry_after,

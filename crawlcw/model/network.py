@@ -30,7 +30,7 @@ _SILENCE = 2.0
 _SEVERAL = 2
 #: So many hosts that answered last are remembered.
 _WITNESSES = 5
-#: Seconds for which the failures of a host are its own after a witness has answered:
+#: Seconds for which the failures of an origin are its own after a witness has answered:
 #: where nothing but dead hosts is left of a crawl, they must come to their end.
 _VOUCHED = 60.0
 #: And for which all failures are: the witnesses are not asked more often. It is less
@@ -52,8 +52,11 @@ class Network:
         self._doubted_since: float | None = None
         self._away = False
         self._back_at = float("-inf")  #: when the last outage ended
-        self._suspects: set[str] = set()  #: hosts whose failures are in doubt
-        self._vouched: dict[str, float] = {}  #: host -> until when its failures are its own
+        self._doubt_ended_at = float("-inf")
+        #: Origins, as hosts and schemes: a port that is silent says nothing of another one's.
+        self._suspects: set[tuple[str, str]] = set()  #: whose failures are in doubt
+        self._vouched: dict[tuple[str, str], float] = {}  #: until when failures are their own
+        self._excused: dict[tuple[str, str], float] = {}  #: until when no doubt excuses them again
         self._all_vouched_until = float("-inf")
 
     @property
@@ -87,28 +90,36 @@ class Network:
         while len(self._witnesses) > _WITNESSES:
             self._witnesses.popitem(last=False)
 
-    def failed(self, host: str, reason: Reason, *, sent: float, now: float) -> bool:
-        """Note that a request to *host* failed; return whether that is *not* to count.
+    def failed(
+        self, host: str, reason: Reason, *, sent: float, now: float, scheme: str = "http"
+    ) -> bool:
+        """Note that a request to an origin failed; return whether that is *not* to count.
 
         It counts where any host answered while it was under way, and in a crawl
         where nobody else ever did: there is nobody to ask. What was sent before
         an outage had ended may have been lost in it, whatever answers since.
         """
+        origin = host, scheme
         if reason not in _SUSPICIOUS:
             return False
         if sent < self._back_at:
             return True
         if self.in_doubt:
-            self._suspects.add(host)
+            self._suspects.add(origin)
             return True
-        if now < max(self._all_vouched_until, self._vouched.get(host, 0.0)):
+        if sent < self._doubt_ended_at and now >= self._excused.get(origin, 0.0):
+            # An outage that was over before anybody asked the witnesses looks like this.
+            self._excused = {each: until for each, until in self._excused.items() if until > now}
+            self._excused[origin] = now + _VOUCHED
+            return True
+        if now < max(self._all_vouched_until, self._vouched.get(origin, 0.0)):
             return False
         if sent < self._answered_at and now - self._answered_at < _SILENCE:
             return False
         if len({other for other, _ in self._witnesses} - {host}) < _SEVERAL:
             return False
         self._doubted_since = now
-        self._suspects.add(host)
+        self._suspects.add(origin)
         self._on_doubt()
         return True
 
@@ -124,7 +135,7 @@ class Network:
 
     def vouch(self, *, now: float) -> None:
         """Let failures count again, for a witness has answered."""
-        self._vouched = {host: until for host, until in self._vouched.items() if until > now}
+        self._vouched = {each: until for each, until in self._vouched.items() if until > now}
         self._vouched |= dict.fromkeys(self._suspects, now + _VOUCHED)
         self._all_vouched_until = now + _ALL_VOUCHED
         self._end_doubt(now)
@@ -133,5 +144,7 @@ class Network:
         if self._away:
             self._away, self._back_at = False, now
         self._answered_at = now
+        if self.in_doubt:
+            self._doubt_ended_at = now
         self._doubted_since = None
         self._suspects.clear()

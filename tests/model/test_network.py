@@ -77,13 +77,15 @@ def test_what_was_sent_before_an_outage_had_ended_does_not_count_whoever_answers
     assert not fails(network, sent=9.5, now=11, reason=Reason.TIMEOUT_READ)
 
 
-def test_a_doubt_without_an_outage_excuses_nothing():
+def test_what_was_under_way_in_a_doubt_is_excused_once_a_minute_for_each_host():
+    """An outage may have been over before the witnesses were asked."""
     network = answered_by("a", "b")
     fails(network, sent=3, now=4)
     network.vouch(now=9)
     network.answered("a", now=10)
 
-    assert not fails(network, sent=8, now=11, reason=Reason.TIMEOUT_READ)
+    assert fails(network, "y", sent=8, now=11, reason=Reason.TIMEOUT_READ)
+    assert not fails(network, "y", sent=8, now=11, reason=Reason.TIMEOUT_READ)
 
 
 def test_any_answer_ends_the_doubt():
@@ -93,7 +95,8 @@ def test_any_answer_ends_the_doubt():
     network.answered("c", now=3)
 
     assert not network.in_doubt
-    assert not fails(network, sent=2.5, now=3.5)
+    assert fails(network, sent=2.5, now=3.5), "what was under way meanwhile is excused, once"
+    assert not fails(network, sent=2.5, now=3.6)
 
 
 def test_in_doubt_every_failure_is_left_out():
@@ -113,6 +116,14 @@ def test_once_a_witness_has_answered_a_dead_host_pays_for_itself():
     assert not fails(network, sent=10, now=20)
     assert fails(network, "y", sent=10, now=20), "the network may have gone away since"
     assert fails(network, sent=70, now=80), "and so it may a minute later"
+
+
+def test_a_port_that_is_silent_says_nothing_of_another_one():
+    network = answered_by("a", "b")
+    network.failed("x", Reason.TIMEOUT_CONNECT, sent=1, now=2, scheme="https")
+    network.vouch(now=3)
+
+    assert fails(network, sent=10, now=20), "asked of its own, and not vouched for"
 
 
 def test_after_an_hour_of_silence_failures_count_until_somebody_answers():
