@@ -148,6 +148,7 @@ class RobotsGate:
             self._failed(name, url, error, sent=sent, began=began)
             return
         self._watch.answered(name)
+        self._frontier.resolved(name, scheme=scheme_of(url))
         record = RobotsRecord(
             origin=origin_of(url),
             body=rules.body,
