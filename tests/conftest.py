@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 #: Where quick tests are: with `-m quick` nothing else is imported.
-_QUICK = ("model", "api", "engine", "crawl", "ledger")
+_QUICK = ("model", "api", "engine", "crawl", "ledger", "tests")
 _CHOICE = pytest.StashKey[str]()
 _LIMIT = pytest.StashKey["Limit | None"]()
 
