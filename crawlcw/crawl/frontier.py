@@ -6,13 +6,14 @@ without limits is shared: its owner looks after it, and others ask it as well.
 """
 
 import random
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.lanes import AHEAD, Lanes
+from crawlcw.crawl.throttlings import Throttlings
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model import hosts, urls
@@ -33,8 +34,6 @@ _MARGIN = 0.15
 #: after the others: a high priority must not bring it back before one of them.
 _TURNS_BEHIND = 2
 _SECONDS_BEHIND = 1.0
-#: So many throttled pages are remembered, with the time of their last throttling.
-_THROTTLED = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +43,6 @@ class Fault:
     own: bool = False  #: the page's: it costs an attempt
     due: datetime | None = None
     """Else it was not tried: when it is to be, behind the others; None: with its next turn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Throttling:
-    """The last time that a page was throttled."""
-
-    host: str
-    at: datetime
-    own: bool  #: whether the page itself was to blame
 
 
 OWN = Fault(own=True)
@@ -140,8 +130,7 @@ class Frontier:
         self._failures = failures
         self._given_up = given_up
         self._network = network
-        #: When pages were throttled last, by the ledger's time, the last ones.
-        self._throttled: OrderedDict[bytes, _Throttling] = OrderedDict()
+        self._throttlings = Throttlings()
         self._put_off: list[Lease] = []
         self._losing: set[str] = set()
         self._unproven: set[str] = set()
@@ -342,23 +331,20 @@ class Frontier:
     ) -> Fault:
         """Note that a page was answered by 429, or 503 with Retry-After; return whose fault it is.
 
-        The host's, which rests, the first time; the page's own where its origin has
-        answered another page well since the last time. It stays so while no page is
-        throttled of which that is not known: where it is the last one of its host,
-        nothing else would be asked that could be answered well.
+        The host's, which rests, the first time; after that see `Throttlings.is_own`.
         """
         host = self._hosts.get(task.host)
         scheme = urls.scheme_of(task.url)
-        last = self._throttled.pop(task.id, None)
-        if host is not None and last is not None and self._is_own(host, scheme, last):
-            self._note_throttled(task, own=True)
+        last = self._throttlings.of(task)
+        own = host is not None and self._throttlings.is_own(task, host.state, scheme=scheme)
+        self._throttlings.note(task, at=self._ledger_now(), own=own)
+        if own and host is not None and last is not None:
             host.answered += 1
-            if self._others_throttled(host.name, since=last.at):
+            if self._throttlings.of_others(host.name, since=last.at):
                 # A limit that is often reached has pages come to it twice.
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
                 self._pace(host, now)
             return OWN
-        self._note_throttled(task, own=False)
         return self.host_failed(
             task.host,
             Reason.HTTP_STATUS,
@@ -368,25 +354,6 @@ class Frontier:
             retry_after=retry_after,
             now=now,
         )
-
-    def _is_own(self, host: HeldHost, scheme: str, last: _Throttling) -> bool:
-        if hosts.is_the_pages_own(host.state, scheme=scheme, throttled=last.at):
-            return True
-        return last.own and not self._others_throttled(host.name, since=last.at)
-
-    def _note_throttled(self, task: Task, *, own: bool) -> None:
-        self._throttled[task.id] = _Throttling(host=task.host, at=self._ledger_now(), own=own)
-        while len(self._throttled) > _THROTTLED:
-            self._throttled.popitem(last=False)
-
-    def _others_throttled(self, host: str, *, since: datetime) -> bool:
-        """Return whether a page of a host was throttled after a time, and not by its own fault."""
-        for each in reversed(self._throttled.values()):
-            if each.at <= since:
-                return False
-            if each.host == host and not each.own:
-                return True
-        return False
 
     def host_failed(
         self,

@@ -1,0 +1,62 @@
+"""Which pages were throttled last, and whether they themselves were to blame."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+
+from crawlcw.model import hosts
+from crawlcw.model.hosts import Host
+from crawlcw.model.task import Task
+
+#: So many throttled pages are remembered, the last ones.
+_REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttling:
+    """The last time that a page was throttled."""
+
+    host: str
+    at: datetime
+    own: bool  #: whether the page itself was to blame
+
+
+class Throttlings:
+    """The throttled pages of one process, by task."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[bytes, Throttling] = OrderedDict()
+
+    def of(self, task: Task) -> Throttling | None:
+        """Return when a page was throttled last; None: never, or too long ago."""
+        return self._last.get(task.id)
+
+    def note(self, task: Task, *, at: datetime, own: bool) -> None:
+        """Note that a page was throttled, and whether it was to blame."""
+        self._last[task.id] = Throttling(host=task.host, at=at, own=own)
+        self._last.move_to_end(task.id)
+        while len(self._last) > _REMEMBERED:
+            self._last.popitem(last=False)
+
+    def is_own(self, task: Task, host: Host, *, scheme: str) -> bool:
+        """Return whether a page that is throttled once more is to blame for that itself.
+
+        It is where its origin has answered another page well since the last time. It
+        stays so while no page of its host is throttled of which that is not known:
+        where it is the last one, nothing else would be asked that could be answered well.
+        """
+        last = self.of(task)
+        if last is None:
+            return False
+        if hosts.is_the_pages_own(host, scheme=scheme, throttled=last.at):
+            return True
+        return last.own and not self.of_others(task.host, since=last.at)
+
+    def of_others(self, host: str, *, since: datetime) -> bool:
+        """Return whether a page of a host was throttled after a time, and not by its own fault."""
+        for each in reversed(self._last.values()):
+            if each.at <= since:
+                return False
+            if each.host == host and not each.own:
+                return True
+        return False
