@@ -6,18 +6,17 @@ was found as its condition, so what changed meanwhile is left alone.
 """
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
 
+from crawlcw.doctor.report import Report, Written
 from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.ledger.examination import ExaminedLedger, Health
 from crawlcw.ledger.protocol import Worker
 from crawlcw.model import invariants
-from crawlcw.model.invariants import ADVICE, Kind, Violation
-from crawlcw.model.sanitize import printable
+from crawlcw.model.invariants import Kind, Violation
 from crawlcw.model.task import BlobRef
 
 #: A crawl wakes hosts a moment after it has added their tasks.
@@ -35,46 +34,6 @@ _PREPARED = (Kind.STORE_INCOMPLETE, Kind.NOT_WAL)
 _UNREADABLE = (Kind.STORE_INCOMPLETE, Kind.STORE_DIFFERENT)
 
 Found = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """One of the findings of a kind; every text is printable."""
-
-    where: Mapping[str, str]  #: `task` (its id in hex) and `url`, or `host`, or `worker`
-    detail: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Finding:
-    """All findings of one kind."""
-
-    kind: Kind
-    count: int = 0
-    mended: int = 0
-    examples: list[Example] = field(default_factory=list)
-
-    @property
-    def note(self) -> bool:
-        """Whether it is worth knowing, and no violation."""
-        return ADVICE[self.kind].note
-
-
-@dataclass(slots=True, kw_only=True)
-class Report:
-    """What was looked at, and what was found."""
-
-    facts: Mapping[str, str]  #: of the store, for people
-    tracked: bool = False  #: whether it is a use case's and no spider's
-    tasks: int = 0
-    hosts: int = 0
-    workers: int = 0
-    findings: dict[Kind, Finding] = field(default_factory=dict)
-
-    @property
-    def clean(self) -> bool:
-        """Whether no violation is left."""
-        return all(each.note or each.mended == each.count for each in self.findings.values())
 
 
 async def examine(
@@ -99,7 +58,7 @@ async def examine(
     facts = dict(health.facts)
     if offset is not None:
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
-    report = _Written(Report(facts=facts, tracked=ledger.tracked), examples=examples)
+    report = Written(Report(facts=facts, tracked=ledger.tracked), examples=examples)
     for violation in invariants.of_clock(offset or timedelta(0)):
         report.add(violation, {})
     if await _is_readable(ledger, health, report, repair=repair):
@@ -112,7 +71,7 @@ async def examine(
 
 
 async def _is_readable(
-    ledger: ExaminedLedger, health: Health, report: "_Written", *, repair: bool
+    ledger: ExaminedLedger, health: Health, report: "Written", *, repair: bool
 ) -> bool:
     """Report how the store is and make what is missing; say whether the rest can be read."""
     kinds = {each.kind for each in health.violations}
@@ -126,29 +85,13 @@ async def _is_readable(
     return not any(each.kind in _UNREADABLE for each in left)
 
 
-class _Written:
-    """A report that is being written."""
-
-    def __init__(self, report: Report, *, examples: int) -> None:
-        self.report = report
-        self._examples = examples
-
-    def add(self, violation: Violation, where: Mapping[str, str], *, mended: bool = False) -> None:
-        finding = self.report.findings.setdefault(violation.kind, Finding(kind=violation.kind))
-        finding.count += 1
-        finding.mended += mended
-        if len(finding.examples) < self._examples:
-            shown = {name: printable(text) for name, text in where.items()}
-            finding.examples.append(Example(where=shown, detail=printable(violation.detail)))
-
-
 class _Examination:
     """One walk through tasks, hosts and workers."""
 
     def __init__(
         self,
         ledger: ExaminedLedger,
-        written: _Written,
+        written: Written,
         *,
         repair: bool,
         limits: Mapping[str, int | None],
