@@ -204,6 +204,10 @@ def _any_hop_is_evidence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FetchError, "hop", property(lambda _: 1, lambda *_: None))
 
 
+def _a_name_is_gone_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hosts, "_lost_its_name", lambda *_: False)
+
+
 #: What is taken out, and a seed whose crawl shows that it is missing.
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _one_origin: 0,
@@ -212,6 +216,7 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _no_witness_is_asked: 0,
     _the_network_is_always_there: 69,
     _any_hop_is_evidence: 45,
+    _a_name_is_gone_at_once: 4,
 }
 
 
