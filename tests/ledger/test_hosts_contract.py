@@ -138,7 +138,8 @@ async def test_a_claimer_that_comes_too_late_for_some_takes_others(store: Ledger
     )
 
     assert len({name for share in shares for name in names(share)}) == sum(map(len, shares))
-    assert sum(map(len, shares)) >= 30
+    # Without it the four would share the ten hosts that all of them saw first.
+    assert sum(map(len, shares)) >= 20
 
 
 async def test_a_lease_holds_to_its_end_and_not_longer(ledger: Ledger, clock: FakeClock):
