@@ -130,7 +130,7 @@ MUTANTS = [
     Mutant(
         name="no-fence-on-oversize-items",
         edits=(
-            _without("MongoLedger._set_aside", '"fence": lease.fence, '),
+            _without("MongoLedger._put_blob", '"fence": lease.fence, '),
             _without("MongoLedger._whole_items", '"fence": found["settled"], '),
         ),
         caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen",),
