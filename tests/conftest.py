@@ -71,7 +71,7 @@ def limit_of(minutes: float | None) -> Limit | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Where no file is named, choose the tests, and use three processes: most tests wait."""
+    """Where no file is named, choose the tests, and use two processes: most tests wait."""
     if hasattr(config, "workerinput"):
         config.stash[_CHOICE] = config.workerinput["choice"]
         limit = config.workerinput["limit"]
@@ -82,7 +82,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     usual = "representatives" if everywhere and not config.option.all else "all"
     config.stash[_CHOICE] = "rest" if config.option.rest else usual
     if everywhere and config.option.numprocesses is None and not config.option.usepdb:
-        config.option.numprocesses = 3
+        config.option.numprocesses = 2
         config.option.dist = "loadfile"
 
 
