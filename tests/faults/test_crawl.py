@@ -62,7 +62,7 @@ def web() -> Web:
 def crawled(uri: str, plan: Plan, site: Web, **settings: Any) -> Report:
     quick = {"concurrency": 8, "per_host_concurrency": 0, "max_depth": None}
     with proxied(uri) as (proxy, near):
-        near += ("&" if "?" in near else "?") + "timeoutMS=300&serverMonitoringMode=poll"
+        near += ("&" if "?" in near else "?") + "timeoutMS=1000&serverMonitoringMode=poll"
 
         async def crawl() -> Report:
             proxy.plan(plan)

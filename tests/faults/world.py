@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 COLLECTIONS = ("books", "books.hosts", "books.workers", "books.items", "crawlcw.schema")
 #: Of one command, by the driver's own means.
-TIMEOUT = timedelta(seconds=0.1)
+TIMEOUT = timedelta(seconds=0.3)
 #: The driver's monitor, where it listens instead, takes half a second to see an error.
 _OPTIONS = f"timeoutMS={round(TIMEOUT.total_seconds() * 1000)}&serverMonitoringMode=poll"
 #: No sending takes longer. The rest is what the driver may wait until it sees
