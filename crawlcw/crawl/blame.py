@@ -10,13 +10,29 @@ from datetime import datetime
 
 from crawlcw.crawl.frontier import NOBODYS, OWN, Fault, Frontier
 from crawlcw.crawl.network_watch import NetworkWatch
-from crawlcw.errors import FetchError
+from crawlcw.errors import FetchError, Reason
 from crawlcw.model.hosts import HOST_FAILURES, PAST_THE_NAME
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
+
+
+def is_in_doubt(
+    watch: NetworkWatch, frontier: Frontier, host: str, reason: Reason, *, scheme: str, began: float
+) -> bool:
+    """Note that a request to an origin failed; return whether our own network may be to blame.
+
+    What such a failure still shows is kept: whether the host's name has an address.
+    *began* is the monotonic time of the request.
+    """
+    now = time.monotonic()
+    if not watch.network.failed(host, reason, sent=began, now=now, scheme=scheme):
+        return False
+    if reason in PAST_THE_NAME:
+        frontier.resolved(host, scheme=scheme)
+    return True
 
 
 class Blame:
@@ -72,9 +88,7 @@ class Blame:
             return OWN
         reason, now = error.underlying, time.monotonic()
         scheme = scheme_of(task.url)
-        if self._watch.network.failed(task.host, reason, sent=began, now=now, scheme=scheme):
-            if reason in PAST_THE_NAME:
-                self._frontier.resolved(task.host, scheme=scheme)
+        if is_in_doubt(self._watch, self._frontier, task.host, reason, scheme=scheme, began=began):
             return NOBODYS
         if error.reason not in HOST_FAILURES:
             return OWN

@@ -14,12 +14,13 @@ from datetime import datetime
 import anyio
 import anyio.abc
 
+from crawlcw.crawl.blame import is_in_doubt
 from crawlcw.crawl.frontier import Frontier, HeldHost
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.hosts import PAST_THE_NAME, RobotsRecord
+from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
 from crawlcw.model.urls import scheme_of
@@ -178,11 +179,8 @@ class RobotsGate:
     def _host_failed(
         self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
     ) -> None:
-        now = time.monotonic()
         reason, scheme = error.underlying, scheme_of(url)
-        if self._watch.network.failed(name, reason, sent=began, now=now, scheme=scheme):
-            if reason in PAST_THE_NAME:
-                self._frontier.resolved(name, scheme=scheme)
+        if is_in_doubt(self._watch, self._frontier, name, reason, scheme=scheme, began=began):
             return
         self._frontier.host_failed(
             name,
@@ -191,5 +189,5 @@ class RobotsGate:
             sent=sent,
             status=error.status,
             retry_after=error.retry_after,
-            now=now,
+            now=time.monotonic(),
         )

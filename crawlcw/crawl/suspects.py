@@ -8,7 +8,7 @@ killed by chance. Whatever the parent dies of says nothing of the suspect.
 
 Children are few, and so a suspect for which none is free waits here, and keeps no
 fetcher from other pages. Where no child can be started, suspects are the
-`poison_guard`'s, and the limit of lost workers holds again.
+`PoisonGuard`'s, and the limit of lost workers holds again.
 """
 
 import logging

@@ -71,7 +71,7 @@ async def examine(
 
 
 async def _is_readable(
-    ledger: ExaminedLedger, health: Health, report: "Written", *, repair: bool
+    ledger: ExaminedLedger, health: Health, report: Written, *, repair: bool
 ) -> bool:
     """Report how the store is and make what is missing; say whether the rest can be read."""
     kinds = {each.kind for each in health.violations}

@@ -61,7 +61,7 @@ class Heartbeat:
         )
 
     def starving(self, hungry: bool) -> None:
-        """Return whether this worker's fetchers have no host to ask, though there is work."""
+        """Note whether this worker's fetchers have no host to ask, though there is work."""
         if hungry != self._hungry:
             self._hungry = hungry
             self._changed.set()

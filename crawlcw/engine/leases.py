@@ -24,7 +24,7 @@ class HeldLeases:
         self._held: dict[bytes, Lease] = {}
         self._scopes: dict[bytes, anyio.CancelScope] = {}
         self._settling: set[bytes] = set()
-        self._strays: list[Lease] = []
+        self._orphans: list[Lease] = []
         self._of_host: Counter[str] = Counter()
         self._ends: dict[bytes, anyio.Event] = {}
 
@@ -83,12 +83,12 @@ class HeldLeases:
 
     def orphan(self, lease: Lease) -> None:
         """Note that the work under *lease* was cancelled: the lease is to be released."""
-        self._strays.append(lease)
+        self._orphans.append(lease)
 
-    def take_strays(self) -> list[Lease]:
+    def take_orphans(self) -> list[Lease]:
         """Return the leases to be released, and forget that they are."""
-        strays, self._strays = self._strays, []
-        return strays
+        orphans, self._orphans = self._orphans, []
+        return orphans
 
     def lose(self, task_ids: Iterable[bytes]) -> None:
         """Forget leases that another worker holds now, and stop what runs under them."""
@@ -144,16 +144,16 @@ class Renewer:
             self._renewing()
             await self._patience.insist(self._renew)
             await self._patience.insist(self._renew_hosts)
-            await self._release_strays()
+            await self._release_orphans()
             try:
                 await reap_dead_workers(self._ledger)
             except LedgerUnavailableError as error:
                 logger.debug("no look at the workers: %s", printable(error))
 
-    async def _release_strays(self) -> None:
-        if strays := self._held.take_strays():
-            await self._patience.insist(lambda: self._ledger.release(strays))
-            self._held.end(strays)
+    async def _release_orphans(self) -> None:
+        if orphans := self._held.take_orphans():
+            await self._patience.insist(lambda: self._ledger.release(orphans))
+            self._held.end(orphans)
 
     async def _renew(self) -> None:
         lost = await self._ledger.renew(self._held.all(), lease=self._lease)

@@ -125,12 +125,12 @@ class Session:
         await asyncio.wait([claiming], timeout=LAST_PATIENCE.total_seconds())
         if not claiming.done():
             # The ledger is away: what is claimed when it is back is released by the renewal.
-            claiming.add_done_callback(self._let_stray)
+            claiming.add_done_callback(self._let_orphan)
             return
         with suppress(LedgerError):
             await self.release(claiming.result().leases)
 
-    def _let_stray(self, claiming: asyncio.Future[Claimed]) -> None:
+    def _let_orphan(self, claiming: asyncio.Future[Claimed]) -> None:
         if not claiming.cancelled() and claiming.exception() is None:
             for lease in claiming.result().leases:
                 self.held.orphan(lease)

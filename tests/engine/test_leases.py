@@ -226,7 +226,7 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
     assert times[1] - times[0] < waited / 2
 
 
-async def test_strays_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
+async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
     await ledger.add(make_tasks(2))
     orphan, kept = await claimed(ledger)
     held.add([orphan, kept])
@@ -236,7 +236,7 @@ async def test_strays_are_released_by_the_renewer(ledger: RenewingLedger, held: 
 
     assert held.all() == [kept]
     assert [task.id for task in await ledger.page(limit=10)] == [orphan.task.id]
-    assert held.take_strays() == []
+    assert held.take_orphans() == []
 
 
 async def test_a_scope_is_cancelled_only_while_something_runs_in_it():
