@@ -238,6 +238,8 @@ class Fetcher:
         if self.settings.obey_robots:
             await self.robots.admit(request.url)
         host = lease.task.host
+        # Its turn came before it waited in the queue, and for the loop.
+        self.frontier.sent(host, at=time.monotonic())
         try:
             response = await attempt(
                 request,
@@ -250,7 +252,7 @@ class Fetcher:
             # When the last request was sent is not known.
             self.frontier.sent(host, at=time.monotonic())
             raise
-        # Later than its turn came, where connecting took long or the loop was busy.
+        # Later still, where connecting took long.
         hops = response.url != request.url
         elapsed = 0.0 if hops else response.elapsed.total_seconds()
         self.frontier.sent(host, at=time.monotonic() - elapsed)

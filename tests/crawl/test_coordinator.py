@@ -352,9 +352,9 @@ def test_many_slow_hosts_are_served_side_by_side(tmp_path: Path, monkeypatch: py
 
         assert await around.until_it_ends(seconds=0.1) == "drained"
 
-        # 20 hosts at one page a second: 20 s is the least.
+        # 20 hosts at one page a second: 20 s is the least, and 400 s one after the other.
         assert len(around.starts) == 400
-        assert asyncio.get_running_loop().time() - began < 30
+        assert asyncio.get_running_loop().time() - began < 60
 
     quickly(main, tmp_path, monkeypatch)
 
@@ -643,7 +643,7 @@ def test_hosts_whose_wake_up_was_lost_are_found(tmp_path: Path, monkeypatch: pyt
 
         assert len(around.starts) == 120
         # 25 hosts a look, and looks are 8 s apart at the most.
-        assert asyncio.get_running_loop().time() - began < 30
+        assert asyncio.get_running_loop().time() - began < 60
 
     quickly(main, tmp_path, monkeypatch)
 

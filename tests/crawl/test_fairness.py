@@ -36,7 +36,7 @@ ROBOTS = "/robots.txt"
 #: A label of more than 63 characters: no DNS has to be asked to know.
 NO_SUCH_NAME = f"{'no-such-name' * 6}.invalid"
 #: Enough for a process to begin, on a busy machine.
-WELL_BELOW_A_LEASE = 25.0
+WELL_BELOW_A_LEASE = 150.0
 
 Serve = Callable[..., Served]
 Start = Callable[..., list[Process]]

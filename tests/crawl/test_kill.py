@@ -22,8 +22,8 @@ from tests.support.docs import Site
 
 pytestmark = pytest.mark.thorough
 
-#: Enough for a crawl that waits for nobody, on a busy machine.
-WELL_BELOW_A_LEASE = 25.0
+#: Enough for a crawl that waits for nobody, on a busy machine: a neighbour looks after 200 s.
+WELL_BELOW_A_LEASE = 150.0
 
 Start = Callable[..., Process]
 
@@ -151,8 +151,8 @@ def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
 ):
     # Slow enough for both to be seen at work, on a machine that is busy as well.
     site = serve(latency=100)
-    # With leases of 60 s a process looks for dead neighbours every 20 s.
-    crawls = [start(site, on_cue=True, concurrency=10, lease="6s") for _ in range(2)]
+    # A process looks for dead neighbours every third of a lease.
+    crawls = [start(site, on_cue=True, concurrency=10, lease="60s") for _ in range(2)]
     for crawl in crawls:
         crawl.cue()
     wait_until(asked(site, for_pages=100))
@@ -170,7 +170,8 @@ def test_when_one_of_two_processes_is_killed_the_other_completes_the_crawl(
 
     assert held
     assert_complete(store)
-    assert taken_over < 6.0
+    # Leases alone end after two thirds of their time, or later.
+    assert taken_over < 40.0
     assert pages_asked_for_again(site) <= held
     assert report["leases_lost"] == 0
     print(f"its tasks ran again after {taken_over:.2f} s")

@@ -180,10 +180,10 @@ def test_a_task_that_takes_five_leases_runs_once(
     store: Store, star: Path, faultless_star: bytes, tmp_path: Path
 ):
     marks = tmp_path / "marks"
-    slow = {"pages": "/7.html", "seconds": 5, "marks": marks}
+    slow = {"pages": "/7.html", "seconds": 15, "marks": marks}
     with (
         docs.served(star) as site,
-        Crew(store, site, tmp_path / "crew.log", spider="slow", arguments=slow, lease="1s") as crew,
+        Crew(store, site, tmp_path / "crew.log", spider="slow", arguments=slow, lease="3s") as crew,
     ):
         first = crew.start()
         wait_until(lambda: marked_by(marks))
@@ -206,7 +206,7 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
 ):
     with (
         docs.served(star, stall_after=2) as site,
-        Crew(store, site, tmp_path / "crew.log", lease="60s") as crew,
+        Crew(store, site, tmp_path / "crew.log", lease="180s") as crew,
     ):
         successor = crew.spare()
         killed = killed_at_work(crew, crew.start())
@@ -216,15 +216,15 @@ def test_a_newly_started_process_takes_over_at_once_what_a_dead_one_held(
 
         assert_as_without_faults(store, faultless_star)
         assert fetched_again(site) <= crew.held_at_faults
-    print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of 60 s")
+    print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of 180 s")
     # Its own start and first look: far less than a lease, or than a neighbour's next look.
-    assert took < 10
+    assert took < 45
 
 
 def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
     store: Store, star: Path, faultless_star: bytes, tmp_path: Path
 ):
-    lease = 24.0
+    lease = 36.0
     with (
         docs.served(star, stall_after=2) as site,
         Crew(store, site, tmp_path / "crew.log", lease=f"{lease:g}s") as crew,
@@ -238,7 +238,7 @@ def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
     print(f"{len(killed.held)} tasks ran again after {took:.2f} s, with leases of {lease:g} s")
     # It looks at its neighbours every third of a lease; and while there is nothing for it
     # to do, at the ledger at least once a second. Leases alone end after two thirds or later.
-    assert took < lease / 3 + 6
+    assert took < lease / 3 + 10
 
 
 # A host with a limit, that is new, is asked for one page at a time.
@@ -248,7 +248,7 @@ def test_a_neighbour_takes_over_what_a_dead_process_held_at_its_next_look(
 def test_what_a_process_on_another_machine_held_runs_again_within_one_and_a_half_leases(
     per_host: int, begun: int, store: Store, star: Path, faultless_star: bytes, tmp_path: Path
 ):
-    lease = 4.0
+    lease = 12.0
     with (
         docs.served(star, stall_after=2) as site,
         Crew(

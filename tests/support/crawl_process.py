@@ -51,7 +51,7 @@ _SPIDERS: dict[str, type[Spider]] = {
     "slow": SlowSpider,
     "hosts": HostsSpider,
 }
-_ENOUGH = 90.0
+_ENOUGH = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
