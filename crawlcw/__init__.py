@@ -22,6 +22,7 @@ from crawlcw.errors import (
     StopCrawl,
     UsageError,
 )
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import Status
 
@@ -37,6 +38,7 @@ __all__ = [
     "LedgerConfigurationError",
     "LedgerError",
     "LedgerGoneError",
+    "LedgerKind",
     "LedgerUnavailableError",
     "Limit",
     "Reason",

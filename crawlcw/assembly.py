@@ -1,22 +1,48 @@
 """Putting the parts together: the only place that chooses implementations."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 
+from crawlcw.api.host_limits import Limits, limit_of
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, check
-from crawlcw.crawl.crawl import Crawl
-from crawlcw.crawl.suspects import Children
+from crawlcw.api.spider import Spider, check, scope
+from crawlcw.crawl.blame import Blame
+from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.coordinator import Coordinator
+from crawlcw.crawl.crawl import Crawl, Parts
+from crawlcw.crawl.ending import Ending
+from crawlcw.crawl.fetcher import Done, Fetcher
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.probes import Probes
+from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.runner import InProcess
+from crawlcw.crawl.seeder import Seeder
+from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.downloader.protocol import Downloader
-from crawlcw.engine.stats import Report
+from crawlcw.engine.excuses import LoopExcuses
+from crawlcw.engine.heartbeat import Heartbeat
+from crawlcw.engine.leases import HeldLeases, Renewer
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.retrying_ledger import retrying
+from crawlcw.engine.spare import SpareConnection
+from crawlcw.engine.stats import Report, Stats
+from crawlcw.engine.watchdog import Watchdog
+from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.examination import ExaminedLedger
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model import urls
+from crawlcw.model.standstill import Rests
 
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
@@ -27,13 +53,13 @@ async def open_ledger(
     *,
     settings: Settings | None = None,
     create: bool = True,
-    tracked: bool | None = False,
+    kind: LedgerKind | None = LedgerKind.SPIDER,
 ) -> Ledger:
     """Return the ledger of the spider named *name* at *url*.
 
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
-    `mongodb://host/database` or `mongodb+srv://...`. With *tracked* it is that
-    of the use case of this name, with None of whichever of the two is there.
+    `mongodb://host/database` or `mongodb+srv://...`. *kind* says whether it is that
+    of a spider or of a use case of this name, None whichever of the two is there.
     Without *create* an embedded ledger that does not exist is a `UsageError`.
     Raises `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
@@ -43,13 +69,13 @@ async def open_ledger(
         from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
 
         return await MongoLedger.open(
-            url, name, driver=settings.mongo_driver, claims=settings.claim, tracked=tracked
+            url, name, driver=settings.mongo_driver, claims=settings.claim, kind=kind
         )
     from crawlcw.ledger.sqlite import SqliteLedger
 
     if not create:
         await _check_there(path)
-    return await SqliteLedger.open(path, name, tracked=tracked)
+    return await SqliteLedger.open(path, name, kind=kind)
 
 
 async def open_tracked(
@@ -63,12 +89,14 @@ async def open_tracked(
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger
 
-        return await MongoLedger.open(url, use_case, driver=driver, claims="batch", tracked=True)
+        return await MongoLedger.open(
+            url, use_case, driver=driver, claims="batch", kind=LedgerKind.USE_CASE
+        )
     from crawlcw.ledger.sqlite import SqliteLedger
 
     if not create:
         await _check_there(path)
-    return await SqliteLedger.open(path, use_case, tracked=True)
+    return await SqliteLedger.open(path, use_case, kind=LedgerKind.USE_CASE)
 
 
 async def open_for_inspection(
@@ -130,11 +158,160 @@ async def open_crawl(
     try:
         way = downloader or web(spider, settings)
         try:
-            yield Crawl(spider, opened, way, settings, children=children)
+            yield assemble(spider, opened, way, settings, children=children)
         finally:
             await way.close()
     finally:
         await opened.close()
+
+
+def assemble(
+    spider: Spider,
+    ledger: Ledger,
+    downloader: Downloader,
+    settings: Settings,
+    *,
+    children: Children | None = None,
+) -> Crawl:
+    """Return a crawl on a ledger and a downloader that are open, and stay so; in its event loop.
+
+    *children* work on suspects, where they can be had; else these run alone here.
+    Raises `SpiderError` for a spider that cannot be run as it is written.
+    """
+    check(spider)
+    stats, held, known = Stats(), HeldLeases(), SeenFilter()
+    worker = this_worker(now=ledger.now())
+    allowed = Scope.of(scope(spider) or (), settings)
+    patience = Patience(settings.ledger_give_up)
+    waiting = retrying(ledger, patience)
+    robots = Robots(downloader, settings, clock=asyncio.get_running_loop().time, now=ledger.now)
+    probes = Probes(downloader, settings, now=ledger.now)
+    rests = Rests()
+    watch = NetworkWatch(probes, rests, ledger_now=ledger.now)
+    limits = Limits(spider.limits)
+    start_hosts: set[str] = set()
+    frontier = Frontier(
+        held=held,
+        limit_of=lambda host: limit_of(host, limits, settings),
+        may_share=settings.per_host_concurrency == 0
+        or any(limit.concurrency == 0 for limit in spider.limits.values()),
+        policy=settings.host_policy,
+        lease=settings.lease,
+        max_pages=settings.max_pages_per_host,
+        unlimited=start_hosts,
+        full=allowed.full,
+        failures=stats.host_failures,
+        given_up=stats.hosts_given_up,
+        network=watch.network,
+        rests=rests,
+        ledger_now=ledger.now,
+    )
+    heartbeat = Heartbeat(waiting, worker.name, stats, lease=settings.lease)
+    spare = SpareConnection(
+        ledger,
+        held,
+        worker=worker.name,
+        lease=lambda: settings.lease,
+        tally=heartbeat.tally,
+        hosts=lambda: [host.lease for host in frontier if host.lease is not None],
+    )
+    watchdog = Watchdog(
+        stats,
+        limit=settings.callback_timeout,
+        renew_every=settings.lease / 3,
+        upkeep=spare,
+    )
+    excuses = LoopExcuses(watchdog, stats, deadlines=settings.deadlines)
+    suspects = Suspects(children, held, max_lost=settings.max_lost)
+    coordinator = Coordinator(
+        waiting,
+        settings=settings,
+        frontier=frontier,
+        robots=robots,
+        held=held,
+        stats=stats,
+        patience=patience,
+        heartbeat=heartbeat,
+        probes=probes,
+        watch=watch,
+        suspects=suspects,
+        worker=worker.name,
+        excuses=excuses,
+    )
+    ending = Ending(coordinator, patience, grace=settings.grace)
+    seeder = Seeder(
+        spider,
+        waiting,
+        settings,
+        scope=allowed,
+        start_hosts=start_hosts,
+        known=known,
+        stats=stats,
+        feed=coordinator,
+        worker=worker.name,
+        stop=ending.wished,
+    )
+    fetcher = Fetcher(
+        settings=settings,
+        ledger=waiting,
+        downloader=downloader,
+        runner=InProcess(spider=spider, scope=allowed, known=known, now=ledger.now, watch=watchdog),
+        robots=robots,
+        frontier=frontier,
+        blame=Blame(frontier, watch),
+        scope=allowed,
+        held=held,
+        known=known,
+        stats=stats,
+        poison_guard=PoisonGuard(waiting, held),
+        suspects=suspects,
+        worker=worker.name,
+        end=ending.end,
+        excuses=excuses,
+    )
+    # A slow ledger must not let results pile up: fetchers wait for room.
+    done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
+    committer = Committer(
+        waiting,
+        done,
+        held=held,
+        known=known,
+        stats=stats,
+        following=coordinator,
+        max_depth=settings.max_depth,
+    )
+    renewer = Renewer(
+        ledger,
+        held,
+        lease=settings.lease,
+        patience=patience,
+        renew_hosts=coordinator.host_leaser.renew,
+        on_lost=coordinator.lost,
+        renewing=watchdog.renewed,
+    )
+    return Crawl(
+        Parts(
+            spider=spider,
+            settings=settings,
+            stats=stats,
+            opened=ledger,
+            ledger=waiting,
+            patience=patience,
+            worker=worker,
+            held=held,
+            robots=robots,
+            seeder=seeder,
+            coordinator=coordinator,
+            fetcher=fetcher,
+            done=done,
+            committer=committer,
+            renewer=renewer,
+            heartbeat=heartbeat,
+            spare=spare,
+            watchdog=watchdog,
+            ending=ending,
+        )
+    )
 
 
 async def run_spider(

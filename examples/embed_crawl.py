@@ -41,7 +41,7 @@ async def main():
             # The ledger outlives the crawl, and any program can open it.
             ledger = await open_ledger(ledger_url, Shelves.name)
             try:
-                async for row in ledger.items():
+                async for row in ledger.queries.items():
                     if row.item["shelf"] == "Paper and Ink":
                         print(f"{row.fetched_at:%H:%M:%S}  {row.item['title']}  <{row.url}>")
             finally:

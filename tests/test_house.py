@@ -4,18 +4,25 @@ Those that are larger today are named with their size, which must not grow.
 """
 
 import ast
+import importlib
+import inspect
+import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+import crawlcw.ledger
 
 pytestmark = pytest.mark.quick
 
 PACKAGE = Path(__file__).parents[1] / "crawlcw"
 MOST = 15
-#: Public methods of the classes that have more: a protocol of all that a ledger does,
-#: and two that are asked by everybody in a crawl.
-LARGER = {"Ledger": 45, "Frontier": 29, "Lanes": 18}
+#: Public methods of the classes that have more: two that are asked by everybody in a crawl.
+LARGER = {"Frontier": 29, "Lanes": 18}
+#: And of a facet of a ledger, as of its protocol.
+MOST_OF_A_FACET = 12
 
 
 def classes() -> Iterator[ast.ClassDef]:
@@ -35,6 +42,40 @@ def test_no_class_has_more_public_methods_than_a_reader_keeps_in_mind():
     sizes = {each.name: public_methods(each) for each in classes()}
 
     assert {name: size for name, size in sizes.items() if size > MOST} == LARGER
+
+
+def test_ledgers_are_composed_of_small_facets_and_inherit_from_nobody():
+    ledgers = {
+        name: found
+        for module in ledger_modules()
+        for name, found in vars(module).items()
+        if inspect.isclass(found) and found.__module__ == module.__name__
+    }
+
+    inherited = {
+        name
+        for name, found in ledgers.items()
+        if sum(base.__module__.startswith("crawlcw") for base in found.__mro__) > 2
+    }
+    assert inherited == set()
+    sizes = {each.name: public_methods(each) for each in classes() if each.name in ledgers}
+    assert {name for name, size in sizes.items() if size > MOST_OF_A_FACET} == set()
+    assert {"MongoLedger", "SqliteLedger", "Tasks", "HostLeases"} <= ledgers.keys()
+
+
+def ledger_modules() -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(crawlcw.ledger.__path__, "crawlcw.ledger."):
+        yield importlib.import_module(found.name)
+
+
+def test_both_stores_have_their_facets_in_files_of_the_same_names():
+    facets = {each.stem for each in (PACKAGE / "ledger" / "mongo").iterdir()}
+    beside = {each.stem for each in (PACKAGE / "ledger" / "sqlite").iterdir()}
+
+    assert {
+        *("tasks", "leases", "outcomes", "hosts", "host_leases", "workers", "queries", "admin"),
+        *("notes", "blobs", "changes", "inspection", "ledger", "store"),
+    } <= facets & beside
 
 
 def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():

@@ -47,7 +47,7 @@ async def items(store: Store) -> Counter[str]:
     """Return how many items there are of each page, read as `crawlcw export` reads them."""
     ledger = await open_ledger(store.url, "docs")
     try:
-        return Counter([row.item["path"] async for row in ledger.items()])
+        return Counter([row.item["path"] async for row in ledger.queries.items()])
     finally:
         await ledger.close()
 
@@ -55,7 +55,7 @@ async def items(store: Store) -> Counter[str]:
 async def retry_failed(store: Store) -> int:
     ledger = await open_ledger(store.url, "docs")
     try:
-        return await ledger.retry_failed(TaskFilter())
+        return await ledger.admin.retry_failed(TaskFilter())
     finally:
         await ledger.close()
 

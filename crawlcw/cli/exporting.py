@@ -52,7 +52,7 @@ def visible(line: str) -> str:
 
 async def _write_items(ledger: Ledger, write: Callable[[str], object], *, with_meta: bool) -> int:
     count = 0
-    async for row in ledger.items():
+    async for row in ledger.queries.items():
         write(_line(row, with_meta=with_meta))
         count += 1
         if count % 1000 == 0:

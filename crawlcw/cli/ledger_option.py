@@ -46,9 +46,9 @@ async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
     """
     # The driver is a setting; the others have no bearing on a look.
     settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
-    ledger = await open_ledger(url, name, settings=settings, create=False, tracked=None)
+    ledger = await open_ledger(url, name, settings=settings, create=False, kind=None)
     try:
-        if not await ledger.has(tuple(Status)):
+        if not await ledger.queries.has(tuple(Status)):
             raise UsageError(nothing_of(name))
         yield ledger
     finally:

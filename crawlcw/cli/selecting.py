@@ -14,7 +14,7 @@ from crawlcw.tracking import keys
 
 def task_of(ledger: Ledger, key: str) -> bytes:
     """Return the id of the task that *key*, or in a crawl a URL, names; raises `UsageError`."""
-    if ledger.tracked:
+    if ledger.kind.tracked:
         return key_id(keys.key(key))
     try:
         return Request(key).identity()[1]

@@ -78,11 +78,11 @@ class Committer:
         fresh = {task.id: task for task in tasks if task.id not in self._known}
         if not fresh:
             return 0
-        added: Added = await self._ledger.add(list(fresh.values()))
+        added: Added = await self._ledger.tasks.add(list(fresh.values()))
         new = added.new
         if self._max_depth is not None and added.known:
             tasks = list(fresh.values())
-            new += await self._ledger.admit_nearer(tasks)
+            new += await self._ledger.tasks.admit_nearer(tasks)
         self._stats.links_added += new
         rejected = self._rejected(added)
         # Known or new: the process that added it may have been killed before it woke the host.
@@ -98,7 +98,7 @@ class Committer:
             if task.id not in self._known and task.id not in self._kept
         }
         if fresh:
-            added = await self._ledger.add(list(fresh.values()))
+            added = await self._ledger.tasks.add(list(fresh.values()))
             rejected = self._rejected(added)
             self._kept.add(task_id for task_id in fresh if task_id not in rejected)
 
@@ -110,7 +110,7 @@ class Committer:
         return {task.id for task, _ in added.rejected}
 
     async def _commit(self, settlements: list[Settlement], *, aliases: set[bytes]) -> None:
-        committed: Committed = await self._ledger.commit(settlements)
+        committed: Committed = await self._ledger.outcomes.commit(settlements)
         lost = {lease.task.id for lease in committed.lost}
         self._stats.leases_lost += len(lost)
         for lease in committed.lost:

@@ -200,7 +200,7 @@ class Coordinator:
                 due = _turn(task, now)
                 dues[task.host] = min(due, dues.get(task.host, due))
         if dues:
-            await self._ledger.wake_hosts(dues)
+            await self._ledger.hosts.wake(dues)
             self.wake()
 
     def stop(self) -> None:
@@ -340,7 +340,7 @@ class Coordinator:
         if not self._returned:
             return
         returned, self._returned = self._returned, []
-        await self._ledger.release(returned)
+        await self._ledger.outcomes.release(returned)
         self._held.end(returned)
         for lease in returned:
             self._frontier.look(lease.task.host)
@@ -400,7 +400,7 @@ class Coordinator:
             # Before the page is read: what is added from here on may be missing in it,
             # and whoever adds it sets this again.
             host.look = False
-        page = await self._ledger.page(limit=limit, hosts=[host.name for host in asked])
+        page = await self._ledger.tasks.page(limit=limit, hosts=[host.name for host in asked])
         is_full = len(page) == limit
         spared = self._spared(page)
         found = self._claimable(page, spared)
@@ -479,7 +479,7 @@ class Coordinator:
             self.dispatch()
 
     async def _claim(self, wanted: list[Task]) -> None:
-        claimed = await self._ledger.claim(
+        claimed = await self._ledger.leases.claim(
             wanted,
             worker=self._worker,
             lease=self._settings.lease,
@@ -500,7 +500,7 @@ class Coordinator:
         if self._frontier.may_share:
             room = self._room()
             limit = self._prefetch + self._spareable()
-            page = await self._ledger.page(limit=limit)
+            page = await self._ledger.tasks.page(limit=limit)
             spared = self._spared(page)
             page = [task for task in page if task.id not in spared]
             await self._visit({task.host: task.url for task in page})
@@ -530,7 +530,7 @@ class Coordinator:
         ]
         if not new:
             return
-        found = await self._ledger.get_hosts(new)
+        found = await self._ledger.hosts.get(new)
         for name, state in found.items():
             if name in self._frontier or not self._is_served(state):
                 continue
@@ -547,7 +547,7 @@ class Coordinator:
 
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
-        horizon = await self._ledger.horizon()
+        horizon = await self._ledger.queries.horizon()
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing. What came to this process while it asked
         # is in `_held`, or has set `_changed`.
@@ -581,7 +581,7 @@ class Coordinator:
         until = horizon
         if horizon is not None and horizon <= now:
             # Tasks are due, and their hosts are not ready.
-            until = await self._ledger.next_ready()
+            until = await self._ledger.hosts.next_ready()
         workers, _ = await self._heartbeat.neighbours()
         # What others hold is leased for no longer, and renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):
@@ -590,7 +590,7 @@ class Coordinator:
 
     async def _until_ready(self) -> float:
         """Return the seconds until a host will be ready, where tasks are due of none that is."""
-        ready = await self._ledger.next_ready()
+        ready = await self._ledger.hosts.next_ready()
         if self._idle >= _SWEEP_FROM:
             await self.host_leaser.sweep()
         wait = 0.0 if ready is None else (ready - self._ledger.now()).total_seconds()

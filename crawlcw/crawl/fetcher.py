@@ -346,17 +346,17 @@ class Fetcher:
         """Add a task and lease it, if nobody has it or has done it."""
         # A cancelled claim would leave a lease that nobody knows of.
         with anyio.CancelScope(shield=True):
-            added = await self.ledger.add([task])
+            added = await self.ledger.tasks.add([task])
             if self.settings.max_depth is not None and added.known:
-                await self.ledger.admit_nearer([task])
+                await self.ledger.tasks.admit_nearer([task])
             self.known.add([task.id])
-            record = await self.ledger.get(task.id)
+            record = await self.ledger.tasks.get(task.id)
             if record is None or record.task.status not in WAITING:
                 return None
             if is_suspect(record.task):
                 return None  # to be worked on by itself
             # Sent again by itself: what the first one got looks taken to everybody else.
-            claimed = await self.ledger.claim(
+            claimed = await self.ledger.leases.claim(
                 [record.task],
                 worker=self.worker,
                 lease=self.settings.lease,

@@ -104,7 +104,9 @@ class HostLeaser:
         if room <= 0 or now < self._next_lease(often=often):
             return False
         self._lease_at = now + _LEASE_PAUSE
-        leases = await self._ledger.lease_hosts(worker=self._worker, limit=room, lease=self._lease)
+        leases = await self._ledger.host_leases.lease(
+            worker=self._worker, limit=room, lease=self._lease
+        )
         for lease in leases:
             # The question may have been asked again and again, and the lease be
             # one of the first time.
@@ -123,7 +125,7 @@ class HostLeaser:
         if not leases:
             return
         asked = time.monotonic()
-        lost = await self._ledger.renew_hosts(leases, lease=self._lease)
+        lost = await self._ledger.host_leases.renew(leases, lease=self._lease)
         for lease in leases:
             name = lease.host.name
             if name not in lost:
@@ -152,7 +154,7 @@ class HostLeaser:
             return
         for host in hosts:
             host.unsaved = False
-        lost = await self._ledger.save_hosts(states)
+        lost = await self._ledger.host_leases.save(states)
         for lease, state in states:
             name = lease.host.name
             if not (self._frontier.owns(name) and self._frontier[name].lease == lease):
@@ -199,11 +201,11 @@ class HostLeaser:
 
     async def _release(self, states: Sequence[tuple[HostLease, Host]]) -> None:
         if states:
-            await self._ledger.release_hosts(states)
+            await self._ledger.host_leases.release(states)
 
     async def _give_up(self, host: HeldHost, reason: Reason) -> None:
         """Ignore what waits for a host that nobody will ask any more."""
-        ignored = await self._ledger.give_up_host(host.name, reason=reason)
+        ignored = await self._ledger.hosts.give_up(host.name, reason=reason)
         if reason is not Reason.HOST_FULL and ignored:
             self._stats.hosts_given_up[host.name] = str(reason)
             self._stats.given_up += ignored
@@ -235,7 +237,7 @@ class HostLeaser:
         reason = host.state.origin(scheme).given_up
         if reason is None:
             return  # it has answered meanwhile
-        ignored = await self._ledger.give_up_host(host.name, reason=reason, scheme=scheme)
+        ignored = await self._ledger.hosts.give_up(host.name, reason=reason, scheme=scheme)
         if ignored:
             self._stats.given_up += ignored
             self._log_given_up(f"{scheme}://{host.name}", reason, ignored)
@@ -263,7 +265,7 @@ class HostLeaser:
         ]
         if not over:
             return
-        ready = await self._ledger.next_ready()
+        ready = await self._ledger.hosts.next_ready()
         if ready is not None and ready <= self._ledger.now():
             self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER])
 
@@ -293,16 +295,16 @@ class HostLeaser:
         Who is killed between adding a task and waking its host, or between
         giving back a host and looking for what came meanwhile, leaves such.
         """
-        names = await self._ledger.due_hosts(after=self._swept, limit=_SWEPT)
+        names = await self._ledger.hosts.due(after=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""
-        found = await self._ledger.get_hosts(names)
+        found = await self._ledger.hosts.get(names)
         dues: dict[str, datetime] = {}
         for name in names:
             host = found.get(name)
             if host is None or (host.owner is None and host.ready_at is None):
-                due = await self._ledger.earliest_due(name)
+                due = await self._ledger.hosts.earliest_due(name)
                 if due is not None:
                     dues[name] = due
         if dues:
             logger.info("woke %d hosts", len(dues), extra={"event": "hosts_woken"})
-            await self._ledger.wake_hosts(dues)
+            await self._ledger.hosts.wake(dues)

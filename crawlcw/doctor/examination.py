@@ -51,14 +51,14 @@ async def examine(
     much later that is. The limits are those of `invariants.of_task`. Raises
     `LedgerError`.
     """
-    health = await ledger.health()
+    health = await ledger.inspection.health()
     if not health.recorded:
         return None
     offset = health.clock_offset
     facts = dict(health.facts)
     if offset is not None:
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
-    report = Written(Report(facts=facts, tracked=ledger.tracked), examples=examples)
+    report = Written(Report(facts=facts, kind=ledger.kind), examples=examples)
     for violation in invariants.of_clock(offset or timedelta(0)):
         report.add(violation, {})
     if await _is_readable(ledger, health, report, repair=repair):
@@ -78,8 +78,8 @@ async def _is_readable(
     left = health.violations
     # A table or index that is in the way has to be dropped first.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
-        await ledger.prepare()
-        left = (await ledger.health()).violations
+        await ledger.inspection.prepare()
+        left = (await ledger.inspection.health()).violations
     for violation in health.violations:
         report.add(violation, {}, mended=violation not in left)
     return not any(each.kind in _UNREADABLE for each in left)
@@ -119,7 +119,7 @@ class _Examination:
         await self._look_at_tasks()
         await self._look_at_hosts()
         await self._look_again()
-        if self._ledger.tracked:
+        if self._ledger.kind.tracked:
             # Stages are no hosts: there is none to be woken.
             await self._look_at_blobs()
         else:
@@ -133,10 +133,10 @@ class _Examination:
             await self._look_for_sleepers()
 
     async def _read_workers(self) -> None:
-        self._at_work = {worker.name: worker for worker in await self._ledger.workers()}
+        self._at_work = {worker.name: worker for worker in await self._ledger.workers.all()}
 
     async def _look_at_tasks(self) -> None:
-        async for found in self._ledger.examine():
+        async for found in self._ledger.inspection.examine():
             self._report.tasks += 1
             token = self._orphan(found, found.get("lock"))
             if token or any(self._of_task(found)):
@@ -144,7 +144,7 @@ class _Examination:
                 await self._look_again_if_many()
 
     async def _look_at_hosts(self) -> None:
-        async for found in self._ledger.examine_hosts():
+        async for found in self._ledger.inspection.examine_hosts():
             self._report.hosts += 1
             token = self._orphan(found, found.get("owner"))
             if token or any(self._of_host(found)):
@@ -152,7 +152,7 @@ class _Examination:
                 await self._look_again_if_many()
 
     def _of_task(self, found: Found) -> Iterator[Violation]:
-        now, tracked = self._ledger.now(), self._ledger.tracked
+        now, tracked = self._ledger.now(), self._ledger.kind.tracked
         return invariants.of_task(found, now=now, tracked=tracked, **self._limits)
 
     def _of_host(self, found: Found) -> Iterator[Violation]:
@@ -176,23 +176,27 @@ class _Examination:
         await anyio.sleep(self._second_look.total_seconds())
         # A worker that held a lease at the first look had joined before it.
         await self._read_workers()
-        async for found in self._ledger.examine(only=[identity for identity, _ in tasks.values()]):
+        async for found in self._ledger.inspection.examine(
+            only=[identity for identity, _ in tasks.values()]
+        ):
             await self._report_task(found, tasks[repr(found["_id"])][1])
-        async for found in self._ledger.examine_hosts(only=[name for name, _ in hosts.values()]):
+        async for found in self._ledger.inspection.examine_hosts(
+            only=[name for name, _ in hosts.values()]
+        ):
             await self._report_host(found, hosts[repr(found["_id"])][1])
         absent, self._absent = self._absent, set()
         for name in absent:
             # Only now, for it ends all that the worker holds.
-            await self._ledger.leave(name)
+            await self._ledger.workers.leave(name)
 
     async def _report_task(self, found: Found, token: str | None) -> None:
         violations = list(self._of_task(found))
         where = _where(found)
         change = _merged(violations)
-        mended = bool(self._repair and change) and await self._ledger.mend(found, change)
+        mended = bool(self._repair and change) and await self._ledger.inspection.mend(found, change)
         due = change.get("due")
-        if mended and isinstance(due, datetime) and not self._ledger.tracked:
-            await self._ledger.wake_hosts({found["host"]: due})
+        if mended and isinstance(due, datetime) and not self._ledger.kind.tracked:
+            await self._ledger.hosts.wake({found["host"]: due})
         for violation in violations:
             self._written.add(violation, where, mended=mended and violation.mend is not None)
         if token is not None and self._orphan(found, found.get("lock")) == token:
@@ -202,7 +206,9 @@ class _Examination:
         violations = list(self._of_host(found))
         where = {"host": str(found["_id"])}
         change = _merged(violations)
-        mended = bool(self._repair and change) and await self._ledger.mend_host(found, change)
+        mended = bool(self._repair and change) and await self._ledger.inspection.mend_host(
+            found, change
+        )
         for violation in violations:
             self._written.add(violation, where, mended=mended and violation.mend is not None)
         if token is not None and self._orphan(found, found.get("owner")) == token:
@@ -219,7 +225,7 @@ class _Examination:
     async def _look_for_sleepers(self) -> None:
         """Look for hosts that have tasks and would not be leased in time for them."""
         after = ""
-        while names := await self._ledger.due_hosts(after=after, limit=_HOSTS):
+        while names := await self._ledger.hosts.due(after=after, limit=_HOSTS):
             after = names[-1]
             self._asleep += [name async for name, _, _ in self._sleepers(names)]
             if len(self._asleep) >= _SUSPECTS:
@@ -233,11 +239,13 @@ class _Examination:
         await anyio.sleep(self._second_look.total_seconds())
         async for name, due, violation in self._sleepers(names):
             if self._repair:
-                await self._ledger.wake_hosts({name: due})
+                await self._ledger.hosts.wake({name: due})
             self._written.add(violation, {"host": name}, mended=self._repair)
 
     async def _sleepers(self, names: list[str]) -> AsyncIterator[tuple[str, datetime, Violation]]:
-        found = {host["_id"]: host async for host in self._ledger.examine_hosts(only=names)}
+        found = {
+            host["_id"]: host async for host in self._ledger.inspection.examine_hosts(only=names)
+        }
         now = self._ledger.now()
         for name in names:
             host = found.get(name)
@@ -245,7 +253,7 @@ class _Examination:
                 invariants.is_awake(host, now=now) or any(self._of_host(host))
             ):
                 continue
-            due = await self._ledger.earliest_due(name)
+            due = await self._ledger.hosts.earliest_due(name)
             if due is None:
                 continue
             for violation in invariants.of_wake_up(host, due=due):
@@ -253,7 +261,7 @@ class _Examination:
 
     async def _look_at_blobs(self) -> None:
         """Look for values that were set aside and that nothing refers to."""
-        async for found in self._ledger.unreferenced_blobs():
+        async for found in self._ledger.inspection.unreferenced_blobs():
             self._blobs.append(found["_id"])
             if len(self._blobs) >= _SUSPECTS:
                 await self._look_at_blobs_again()
@@ -264,11 +272,11 @@ class _Examination:
         if not suspects:
             return
         await anyio.sleep(self._second_look.total_seconds())
-        async for found in self._ledger.unreferenced_blobs(only=suspects):
+        async for found in self._ledger.inspection.unreferenced_blobs(only=suspects):
             identity, made = found["_id"], found["create_time"]
             old = made <= self._ledger.now() - _REFERRED_WITHIN
             if self._repair and old:
-                await self._ledger.drop_blobs([BlobRef(id=identity, size=0)])
+                await self._ledger.blobs.drop([BlobRef(id=identity, size=0)])
             violation = Violation(kind=Kind.BLOB_LEFT, detail=f"{identity} of {made}")
             where = {"task": found["task_id"].hex()}
             self._written.add(violation, where, mended=self._repair and old)
@@ -278,7 +286,7 @@ class _Examination:
         await self._read_workers()
         for name in sorted(first & self._dead()):
             if self._repair:
-                await self._ledger.leave(name)
+                await self._ledger.workers.leave(name)
             worker = self._at_work[name]
             detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
             violation = Violation(kind=Kind.WORKER_DEAD, detail=detail)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.model.invariants import ADVICE, Kind, Violation
 from crawlcw.model.sanitize import printable
 
@@ -35,7 +36,7 @@ class Report:
     """What was looked at, and what was found."""
 
     facts: Mapping[str, str]  #: of the store, for people
-    tracked: bool = False  #: whether it is a use case's and no spider's
+    kind: LedgerKind = LedgerKind.SPIDER
     tasks: int = 0
     hosts: int = 0
     workers: int = 0

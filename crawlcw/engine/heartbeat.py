@@ -44,7 +44,7 @@ class Heartbeat:
 
     async def beat(self) -> None:
         """Write it down once; raises `LedgerError`."""
-        await self._ledger.beat(self._worker, self.tally(), hungry=self._hungry)
+        await self._ledger.workers.beat(self._worker, self.tally(), hungry=self._hungry)
 
     def tally(self) -> Tally:
         """Return what this worker has counted."""
@@ -72,7 +72,7 @@ class Heartbeat:
         silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_SILENCE)
         workers = [
             worker
-            for worker in await self._ledger.workers()
+            for worker in await self._ledger.workers.all()
             if worker.heartbeat is not None and now - worker.heartbeat < silent
         ]
         return len(workers), sum(self._is_hungry(worker) for worker in workers)

@@ -152,11 +152,11 @@ class Renewer:
 
     async def _release_orphans(self) -> None:
         if orphans := self._held.take_orphans():
-            await self._patience.insist(lambda: self._ledger.release(orphans))
+            await self._patience.insist(lambda: self._ledger.outcomes.release(orphans))
             self._held.end(orphans)
 
     async def _renew(self) -> None:
-        lost = await self._ledger.renew(self._held.all(), lease=self._lease)
+        lost = await self._ledger.leases.renew(self._held.all(), lease=self._lease)
         # What was committed meanwhile is not lost, nor is what may just have
         # been: of that the commit itself will tell.
         gone = {i for i in lost if i in self._held and not self._held.is_settling(i)}
@@ -175,9 +175,9 @@ async def reap_dead_workers(ledger: Ledger) -> int:
     their leases have run out before.
     """
     ended = 0
-    for worker in await ledger.workers():
+    for worker in await ledger.workers.all():
         if is_dead(worker) or is_gone(worker, now=ledger.now()):
-            ended += await ledger.leave(worker.name)
+            ended += await ledger.workers.leave(worker.name)
             logger.info(
                 "took back the leases of %s, which is dead",
                 printable(worker.name),

@@ -47,7 +47,7 @@ class PoisonGuard:
                 self._free = anyio.Event()
                 await self._all_left()
             self._under_way.add((lease.task.id, lease.fence))
-            if alone and not await self._ledger.begin(lease):
+            if alone and not await self._ledger.leases.begin(lease):
                 self._held.lose([lease.task.id])
                 await checkpoint()
         except BaseException:

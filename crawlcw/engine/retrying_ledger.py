@@ -9,18 +9,25 @@ from inspect import iscoroutinefunction
 from typing import Any, TypeVar, cast
 
 from crawlcw.engine.patience import Patience
+from crawlcw.ledger import protocol, tracked
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger.tracked import TrackedLedger
 
 AnyLedger = TypeVar("AnyLedger", bound=Ledger)
 
-_ASKED_ONCE = frozenset({"renew", "renew_hosts", "beat", "another", "close"})
-#: What is asked again; walks and the clock are the real ledger's as well.
-_OPERATIONS = frozenset(
-    name
-    for protocol in (Ledger, TrackedLedger)
-    for name, member in vars(protocol).items()
-    if iscoroutinefunction(member) and name not in _ASKED_ONCE
+_FACETS: dict[str, type] = {
+    "tasks": protocol.Tasks,
+    "leases": protocol.Leases,
+    "outcomes": protocol.Outcomes,
+    "hosts": protocol.Hosts,
+    "host_leases": protocol.HostLeases,
+    "workers": protocol.Workers,
+    "queries": protocol.Queries,
+    "admin": protocol.Admin,
+    "notes": protocol.Notes,
+    "blobs": tracked.Blobs,
+}
+_ASKED_ONCE = frozenset(
+    {(protocol.Leases, "renew"), (protocol.HostLeases, "renew"), (protocol.Workers, "beat")}
 )
 
 
@@ -38,12 +45,31 @@ class _RetryingLedger:
         self._patience = patience
 
     def __getattr__(self, name: str) -> Any:
-        if name not in _OPERATIONS:
-            return getattr(self._ledger, name)
+        found = getattr(self._ledger, name)
+        if (facet := _FACETS.get(name)) is None:
+            return found
+        # Made once: the next access finds it in the instance.
+        setattr(self, name, _RetryingFacet(found, facet, self._patience))
+        return getattr(self, name)
+
+
+class _RetryingFacet:
+    def __init__(self, facet: Any, protocol: type, patience: Patience) -> None:
+        self._facet = facet
+        # Walks are the real ledger's.
+        self._operations = {
+            name
+            for name, member in vars(protocol).items()
+            if iscoroutinefunction(member) and (protocol, name) not in _ASKED_ONCE
+        }
+        self._patience = patience
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._operations:
+            return getattr(self._facet, name)
 
         async def asked(*args: Any, **kwargs: Any) -> Any:
-            return await self._patience.insist(lambda: getattr(self._ledger, name)(*args, **kwargs))
+            return await self._patience.insist(lambda: getattr(self._facet, name)(*args, **kwargs))
 
-        # Made once: the next access finds it in the instance.
         setattr(self, name, asked)
         return asked

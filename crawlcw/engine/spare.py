@@ -43,10 +43,10 @@ class SpareConnection:
             self._ledger = await self._source.another()
         lease = self._lease()
         if held := self._held.all():
-            await self._ledger.renew(held, lease=lease)
+            await self._ledger.leases.renew(held, lease=lease)
         if hosts := self._hosts():
-            await self._ledger.renew_hosts(hosts, lease=lease)
-        await self._ledger.beat(self._worker, self._tally())
+            await self._ledger.host_leases.renew(hosts, lease=lease)
+        await self._ledger.workers.beat(self._worker, self._tally())
 
     async def close(self) -> None:
         """Close the connection, if it was opened."""
@@ -61,5 +61,5 @@ class SpareConnection:
     async def _give_back(self) -> None:
         with anyio.move_on_after(_LAST_WORDS):
             ledger = await self._source.another()
-            await ledger.release(self._held.all())
-            await ledger.leave(self._worker)
+            await ledger.outcomes.release(self._held.all())
+            await ledger.workers.leave(self._worker)

@@ -10,8 +10,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.tracked import Blobs
 from crawlcw.model.invariants import Violation
-from crawlcw.model.task import BlobRef
 
 #: The fields of a task that a mend may change, and those it repeats as a condition.
 TASK_STATE = (
@@ -33,8 +33,8 @@ class Health:
     """How far the store's clock is ahead of this machine's; None: it is this machine's."""
 
 
-class ExaminedLedger(Ledger, Protocol):
-    """A ledger that was opened to be looked at: nothing of it was made or checked."""
+class Inspection(Protocol):
+    """What `doctor` reads and mends."""
 
     async def prepare(self) -> None:
         """Make what is missing of the tables and indexes, as the opening of a crawl does."""
@@ -72,5 +72,9 @@ class ExaminedLedger(Ledger, Protocol):
         Of each `_id`, `task_id` and `create_time`. Of tracked tasks alone.
         """
 
-    async def drop_blobs(self, blobs: Collection[BlobRef]) -> None:
-        """See `TrackedLedger.drop_blobs`."""
+
+class ExaminedLedger(Ledger, Protocol):
+    """A ledger that was opened to be looked at: nothing of it was made or checked."""
+
+    blobs: Blobs
+    inspection: Inspection

@@ -5,7 +5,7 @@ processes work on it at once. Every operation on a task is one atomic write,
 guarded by what the task must still be, so an operation that comes too late
 writes nothing; and every operation may be sent again when its reply was lost.
 
-All times are the ledger's own, see `now`. Every operation may raise
+All times are the ledger's own, see `Ledger.now`. Every operation may raise
 `LedgerUnavailableError`; whether it was applied is then unknown, and sending it
 again is right. What a status becomes is decided by `transitions` alone.
 """
@@ -17,9 +17,10 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from crawlcw.errors import Reason
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.model.dropped import Examples, merged
 from crawlcw.model.hosts import Host, HostLease
-from crawlcw.model.task import Lease, Record, Status, Task
+from crawlcw.model.task import BlobRef, Lease, Record, Status, Task
 from crawlcw.model.transitions import Settlement
 
 
@@ -136,18 +137,8 @@ class ItemRow:
     fetched_at: datetime
 
 
-class Ledger(Protocol):
-    """The tasks of one spider, durable and shared."""
-
-    tracked: bool  #: whether they are a use case's instead, see `TrackedLedger`
-
-    def now(self) -> datetime:
-        """Return the ledger's time, aware, in UTC, in milliseconds.
-
-        It never runs backwards within a process and does not follow jumps of
-        the machine's clock; all processes on a ledger agree on it to within
-        the error of a measurement made at least once a minute.
-        """
+class Tasks(Protocol):
+    """The tasks themselves: adding and reading them."""
 
     async def add(self, tasks: Sequence[Task]) -> Added:
         """Add the tasks the ledger does not know; acknowledged means durable.
@@ -160,14 +151,7 @@ class Ledger(Protocol):
         """Make those of *tasks* `todo`, due now, that are kept as `refused-depth` and lie deeper.
 
         They get the depth and the parent of the task given. Return how many; their
-        hosts are the caller's to wake, as for `add`.
-        """
-
-    async def admit_to_depth(self, max_depth: int | None) -> int:
-        """Make all tasks `todo`, due now, that are `refused-depth` and not deeper than that.
-
-        None: however deep. Return how many. Their hosts are woken as by
-        `wake_hosts`. A batch at a time; may be repeated after an error.
+        hosts are the caller's to wake, as for `Tasks.add`.
         """
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
@@ -178,10 +162,17 @@ class Ledger(Protocol):
         their lease has run out, and never before.
         """
 
+    async def get(self, task_id: bytes) -> Record | None:
+        """Return everything known about a task, or None."""
+
+
+class Leases(Protocol):
+    """Holding tasks: what a worker does between `Tasks.page` and `Outcomes.commit`."""
+
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
     ) -> Claimed:
-        """Lease those of *tasks* that still are as `page` returned them.
+        """Lease those of *tasks* that still are as `Tasks.page` returned them.
 
         No two claims of all processes ever get the same task at the same time.
         Each success raises the task's fence by one. A task whose lease ran out
@@ -203,6 +194,27 @@ class Ledger(Protocol):
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """Let the leases end *lease* from now; return the task ids of those that are lost."""
 
+    async def save(
+        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
+    ) -> bool:
+        """Write a held task's data, durably, and let its lease end *duration* from now, or later.
+
+        Return whether the lease still holds; where not, nothing is written.
+        `update_time` stays: the status has not changed.
+        """
+
+    async def held(self, worker: str) -> list[Lease]:
+        """Return the leases whose tokens begin with `worker:`, the longest held first.
+
+        Those that ran out as well, as long as nobody took them over. The task of
+        each is as `Outcomes.release` is to leave it: `failed` where it has failed before,
+        else `todo`, due since it was claimed.
+        """
+
+
+class Outcomes(Protocol):
+    """How the work on tasks ended."""
+
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Record outcomes and end their leases, each in one atomic and durable step.
 
@@ -217,110 +229,11 @@ class Ledger(Protocol):
         Leases that were lost meanwhile are left alone.
         """
 
-    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
-        """Make failures `todo` again, as if never tried, due now; return how many.
 
-        Failures are tasks that are failed, and those ignored for a reason that
-        is a failure (not: refused, out of scope), as far as *selection* matches
-        them. Leased tasks are never touched. The hosts are woken as by
-        `wake_all_hosts`. With *dry_run* nothing is written.
-        """
+class Hosts(Protocol):
+    """The hosts that nobody holds, and what is known of all."""
 
-    async def find(
-        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
-    ) -> list[Record]:
-        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
-
-        Without their items. *after* is the place of the last one that is known
-        already. Nothing is read but what is returned, unless *reason*, *host* or
-        *ids* leave out what lies in between. Equal times are ordered by id.
-        """
-
-    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
-        """Ignore the tasks that nobody works on and that are not done; return how many."""
-
-    async def reopen(
-        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
-    ) -> int:
-        """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
-
-        *stage*, where given, becomes the stage and host of tracked tasks; *anew*
-        forgets their results. A spider's pages have neither: they keep their hosts,
-        which are woken as by `wake_all_hosts`, and their callbacks. The fences rise
-        by one, so that no earlier page or claim fits the tasks. What changes its
-        status after `chosen.until` is left alone, so a call that is sent again
-        changes nothing twice.
-        """
-
-    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
-        """Set the priority of tasks that wait; return how many have another one now."""
-
-    async def purge(self, chosen: TaskFilter) -> int:
-        """Delete tasks with all that belongs to them; return how many.
-
-        Those that somebody works on as well, where *chosen* names their status.
-        """
-
-    async def horizon(self) -> datetime | None:
-        """Return when the next task is due, live leases included; None when nothing ever will be.
-
-        None means drained: everything is finished or ignored.
-        """
-
-    async def has(self, statuses: Collection[Status]) -> bool:
-        """Return whether there is any task of one of these statuses. One seek."""
-
-    async def counts(self) -> Counts:
-        """Return how many tasks there are of each status.
-
-        Some ten thousand at a time, so that no number of them blocks the ledger
-        or runs into its time limit; so are `item_count`, `reasons` and `host_counts`.
-        Of more tasks than that it is no single moment that is counted: what
-        changes meanwhile may count twice, or not at all.
-        """
-
-    async def item_count(self) -> int:
-        """Return how many items are recorded. Reads every finished task: slow on a large ledger."""
-
-    async def reasons(self) -> dict[str, int]:
-        """Return how many failed and ignored tasks there are for each reason, most first."""
-
-    def items(self) -> AsyncIterator[ItemRow]:
-        """Yield every recorded item, page by page in the order of task ids, in flat memory."""
-
-    async def lease_hosts(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
-        """Lease up to *limit* hosts that are ready, the longest ready first.
-
-        A host is ready when its `ready_at` has come: somebody woke it, or its
-        last owner's lease ran out. No two leases of all processes ever hold a
-        host at the same time. Each raises the host's epoch by one and sets its
-        `ready_at` to the lease's end.
-        """
-
-    async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """Let the leases end *lease* from now; return the names of the hosts that are lost."""
-
-    async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """Write what owners have learned of their hosts; return the names of those that are lost.
-
-        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins`,
-        `finished` and `failed` as they are in the state, and `robots` where the
-        state has another record than the lease's host. Nobody else writes them
-        while the lease is held, so a state that is sent twice counts once. The
-        lease is kept. A host that is leased to somebody else now is not written.
-        """
-
-    async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """End leases, writing what `save_hosts` writes; return the names of those that were lost.
-
-        Each host is ready again at its state's `ready_at`, or, where that is
-        None, only when somebody wakes it. A wake-up that came while the host
-        was leased is not lost to it: the ledger looks for the host's earliest
-        task that is due after the release, and wakes it for that. It looks
-        where the host would not be ready by now, or by its `not_before`.
-        """
-
-    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
+    async def wake(self, dues: Mapping[str, datetime]) -> None:
         """Make hosts known, and ready no later than given, unless somebody holds them.
 
         A host that rests until its `not_before` is ready then, and not earlier:
@@ -329,13 +242,13 @@ class Ledger(Protocol):
         nothing where nothing changes.
         """
 
-    async def wake_all_hosts(self) -> int:
+    async def wake_all(self) -> int:
         """Make every host ready now that nobody holds, its failures forgiven; return how many.
 
         The rest after a failure is forgiven too, the adaptive delay is not.
         """
 
-    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+    async def give_up(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return how many.
 
         With *scheme* (`https`) only those whose URL has it.
@@ -345,19 +258,19 @@ class Ledger(Protocol):
         finished ones. May be repeated after an error.
         """
 
-    def hosts(self) -> AsyncIterator[Host]:
+    def all(self) -> AsyncIterator[Host]:
         """Yield every host, by name, in flat memory."""
 
-    async def host_counts(self) -> dict[str, Counts]:
+    async def counts(self) -> dict[str, Counts]:
         """Return how many tasks of each status every host has. Reads the whole ledger."""
 
-    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
+    async def get(self, names: Collection[str]) -> dict[str, Host]:
         """Return the hosts of those names that are known."""
 
     async def next_ready(self) -> datetime | None:
         """Return when the next host is or will be ready, live leases included; None: never."""
 
-    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
+    async def due(self, *, after: str, limit: int) -> list[str]:
         """Return the next hosts, by name, that have tasks with a `due`, behind the name *after*.
 
         One seek a host. For an idle process that looks for lost wake-ups.
@@ -366,13 +279,50 @@ class Ledger(Protocol):
     async def earliest_due(self, host: str) -> datetime | None:
         """Return when the next task of *host* is due, live leases included; None: never."""
 
-    async def get(self, task_id: bytes) -> Record | None:
-        """Return everything known about a task, or None."""
+
+class HostLeases(Protocol):
+    """Holding hosts: leasing many at once, and what their owner writes."""
+
+    async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """Lease up to *limit* hosts that are ready, the longest ready first.
+
+        A host is ready when its `ready_at` has come: somebody woke it, or its
+        last owner's lease ran out. No two leases of all processes ever hold a
+        host at the same time. Each raises the host's epoch by one and sets its
+        `ready_at` to the lease's end.
+        """
+
+    async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """Let the leases end *lease* from now; return the names of the hosts that are lost."""
+
+    async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """Write what owners have learned of their hosts; return the names of those that are lost.
+
+        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins`,
+        `finished` and `failed` as they are in the state, and `robots` where the
+        state has another record than the lease's host. Nobody else writes them
+        while the lease is held, so a state that is sent twice counts once. The
+        lease is kept. A host that is leased to somebody else now is not written.
+        """
+
+    async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """End leases, writing what `save` writes; return the names of those that were lost.
+
+        Each host is ready again at its state's `ready_at`, or, where that is
+        None, only when somebody wakes it. A wake-up that came while the host
+        was leased is not lost to it: the ledger looks for the host's earliest
+        task that is due after the release, and wakes it for that. It looks
+        where the host would not be ready by now, or by its `not_before`.
+        """
+
+
+class Workers(Protocol):
+    """The processes that work on the ledger."""
 
     async def join(self, worker: Worker) -> None:
         """Enter a worker in the list of those at work; that it started is its first heartbeat."""
 
-    async def workers(self) -> list[Worker]:
+    async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
 
     async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
@@ -395,22 +345,144 @@ class Ledger(Protocol):
         has counted is kept, see `tally`.
         """
 
-    async def another(self) -> "Ledger":
-        """Return the same ledger over connections of its own, for another event loop.
 
-        Nothing is made or checked anew. It is to be closed by itself.
+class Queries(Protocol):
+    """Questions about all the tasks."""
+
+    async def find(
+        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
+    ) -> list[Record]:
+        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
+
+        Without their items. *after* is the place of the last one that is known
+        already. Nothing is read but what is returned, unless *reason*, *host* or
+        *ids* leave out what lies in between. Equal times are ordered by id.
         """
+
+    async def horizon(self) -> datetime | None:
+        """Return when the next task is due, live leases included; None when nothing ever will be.
+
+        None means drained: everything is finished or ignored.
+        """
+
+    async def has(self, statuses: Collection[Status]) -> bool:
+        """Return whether there is any task of one of these statuses. One seek."""
+
+    async def counts(self) -> Counts:
+        """Return how many tasks there are of each status.
+
+        Some ten thousand at a time, so that no number of them blocks the ledger
+        or runs into its time limit; so are `item_count`, `reasons` and `Hosts.counts`.
+        Of more tasks than that it is no single moment that is counted: what
+        changes meanwhile may count twice, or not at all.
+        """
+
+    async def item_count(self) -> int:
+        """Return how many items are recorded. Reads every finished task: slow on a large ledger."""
+
+    async def reasons(self) -> dict[str, int]:
+        """Return how many failed and ignored tasks there are for each reason, most first."""
+
+    def items(self) -> AsyncIterator[ItemRow]:
+        """Yield every recorded item, page by page in the order of task ids, in flat memory."""
+
+
+class Admin(Protocol):
+    """Changes of many tasks, by somebody who holds none of them."""
+
+    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
+        """Make failures `todo` again, as if never tried, due now; return how many.
+
+        Failures are tasks that are failed, and those ignored for a reason that
+        is a failure (not: refused, out of scope), as far as *selection* matches
+        them. Leased tasks are never touched. The hosts are woken as by
+        `Hosts.wake_all`. With *dry_run* nothing is written.
+        """
+
+    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
+        """Ignore the tasks that nobody works on and that are not done; return how many."""
+
+    async def reopen(
+        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+    ) -> int:
+        """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
+
+        *stage*, where given, becomes the stage and host of tracked tasks; *anew*
+        forgets their results. A spider's pages have neither: they keep their hosts,
+        which are woken as by `Hosts.wake_all`, and their callbacks. The fences rise
+        by one, so that no earlier page or claim fits the tasks. What changes its
+        status after `chosen.until` is left alone, so a call that is sent again
+        changes nothing twice.
+        """
+
+    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
+        """Set the priority of tasks that wait; return how many have another one now."""
+
+    async def purge(self, chosen: TaskFilter) -> int:
+        """Delete tasks with all that belongs to them; return how many.
+
+        Those that somebody works on as well, where *chosen* names their status.
+        """
+
+    async def admit_to_depth(self, max_depth: int | None) -> int:
+        """Make all tasks `todo`, due now, that are `refused-depth` and not deeper than that.
+
+        None: however deep. Return how many. Their hosts are woken as by
+        `Hosts.wake`. A batch at a time; may be repeated after an error.
+        """
+
+
+class Notes(Protocol):
+    """A few values that are written down beside the tasks."""
 
     async def state(self) -> Mapping[str, Any]:
         """Return what crawls have written down of themselves, see `set_state`; empty at first.
 
-        Empty again where the tasks were dropped by other means than `purge`.
+        Empty again where the tasks were dropped by other means than `Admin.purge`.
         """
 
     async def set_state(self, state: Mapping[str, Any]) -> None:
         """Write clean values down, durably, beside those not named; None takes one away.
 
-        `purge` takes away `seeds`: what was added before may be gone.
+        `Admin.purge` takes away `seeds`: what was added before may be gone.
+        """
+
+    async def policy(self) -> Mapping[str, Any]:
+        """Return the use case's settings as they are written down; empty where none are."""
+
+    async def set_policy(self, policy: Mapping[str, Any]) -> None:
+        """Write settings down, durably, beside those that are not named."""
+
+
+class Ledger(Protocol):
+    """The tasks of one spider, durable and shared: facets on one store."""
+
+    tasks: Tasks  #: adding tasks, and reading them
+    leases: Leases  #: holding tasks
+    outcomes: Outcomes  #: how the work on them ended
+    hosts: Hosts  #: the hosts that nobody holds
+    host_leases: HostLeases  #: holding hosts
+    workers: Workers  #: the processes at work
+    queries: Queries  #: questions about all tasks
+    admin: Admin  #: changes of many tasks
+    notes: Notes  #: values beside the tasks
+
+    @property
+    def kind(self) -> LedgerKind:
+        """What the tasks are; those of a use case are in a `TrackedLedger`."""
+
+    def now(self) -> datetime:
+        """Return the ledger's time, aware, in UTC, in milliseconds.
+
+        It never runs backwards within a process and does not follow jumps of
+        the machine's clock; all processes on a ledger agree on it to within
+        the error of a measurement made at least once a minute.
+        """
+
+    async def another(self) -> "Ledger":
+        """Return the same ledger over connections of its own, for another event loop.
+
+        Nothing is made or checked anew. It is to be closed by itself.
         """
 
     async def close(self) -> None:

@@ -106,7 +106,7 @@ class Api:
         """Count."""
         counts = await self.tracker.counts()
         reasons = await self.tracker.reasons()
-        due = await self.tracker.ledger.horizon()
+        due = await self.tracker.ledger.queries.horizon()
         return answers.Stats.of(self.tracker.name, counts, reasons, due)
 
 

@@ -40,8 +40,8 @@ class Base:
 
     async def _read(self, ids: Sequence[bytes]) -> list[Record | None]:
         if len(ids) == 1:
-            return [await self.ledger.get(ids[0])]
+            return [await self.ledger.tasks.get(ids[0])]
         chosen = TaskFilter(ids=set(ids))
-        found = await self.ledger.find(chosen, limit=len(ids))
+        found = await self.ledger.queries.find(chosen, limit=len(ids))
         records = {record.task.id: record for record in found}
         return [records.get(each) for each in ids]

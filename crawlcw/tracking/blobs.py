@@ -17,16 +17,16 @@ class Blobs:
         """Return a clean *value*, or what stands for it where it has more than *limit* bytes."""
         if value is None or values.size(value) <= limit:
             return value
-        return await self._ledger.put_blob(task_id, value)
+        return await self._ledger.blobs.put(task_id, value)
 
     async def load(self, value: Any) -> Any:
         """Return what `offload` was given; raises `LedgerError` where it is gone."""
         if not isinstance(value, BlobRef):
             return value
-        return await self._ledger.read_blob(value)
+        return await self._ledger.blobs.read(value)
 
     async def drop(self, *offload: Any) -> None:
         """Delete those of the values that were put aside; nothing may refer to them any more."""
         blobs = [each for each in offload if isinstance(each, BlobRef)]
         if blobs:
-            await self._ledger.drop_blobs(blobs)
+            await self._ledger.blobs.drop(blobs)

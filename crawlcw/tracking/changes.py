@@ -26,7 +26,7 @@ class Changes(Base):
     ) -> int:
         """Bring back failures: those of the keys, or all that are as asked; return how many."""
         selection = TaskFilter(reason=reason, host=stage, since=since, ids=_ids(chosen_keys))
-        count = await self.ledger.retry_failed(selection)
+        count = await self.ledger.admin.retry_failed(selection)
         self.added.set()
         return count
 
@@ -42,7 +42,7 @@ class Changes(Base):
         chosen = TaskFilter(
             reason=reason, host=stage, since=since, until=until, ids=_ids(chosen_keys)
         )
-        return await self.ledger.withdraw(chosen, reason=Reason.WITHDRAWN)
+        return await self.ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
 
     async def reset(self, *chosen_keys: str, stage: str | None = None) -> int:
         """Let tasks begin anew, whatever became of them, but those that are held.
@@ -52,7 +52,7 @@ class Changes(Base):
         """
         chosen = TaskFilter(ids=_ids(chosen_keys) or (), until=self._a_moment_later())
         first = keys.stage(stage or self.use_case.first)
-        count = await self.ledger.reopen(chosen, stage=first, anew=True)
+        count = await self.ledger.admin.reopen(chosen, stage=first, anew=True)
         self.added.set()
         return count
 
@@ -72,7 +72,7 @@ class Changes(Base):
             ids=_ids(chosen_keys),
         )
         entered = keys.stage(stage)
-        count = await self.ledger.reopen(chosen, stage=entered)
+        count = await self.ledger.admin.reopen(chosen, stage=entered)
         self.added.set()
         return count
 
@@ -91,7 +91,7 @@ class Changes(Base):
                 raise UsageError("tasks that are processing are deleted by force=True only")
             meant = tuple(each for each in meant if each is not Status.PROCESSING)
         chosen = TaskFilter(statuses=meant, since=since, until=until, ids=_ids(chosen_keys))
-        return await self.ledger.purge(chosen)
+        return await self.ledger.admin.purge(chosen)
 
     def _a_moment_later(self) -> datetime:
         # What changes from now on is left alone, however often this is sent.

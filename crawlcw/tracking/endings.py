@@ -171,13 +171,13 @@ class Endings(Dispensing):
         found: list[Record | None] = []
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
-            reads = [self._ledger.get(each) for each in some]
+            reads = [self._ledger.tasks.get(each) for each in some]
             found += await asyncio.gather(*reads)
         return dict(zip(keys, found, strict=True))
 
     async def _give_back(self, leases: Sequence[Lease]) -> None:
         if leases:
-            await self._ledger.release(leases)
+            await self._ledger.outcomes.release(leases)
             self._tracker.added.set()
 
     async def _commit(
@@ -187,7 +187,7 @@ class Endings(Dispensing):
         if not endings:
             return {}
         settlements = [await self._settlement(lease, ending, me) for lease, ending in endings]
-        committed = await self._ledger.commit(settlements)
+        committed = await self._ledger.outcomes.commit(settlements)
         refused = {lease.task.url: Refusal.NOT_HELD for lease in committed.lost}
         refused |= {lease.task.url: Refusal.NOT_STORABLE for lease, _ in committed.rejected}
         self._tracker.added.set()

@@ -93,7 +93,9 @@ class Execution:
         self._check()
         data = await self._stowed(keys.data(self.data))
         session = self._session
-        held = await session.ledger.save(self.lease, data=data, duration=session.policy.lease)
+        held = await session.ledger.leases.save(
+            self.lease, data=data, duration=session.policy.lease
+        )
         if not held:
             await self._blobs.drop(data)
             session.held.end([self.lease])

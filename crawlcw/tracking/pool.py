@@ -50,8 +50,8 @@ class Pool(Dispensing):
             withdrawn = TaskFilter(
                 statuses=(Status.IGNORED,), reason=Reason.WITHDRAWN, until=began, ids=list(by_id)
             )
-            reopened += await self._ledger.reopen(withdrawn)
-            prioritised += await self._ledger.prioritise(by_id)
+            reopened += await self._ledger.admin.reopen(withdrawn)
+            prioritised += await self._ledger.admin.prioritise(by_id)
         wanted = {key_id(key) for key in priorities}
         gone = await self._withdraw_others(wanted, began)
         self._tracker.added.set()
@@ -62,11 +62,11 @@ class Pool(Dispensing):
         after: Cursor | None = None
         count = 0
         while True:
-            found = await self._ledger.find(waiting, limit=_AT_ONCE, after=after)
+            found = await self._ledger.queries.find(waiting, limit=_AT_ONCE, after=after)
             others = [record.task.id for record in found if record.task.id not in wanted]
             if others:
                 chosen = TaskFilter(statuses=WAITING, until=began, ids=others)
-                count += await self._ledger.withdraw(chosen, reason=Reason.WITHDRAWN)
+                count += await self._ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
             if len(found) < _AT_ONCE:
                 return count
             last = found[-1].task

@@ -52,7 +52,7 @@ class Questions(Base):
         place = views.place(after) if after is not None else None
         if limit < 1:
             raise UsageError("limit is at least 1")
-        found = await self.ledger.find(chosen, limit=limit + 1, after=place)
+        found = await self.ledger.queries.find(chosen, limit=limit + 1, after=place)
         more = len(found) > limit
         return Page(
             tasks=tuple(TrackedTask.of(record) for record in found[:limit]),
@@ -72,11 +72,11 @@ class Questions(Base):
 
     async def counts(self) -> Counts:
         """Return how many tasks there are of each status."""
-        return await self.ledger.counts()
+        return await self.ledger.queries.counts()
 
     async def reasons(self) -> dict[str, int]:
         """Return how many failed and ignored tasks there are for each reason."""
-        return await self.ledger.reasons()
+        return await self.ledger.queries.reasons()
 
 
 def statuses(given: Status | Collection[Status] | None) -> tuple[Status, ...]:

@@ -111,7 +111,7 @@ class Session:
         return [Claimed(leases=got.pop(task.id, ())) for task in tasks]
 
     async def _claim(self, tasks: Sequence[Task]) -> Claimed:
-        claimed = await self.ledger.claim(
+        claimed = await self.ledger.leases.claim(
             tasks,
             worker=self.worker,
             lease=self.policy.lease,
@@ -168,7 +168,7 @@ class Session:
     async def _release(self, released: Sequence[Lease]) -> None:
         self.held.settling(released)
         try:
-            await self.ledger.release(released)
+            await self.ledger.outcomes.release(released)
         finally:
             self.held.end(released)
 
@@ -189,8 +189,8 @@ class Session:
         # What cannot be said now the next process on this machine finds out.
         try:
             with suppress(LedgerUnavailableError):
-                await self.ledger.release(left)
-                await self.ledger.leave(self.worker)
+                await self.ledger.outcomes.release(left)
+                await self.ledger.workers.leave(self.worker)
         finally:
             # Last: whoever closes it may be one of those that are stopped by this.
             self.held.lose([lease.task.id for lease in left])
@@ -198,7 +198,7 @@ class Session:
     async def refresh(self) -> None:
         """Follow the settings that the ledger has now; raises `LedgerUnavailableError`."""
         try:
-            self.policy = Policy.of(await self.ledger.policy())
+            self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
             # Somebody wrote it by hand; those that were good enough so far still are.
             logger.warning("the settings in the ledger are wrong: %s", printable(error))
@@ -214,7 +214,7 @@ class Session:
             return
         async with self._joining:
             if self._upkeep is None:
-                await self.ledger.join(self._this)
+                await self.ledger.workers.join(self._this)
                 await reap_dead_workers(self.ledger)
                 await self.watchdog.__aenter__()
                 self._upkeep = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
@@ -273,7 +273,7 @@ class Session:
         settlements = [waiting.settlement for waiting in group]
         self.held.settling(settlement.lease for settlement in settlements)
         try:
-            committed = await self.ledger.commit(settlements)
+            committed = await self.ledger.outcomes.commit(settlements)
         except LedgerError as error:
             for waiting in group:
                 _tell(waiting, error)

@@ -60,7 +60,7 @@ class Shares(Dispensing):
             stages = self._tracker.use_case.places(names.stage(each) for each in stages)
         await self._follow_policy()
         until = self._ledger.now() + self.ttl
-        held = await self._ledger.held(mine)
+        held = await self._ledger.leases.held(mine)
         kept = await self._trimmed(held, limit) if request is None else held
         leases = await self._begun(await self._renewed(kept))
         if request is None or not leases:
@@ -91,14 +91,14 @@ class Shares(Dispensing):
 
     async def _held(self, worker: str) -> list[Lease]:
         me = holder(worker)
-        return await self._ledger.held(me)
+        return await self._ledger.leases.held(me)
 
     async def _trimmed(self, held: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return those that are within the limit, and give the others back."""
         # Of a lease that is read again, `due` is when it was claimed.
         first = sorted(held, key=lambda each: (each.task.due, -each.task.priority, each.task.id))
         if surplus := first[limit:]:
-            await self._ledger.release(surplus)
+            await self._ledger.outcomes.release(surplus)
             self._tracker.added.set()
         return first[:limit]
 
@@ -106,7 +106,7 @@ class Shares(Dispensing):
         if not held:
             return []
         patience = self._tracker.session.patience
-        lost = await patience.insist(lambda: self._ledger.renew(held, lease=self.ttl))
+        lost = await patience.insist(lambda: self._ledger.leases.renew(held, lease=self.ttl))
         return [lease for lease in held if lease.task.id not in lost]
 
     async def _claimed(
@@ -125,7 +125,7 @@ class Shares(Dispensing):
         return leases
 
     async def _claim(self, page: Sequence[Task], token: str) -> Sequence[Lease]:
-        claimed = await self._ledger.claim(
+        claimed = await self._ledger.leases.claim(
             page, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
         )
         return claimed.leases
@@ -134,7 +134,7 @@ class Shares(Dispensing):
         """Return tasks that are due, without those whose holders could not reach the ledger."""
         since = self._tracker.session.patience.spared_since(self._ledger.now())
         look_at = limit if since is None else limit + _AT_ONCE
-        page = await self._ledger.page(limit=look_at, hosts=stages)
+        page = await self._ledger.tasks.page(limit=look_at, hosts=stages)
         return [task for task in page if not ended_since(task, since)][:limit]
 
     async def _begun(self, leases: Sequence[Lease]) -> list[Lease]:
@@ -142,7 +142,7 @@ class Shares(Dispensing):
         kept = []
         for lease in leases:
             noted = not is_suspect(lease.task) or lease.task.begun == lease.fence
-            if noted or await self._ledger.begin(lease):
+            if noted or await self._ledger.leases.begin(lease):
                 kept.append(lease)
         return kept
 

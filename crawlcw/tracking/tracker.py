@@ -84,8 +84,8 @@ class Tracker(Questions, Changes):
         ledger = await open_tracked(url, use_case.name, driver=driver)
         try:
             if given:
-                await ledger.set_policy(given)
-            return cls(ledger, use_case, Policy.of(await ledger.policy()), give_up=give_up)
+                await ledger.notes.set_policy(given)
+            return cls(ledger, use_case, Policy.of(await ledger.notes.policy()), give_up=give_up)
         except BaseException:
             await ledger.close()
             raise
@@ -123,7 +123,7 @@ class Tracker(Questions, Changes):
         Return all that are in force. Raises `SettingsError`.
         """
         given = written(policy)
-        await self.ledger.set_policy(given)
+        await self.ledger.notes.set_policy(given)
         await self.session.refresh()
         return self.policy
 
@@ -156,7 +156,7 @@ class Tracker(Questions, Changes):
         rejected: tuple[tuple[Task, str], ...] = ()
         async for chunk in in_chunks(tasks, size=CHUNK):
             made = [await self._task(each) for each in chunk]
-            added = await self.ledger.add(made)
+            added = await self.ledger.tasks.add(made)
             new += added.new
             known += added.known
             rejected += added.rejected
@@ -264,7 +264,7 @@ class Tracker(Questions, Changes):
 
     async def _begin(self, lease: Lease) -> None:
         try:
-            await self.ledger.begin(lease)
+            await self.ledger.leases.begin(lease)
         except BaseException:
             await self.session.give_back([lease])
             raise
@@ -291,7 +291,7 @@ class Tracker(Questions, Changes):
             until=record.task.update_time + A_MILLISECOND,
         )
         entered = keys.stage(stage) if stage else None
-        await self.ledger.reopen(chosen, stage=entered)
+        await self.ledger.admin.reopen(chosen, stage=entered)
 
     def task(self, function: Callable[[Execution], Awaitable[T]]) -> Callable[[str], Awaitable[T]]:
         """Let a coroutine function be called with a key: it works on that task, tracked.

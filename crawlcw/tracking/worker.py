@@ -145,7 +145,7 @@ class Worker:
         """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""
         with single_errors():
             reason = await self._run()
-        counts = await self._session.patience.in_time(self._ledger.counts)
+        counts = await self._session.patience.in_time(self._ledger.queries.counts)
         return WorkReport(
             finish_reason=reason,
             done=self._done,
@@ -200,7 +200,7 @@ class Worker:
         """Claim up to *room* tasks that are due; say whether there were any."""
         spared = self._session.patience.spared_since(self._ledger.now())
         limit = room if spared is None else room + _MOST_SPARED
-        page = await self._ledger.page(limit=limit, hosts=self._stages)
+        page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
         wanted = [
             task
             for task in page
@@ -221,7 +221,7 @@ class Worker:
         return True
 
     async def _horizon(self) -> datetime | None:
-        return await self._ledger.horizon()
+        return await self._ledger.queries.horizon()
 
     async def _rest(self, horizon: datetime | None) -> None:
         """Pause until something else may be due than what is now: that is not for this worker.
@@ -329,7 +329,7 @@ class Worker:
         pause = _FIRST_RECONNECT
         while True:
             try:
-                async for _ in self._ledger.changes():
+                async for _ in self._ledger.changes.watch():
                     pause = _FIRST_RECONNECT
                     self._changed.set()
             except LedgerUnavailableError as error:

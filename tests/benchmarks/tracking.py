@@ -53,8 +53,8 @@ def use_case() -> UseCase:
 async def by_the_ledger(tracker: Tracker, keys: list[str]) -> None:
     ledger, done = tracker.ledger, 0
     while done < len(keys):
-        page = await ledger.page(limit=BATCH)
-        claimed = await ledger.claim(page, worker="bench", lease=LEASE, max_lost=3)
+        page = await ledger.tasks.page(limit=BATCH)
+        claimed = await ledger.leases.claim(page, worker="bench", lease=LEASE, max_lost=3)
         now = ledger.now()
         progress = Progress(worker="bench", began=now, data={})
         outcome = Succeeded(progress=progress)
@@ -62,7 +62,7 @@ async def by_the_ledger(tracker: Tracker, keys: list[str]) -> None:
             transitions.settle(lease, outcome, now=now, policy=RetryPolicy(), chance=0.5)
             for lease in claimed.leases
         ]
-        await ledger.commit(settled)
+        await ledger.outcomes.commit(settled)
         done += len(settled)
 
 

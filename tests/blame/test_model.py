@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
+from crawlcw.assembly import assemble
 from crawlcw.crawl import blame, fetcher
-from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import hosts, network, urls
@@ -77,18 +77,18 @@ async def crawl(world: World, clock: VirtualClock, path: Path) -> Ended:
         lease="10m",
     )
     try:
-        running = Crawl(spider, ledger, web, settings)
+        running = assemble(spider, ledger, web, settings)
         report = await running.run()
         records = {}
         for _, page in world.pages:
-            record = await ledger.get(Request(page.url).identity()[1])
+            record = await ledger.tasks.get(Request(page.url).identity()[1])
             assert record is not None
             records[page.url] = record
         return Ended(
             report=report,
             given_up=dict(running.stats.hosts_given_up),
             records=records,
-            items=[row.item["url"] async for row in ledger.items()],
+            items=[row.item["url"] async for row in ledger.queries.items()],
             asked=web.asked,
             resolved=web.resolved,
         )

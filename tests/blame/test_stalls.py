@@ -110,8 +110,8 @@ async def test_nobody_takes_what_a_process_holds_whose_loop_stands_still(
             ledger = await open_ledger(ledger_url, "pages")
             # Over two leases: it would have been taken twice over.
             for _ in range(22):
-                assert [t for t in await ledger.page(limit=9) if t.id == before.task.id] == []
-                assert await ledger.lease_hosts(worker="x", limit=9, lease=_SECONDS) == []
+                assert [t for t in await ledger.tasks.page(limit=9) if t.id == before.task.id] == []
+                assert await ledger.host_leases.lease(worker="x", limit=9, lease=_SECONDS) == []
                 await asyncio.sleep(0.5)
             await ledger.close()
             after = await task_at(ledger_url, site, "0")
@@ -242,7 +242,7 @@ async def test_a_handler_that_keeps_the_loop_ends_its_worker_and_keeps_its_lease
                 task = await tracker.get("bad")
                 assert task is not None
                 assert task.status is Status.PROCESSING
-                page = await tracker.ledger.page(limit=9)
+                page = await tracker.ledger.tasks.page(limit=9)
                 assert command.process.poll() is not None or "bad" not in [t.url for t in page]
                 await asyncio.sleep(0.5)
             code, _ = await asyncio.to_thread(command.end)

@@ -41,8 +41,8 @@ async def records(ledger_url: str, site: Site) -> dict[str, Record]:
 
     ledger = await open_ledger(ledger_url, "pages")
     try:
-        found = await ledger.find(TaskFilter(), limit=1000)
-        whole = [await ledger.get(each.task.id) for each in found]
+        found = await ledger.queries.find(TaskFilter(), limit=1000)
+        whole = [await ledger.tasks.get(each.task.id) for each in found]
         return {each.task.url.removeprefix(site.url): each for each in whole if each is not None}
     finally:
         await ledger.close()
@@ -117,7 +117,7 @@ async def test_a_callback_with_a_bug_is_told_once_and_stops_the_crawl(
         tasks = await records(ledger_url, site)
         failed = [r for r in tasks.values() if r.task.reason is Reason.PARSE_ERROR]
         ledger = await open_ledger(ledger_url, "pages")
-        hosts = [host async for host in ledger.hosts()]
+        hosts = [host async for host in ledger.hosts.all()]
         await ledger.close()
 
         raised = "parse_book raised KeyError: 'id'"

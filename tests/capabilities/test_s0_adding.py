@@ -18,7 +18,7 @@ async def brought_to(tracker: Tracker, status: Status) -> None:
         case Status.IGNORED:
             await fail(tracker, "order-1", times=3)
         case Status.PROCESSING:
-            await tracker.session.claim(await tracker.ledger.page(limit=1))
+            await tracker.session.claim(await tracker.ledger.tasks.page(limit=1))
 
 
 @pytest.mark.seed("0.20")

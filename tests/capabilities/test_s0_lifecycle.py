@@ -184,8 +184,9 @@ async def test_who_is_cancelled_on_the_way_into_the_block_or_out_of_it_leaves_no
     if slow == "begin":  # only where the task was lost before
         await other.session.claim([await task_of(other, "order-1")])
         clock.advance(seconds=61)
-    operation = Slow(getattr(tracker.ledger, slow))
-    monkeypatch.setattr(tracker.ledger, slow, operation)
+    facet = tracker.ledger.outcomes if slow == "release" else tracker.ledger.leases
+    operation = Slow(getattr(facet, slow))
+    monkeypatch.setattr(facet, slow, operation)
 
     async def work() -> None:
         async with tracker.start("order-1") as execution:
@@ -207,7 +208,7 @@ async def test_a_release_that_is_cancelled_before_it_was_sent_is_sent_all_the_sa
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ):
     await tracker.add("order-1")
-    release = tracker.ledger.release
+    release = tracker.ledger.outcomes.release
     waiting = asyncio.Event()
 
     async def later(leases: Any) -> int:
@@ -215,7 +216,7 @@ async def test_a_release_that_is_cancelled_before_it_was_sent_is_sent_all_the_sa
         await asyncio.sleep(0)
         return await release(leases)
 
-    monkeypatch.setattr(tracker.ledger, "release", later)
+    monkeypatch.setattr(tracker.ledger.outcomes, "release", later)
     async with tracker.start("order-1") as execution:
         releasing = asyncio.create_task(execution.release())
         await waiting.wait()
@@ -247,7 +248,7 @@ async def test_of_two_who_did_the_work_only_the_one_who_holds_the_task_records_i
             clock.advance(seconds=61)
             await finish(other, "order-1", by="the second")
 
-    record = await tracker.ledger.get(key_id("order-1"))
+    record = await tracker.ledger.tasks.get(key_id("order-1"))
     assert record is not None
     assert (record.task.status, record.task.carried.data) == (
         Status.FINISHED,

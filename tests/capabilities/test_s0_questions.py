@@ -14,8 +14,10 @@ import pytest
 
 from crawlcw.errors import LeaseLostError, Reason
 from crawlcw.ledger import documents
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.indexes import BY_PRIORITY
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status, Task
 from crawlcw.tracking import Tracker
@@ -67,14 +69,15 @@ async def test_a_page_reads_what_it_returns_oldest_first_and_sorts_nothing_on_mo
     async with pymongo.AsyncMongoClient(
         on_mongodb.url, tz_aware=True, event_listeners=[overheard]
     ) as client:
+        database = client.get_default_database()
         ledger = MongoLedger(
-            client.get_default_database(), name, clock=on_mongodb.clock, tracked=True
+            MongoStore(database, name, clock=on_mongodb.clock, kind=LedgerKind.USE_CASE)
         )
-        await ledger.prepare()
+        await ledger.inspection.prepare()
         found = [documents.document(task) for task in crowd()]
         await client.get_default_database()[name].insert_many(found)
         overheard.commands.clear()
-        page = await ledger.page(limit=100, hosts=hosts)
+        page = await ledger.tasks.page(limit=100, hosts=hosts)
 
     assert [task.url for task in page] == oldest_first(100)
     with pymongo.MongoClient(on_mongodb.url, tz_aware=True) as client:
@@ -87,18 +90,20 @@ def explained(db: sqlite3.Connection, statement: str) -> list[sqlite3.Row]:
 
 @pytest.mark.seed("0.19")
 async def test_a_page_reads_its_index_in_order_on_sqlite(tmp_path: Path):
-    ledger = await SqliteLedger.open(tmp_path / "l.db", "crowd", clock=lambda: START, tracked=True)
-    await ledger.add(crowd())
+    ledger = await SqliteLedger.open(
+        tmp_path / "l.db", "crowd", clock=lambda: START, kind=LedgerKind.USE_CASE
+    )
+    await ledger.tasks.add(crowd())
     statements: list[str] = []
-    await ledger._reader.run(lambda db: db.set_trace_callback(statements.append))
-    page = await ledger.page(limit=100)
-    await ledger._reader.run(lambda db: db.set_trace_callback(None))
+    await ledger.store.reader.run(lambda db: db.set_trace_callback(statements.append))
+    page = await ledger.tasks.page(limit=100)
+    await ledger.store.reader.run(lambda db: db.set_trace_callback(None))
     plans = [
         row["detail"]
         for each in statements
         if "LIMIT" in each
         # The trace writes infinity in a way that SQLite does not read.
-        for row in await ledger._reader.run(explained, each.replace("Inf", "9e999"))
+        for row in await ledger.store.reader.run(explained, each.replace("Inf", "9e999"))
     ]
     await ledger.close()
 

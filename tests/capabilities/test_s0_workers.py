@@ -8,7 +8,7 @@ import pytest
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.crawl import Crawl
+from crawlcw.assembly import assemble
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.errors import TaskLockedError
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -42,11 +42,11 @@ async def test_a_crawl_without_fetchers_claims_and_asks_no_server(tmp_path, monk
     monkeypatch.setattr(Fetcher, "run", rest)
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
     settings = Settings(obey_robots=False)
-    crawl = Crawl(Pages(), ledger, Web({}), settings)
+    crawl = assemble(Pages(), ledger, Web({}), settings)
     running = asyncio.create_task(crawl.run())
-    while not (await ledger.counts())[Status.PROCESSING]:
+    while not (await ledger.queries.counts())[Status.PROCESSING]:
         assert not running.done()
-    counts = await ledger.counts()
+    counts = await ledger.queries.counts()
     crawl.stop_now()
     await asyncio.wait_for(running, 20)
     await ledger.close()
@@ -141,7 +141,7 @@ async def test_a_thousand_locked_tasks_do_not_stand_in_the_way_of_ten(
     tracker: Tracker, other: Tracker
 ):
     await tracker.add_many([f"locked-{n}" for n in range(1000)])
-    await other.session.claim(await other.ledger.page(limit=1000))
+    await other.session.claim(await other.ledger.tasks.page(limit=1000))
     ready = [f"ready-{n}" for n in range(10)]
     await tracker.add_many(ready)
 

@@ -29,7 +29,7 @@ async def test_a_batch_is_occupied_and_returned_and_batches_never_overlap(use_ca
 
     async def hold(tracker: Tracker) -> list[str]:
         held: list[str] = []
-        while page := await tracker.ledger.page(limit=5):
+        while page := await tracker.ledger.tasks.page(limit=5):
             batch = await tracker.session.claim(page)
             held += [lease.task.url for lease in batch.leases]
         return held
@@ -56,9 +56,9 @@ async def test_a_report_that_is_sent_twice_counts_once(
     (lease,) = await claimed(tracker, "order-1")
     retries = tracker.policy.retries
     report = settle(lease, outcome, now=tracker.ledger.now(), policy=retries, chance=0)
-    answers = [await tracker.ledger.commit([report])]
+    answers = [await tracker.ledger.outcomes.commit([report])]
     once = use_cases.documents(tracker.name)
-    answers.append(await tracker.ledger.commit([report]))
+    answers.append(await tracker.ledger.outcomes.commit([report]))
     tracker.session.held.end([lease])
 
     assert [(answer.lost, answer.rejected) for answer in answers] == [((), ())] * 2
@@ -76,7 +76,7 @@ async def test_a_release_that_is_sent_twice_changes_nothing_more(
     await tracker.session.release(leases)
     async with other.start("order-1"):
         held = use_cases.documents(tracker.name)
-        assert await tracker.ledger.release(leases) == 0
+        assert await tracker.ledger.outcomes.release(leases) == 0
         assert use_cases.documents(tracker.name) == held
 
 
@@ -98,7 +98,7 @@ async def test_who_holds_a_task_keeps_nobody_waiting(tracker: Tracker, other: Tr
 async def test_of_sixteen_who_race_for_the_same_tasks_no_two_get_the_same(use_cases: UseCases):
     racers = [await use_cases.open() for _ in range(16)]
     await racers[0].add_many([f"order-{n}" for n in range(300)])
-    page = await racers[0].ledger.page(limit=300)
+    page = await racers[0].ledger.tasks.page(limit=300)
 
     async def race(tracker: Tracker, seed: int) -> list[bytes]:
         mine: list[bytes] = []
@@ -122,7 +122,7 @@ async def test_a_lock_and_its_end_are_in_the_task_itself(
     async with tracker.start("order-1") as execution:
         first = await task_of(tracker, "order-1")
         clock.advance(seconds=10)
-        await tracker.ledger.renew([execution.lease], lease=tracker.policy.lease)
+        await tracker.ledger.leases.renew([execution.lease], lease=tracker.policy.lease)
         renewed = await task_of(tracker, "order-1")
 
     assert (first.lock, first.due) == (execution.lease.token, START + timedelta(seconds=60))
@@ -200,7 +200,7 @@ async def test_nobody_is_given_what_they_did_not_ask_for(tracker: Tracker, other
     await tracker.add_many([f"order-{n}" for n in range(10)])
     await fail(tracker, "order-0")
 
-    assert await other.ledger.held(other.session.worker) == []
+    assert await other.ledger.leases.held(other.session.worker) == []
     assert len(other.session.held) == 0
     assert len(await due_keys(other)) == 10
 

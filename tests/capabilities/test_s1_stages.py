@@ -125,7 +125,7 @@ async def test_a_long_chain_takes_turns_with_short_tasks(tracker: Tracker, clock
     await tracker.add("long", stage="s0")
     await tracker.add_many([f"short-{n}" for n in range(3)])
     done = []
-    while page := await tracker.ledger.page(limit=1):
+    while page := await tracker.ledger.tasks.page(limit=1):
         clock.advance(seconds=1)
         async with tracker.start(page[0].url) as execution:
             done.append(f"{execution.key} {execution.stage}")

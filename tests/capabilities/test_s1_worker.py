@@ -55,8 +55,8 @@ def counted(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note what the ledger is asked while a worker looks for tasks."""
     asked: list[str] = []
 
-    def noted(name: str) -> Callable[..., Any]:
-        operation = getattr(tracker.ledger, name)
+    def noted(facet: Any, name: str) -> Callable[..., Any]:
+        operation = getattr(facet, name)
 
         async def note(*arguments: Any, **options: Any) -> Any:
             asked.append(name)
@@ -64,8 +64,13 @@ def counted(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return note
 
-    for name in ("page", "claim", "horizon"):
-        monkeypatch.setattr(tracker.ledger, name, noted(name))
+    ledger = tracker.ledger
+    for facet, name in (
+        (ledger.tasks, "page"),
+        (ledger.leases, "claim"),
+        (ledger.queries, "horizon"),
+    ):
+        monkeypatch.setattr(facet, name, noted(facet, name))
     return asked
 
 
@@ -81,7 +86,7 @@ async def test_a_worker_finds_by_itself_what_another_process_has_added(
     async def silent() -> AsyncIterator[None]:
         yield
 
-    monkeypatch.setattr(tracker.ledger, "changes", silent)
+    monkeypatch.setattr(tracker.ledger.changes, "watch", silent)
     door = Door(tracker)
     async with Running(Worker(tracker, concurrency=2)):
         for n in range(3):

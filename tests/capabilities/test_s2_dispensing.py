@@ -100,7 +100,7 @@ async def test_a_stream_is_added_chunk_by_chunk_and_never_held_as_a_whole(
 ):
     made = 0
     ahead = []
-    add = tracker.ledger.add
+    add = tracker.ledger.tasks.add
 
     async def noted(tasks):
         ahead.append((len(tasks), made))
@@ -112,7 +112,7 @@ async def test_a_stream_is_added_chunk_by_chunk_and_never_held_as_a_whole(
             made += 1
             yield f"link-{n % 1000}"
 
-    monkeypatch.setattr(tracker.ledger, "add", noted)
+    monkeypatch.setattr(tracker.ledger.tasks, "add", noted)
     added = await tracker.add_many(links())
 
     assert ahead == [(500, 500), (500, 1000), (300, 1300)]
@@ -319,5 +319,7 @@ async def test_whoever_asks_at_the_same_time_loses_nothing_and_holds_nothing_twi
         )
 
     assert sorted(accepted) == sorted(keys)
-    found = await tracker.ledger.find(TaskFilter(ids=[key_id(key) for key in keys]), limit=100)
+    found = await tracker.ledger.queries.find(
+        TaskFilter(ids=[key_id(key) for key in keys]), limit=100
+    )
     assert {len(record.trace) for record in found} == {1}

@@ -7,7 +7,9 @@ import pymongo
 import pytest
 
 from crawlcw.errors import Reason, TaskFinishedError, TaskNotFoundError
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker, UseCase
@@ -64,10 +66,12 @@ async def test_such_a_question_reads_its_index_and_what_it_returns_on_mongodb(
     async with pymongo.AsyncMongoClient(
         on_mongodb.url, tz_aware=True, event_listeners=[overheard]
     ) as client:
-        ledger = MongoLedger(client.get_default_database(), tracker.name, tracked=True)
+        ledger = MongoLedger(
+            MongoStore(client.get_default_database(), tracker.name, kind=LedgerKind.USE_CASE)
+        )
         since = on_mongodb.clock.time - 29 * DAY
         chosen = TaskFilter(statuses=[Status.FAILED], since=since)
-        found = await ledger.find(chosen, limit=10)
+        found = await ledger.queries.find(chosen, limit=10)
 
     assert [record.task.url for record in found] == [f"bad-{day}" for day in range(38, 18, -2)]
     with pymongo.MongoClient(on_mongodb.url, tz_aware=True) as client:
@@ -83,7 +87,7 @@ async def test_the_second_step_never_begins_before_the_first_has_ended(use_cases
     for worker in (tracker, other):
         async with worker.start("video-1") as execution:
             stages.append((execution.stage, dict(execution.results)))
-            between = await other.ledger.page(limit=10)
+            between = await other.ledger.tasks.page(limit=10)
             execution.result = f"{execution.stage} done"
 
     assert stages == [("download", {}), ("encode", {"download": "download done"})]

@@ -77,7 +77,7 @@ async def test_what_was_given_up_is_kept_for_review_and_never_comes_by_itself(
     dead = await tracker.find(status=Status.IGNORED)
 
     assert polls == [[]] * 50
-    assert await tracker.ledger.horizon() is None
+    assert await tracker.ledger.queries.horizon() is None
     assert [(task.key, task.reason) for task in dead.tasks] == [("order-1", Reason.TASK_ERROR)]
     with pytest.raises(TaskIgnoredError):
         await finish(other, "order-1")
@@ -107,7 +107,7 @@ async def test_a_claim_from_an_old_page_misses_what_others_have_changed(
     tracker: Tracker, other: Tracker, meanwhile: str
 ):
     await tracker.add("order-1")
-    page = await tracker.ledger.page(limit=1)
+    page = await tracker.ledger.tasks.page(limit=1)
     match meanwhile:
         case "finished":
             await finish(other, "order-1")

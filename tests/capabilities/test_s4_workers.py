@@ -63,7 +63,7 @@ def test_a_worker_that_is_to_drain_ends_when_nothing_is_left(
 @pytest.mark.seed("4.9")
 async def test_drained_means_that_everything_is_finished_or_ignored(tracker: Tracker):
     async def drained() -> bool:
-        return await tracker.ledger.horizon() is None
+        return await tracker.ledger.queries.horizon() is None
 
     assert await drained()
     await tracker.add("order-1")

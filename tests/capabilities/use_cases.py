@@ -9,6 +9,7 @@ from typing import Any
 
 import pymongo
 
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.tracked import TrackedLedger
@@ -43,16 +44,18 @@ class UseCases:
         """
         use_case = declared if isinstance(declared, UseCase) else UseCase(self.named(declared))
         ledger = await self._ledger(use_case.name, url or self.url)
-        await ledger.set_policy(written({"backoff_base": 0, **use_case.policy, **policy}))
-        policy_now = Policy.of(await ledger.policy())
+        await ledger.notes.set_policy(written({"backoff_base": 0, **use_case.policy, **policy}))
+        policy_now = Policy.of(await ledger.notes.policy())
         tracker = Tracker(ledger, use_case, policy_now, give_up=timedelta(seconds=30))
         self._opened.push_async_callback(tracker.close)
         return tracker
 
     async def _ledger(self, name: str, url: str) -> TrackedLedger:
         if self.is_mongodb:
-            return await MongoLedger.open(url, name, claims="batch", clock=self.clock, tracked=True)
-        return await SqliteLedger.open(self.path, name, clock=self.clock, tracked=True)
+            return await MongoLedger.open(
+                url, name, claims="batch", clock=self.clock, kind=LedgerKind.USE_CASE
+            )
+        return await SqliteLedger.open(self.path, name, clock=self.clock, kind=LedgerKind.USE_CASE)
 
     async def close(self) -> None:
         await self._opened.aclose()
@@ -78,14 +81,14 @@ class UseCases:
 
 async def task_of(tracker: Tracker, key: str) -> Task:
     """Return a task as a claim wants it."""
-    record = await tracker.ledger.get(key_id(key))
+    record = await tracker.ledger.tasks.get(key_id(key))
     assert record is not None
     return record.task
 
 
 async def due_keys(tracker: Tracker, *, limit: int = 1000) -> list[str]:
     """Return the keys of what could be claimed now, in the order in which it would be."""
-    return [task.url for task in await tracker.ledger.page(limit=limit)]
+    return [task.url for task in await tracker.ledger.tasks.page(limit=limit)]
 
 
 async def finish(tracker: Tracker, *keys: str, **data: Any) -> None:

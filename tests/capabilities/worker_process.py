@@ -62,7 +62,7 @@ async def _work(tracker: Tracker) -> None:
     sys.stdin.readline()
     done = 0
     while (await tracker.counts())[Status.FINISHED] < (await tracker.counts()).total:
-        for task in await tracker.ledger.page(limit=5):
+        for task in await tracker.ledger.tasks.page(limit=5):
             try:
                 async with tracker.start(task.url) as execution:
                     execution.data["times"] = execution.data.get("times", 0) + 1
@@ -76,7 +76,7 @@ async def _work(tracker: Tracker) -> None:
 async def _fail(tracker: Tracker, times: int) -> None:
     print("ready", flush=True)
     made = 0
-    while made < times and (page := await tracker.ledger.page(limit=1)):
+    while made < times and (page := await tracker.ledger.tasks.page(limit=1)):
         await fail(tracker, page[0].url)
         made += 1
         print(f"attempt {page[0].retry + 1}", flush=True)

@@ -206,18 +206,18 @@ def test_stats_for_a_person(demo):
 
 async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Path):
     ledger = await SqliteLedger.open(tmp_path / "seen.db", "pages", clock=FakeClock())
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     this = this_worker(now=START)
     gone = dataclasses.replace(this, name="gone", birth="1")
     elsewhere = Worker(name="b", machine="other", pid=7, birth="1", started=START, host="far\x1b")
     for worker in (gone, elsewhere, dataclasses.replace(this, name="a", host="near")):
-        await ledger.join(worker)
+        await ledger.workers.join(worker)
     counted = {"refused-scope": 5, "$where\x1b": 1000}
     long = "http://b.example/" + "x" * 180
-    await ledger.beat(
+    await ledger.workers.beat(
         "a", Tally(pages=1200, dropped=counted, examples={"refused-scope": [long, "\x1b", "c"]})
     )
-    await ledger.beat(
+    await ledger.workers.beat(
         "gone",
         Tally(
             pages=1,
@@ -650,7 +650,7 @@ class Slow:
     """As much of a crawl as its progress looks at; its ledger takes 3 s to count."""
 
     def __init__(self) -> None:
-        self.ledger = self
+        self.ledger = self.queries = self
         self.stats = Stats()
         self.spider = Books()
         self.standstill: Standstill | None = None

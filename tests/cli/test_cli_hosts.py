@@ -138,18 +138,18 @@ async def fill(ledger: Ledger) -> None:
     for name, number in numbers.items():
         urls = [f"http://example.com/{name}/{n}" for n in range(number)]
         due = now + TWO_HOURS if name == "later.com" else now
-        await ledger.add([make_task(url, host=name, due=due) for url in urls])
+        await ledger.tasks.add([make_task(url, host=name, due=due) for url in urls])
     for lease in await claimed(ledger, worker="w-1"):
         if lease.task.host == "done.com":
-            await ledger.commit([settled(ledger, lease, Succeeded())])
+            await ledger.outcomes.commit([settled(ledger, lease, Succeeded())])
         elif lease.task.host == "fails.com":
-            await ledger.commit([failure(ledger, lease)])
+            await ledger.outcomes.commit([failure(ledger, lease)])
         elif not lease.task.url.endswith("busy.com/0"):
-            await ledger.release([lease])
-    await ledger.give_up_host("gone.com", reason=Reason.DNS_NXDOMAIN)
+            await ledger.outcomes.release([lease])
+    await ledger.hosts.give_up("gone.com", reason=Reason.DNS_NXDOMAIN)
 
-    await ledger.wake_hosts({name: now for name in numbers if name != "unseen.com"})
-    leases = await ledger.lease_hosts(worker="w-1", limit=100, lease=TWO_HOURS)
+    await ledger.hosts.wake({name: now for name in numbers if name != "unseen.com"})
+    leases = await ledger.host_leases.lease(worker="w-1", limit=100, lease=TWO_HOURS)
     robots = RobotsRecord(
         origin="http://a.com", body="User-agent: *", sitemaps=SITEMAPS, expires=now
     )
@@ -162,7 +162,7 @@ async def fill(ledger: Ledger) -> None:
         "fails.com": {"ready_at": now},
         EVIL: {"ready_at": now},
     }
-    await ledger.release_hosts(
+    await ledger.host_leases.release(
         [
             (lease, replace(lease.host, **learned[lease.host.name]))
             for lease in leases

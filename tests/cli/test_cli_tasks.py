@@ -169,7 +169,7 @@ def test_a_crawls_tasks_are_named_by_their_urls(run: Run, ledger_url: str):
     async def fill() -> None:
         ledger = await open_ledger(ledger_url, "books")
         request = Request("http://books.test/a?b=1")
-        await ledger.add([request.task(now=ledger.now())])
+        await ledger.tasks.add([request.task(now=ledger.now())])
         await ledger.close()
 
     asyncio.run(fill())

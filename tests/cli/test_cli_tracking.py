@@ -169,7 +169,7 @@ def test_of_several_use_cases_one_is_to_be_named(url: str, use_case: Path):
 
 async def test_a_use_case_cannot_have_the_name_of_a_spider(ledger_url: str, use_case: Path):
     ledger = await open_ledger(ledger_url, "orders")
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     await ledger.close()
     to_it = ("--ledger", ledger_url)
 

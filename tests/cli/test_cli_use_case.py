@@ -20,7 +20,7 @@ async def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/ledger.db"
     ledger = await open_tracked(url, "pages")
     now = datetime.now(UTC)
-    await ledger.add(
+    await ledger.tasks.add(
         [
             Task(
                 id=key_id(key),
@@ -39,7 +39,7 @@ async def url(tmp_path: Path) -> str:
     failed = Failed(
         reason=Reason.TASK_ERROR, last=True, progress=Progress(worker="@ann", began=now)
     )
-    await ledger.commit([settled(ledger, lease, failed)])
+    await ledger.outcomes.commit([settled(ledger, lease, failed)])
     await ledger.close()
     return url
 

@@ -16,16 +16,31 @@ from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Event, Settlement
-from tests.support.ledgers import FakeClock, claimed, failure, make_task, make_tasks, success
+from tests.support.ledgers import (
+    FakeClock,
+    Instead,
+    claimed,
+    failure,
+    make_task,
+    make_tasks,
+    success,
+)
 
 pytestmark = pytest.mark.quick
 
 
 class Journal(SqliteLedger):
     """Writes down what it is given, and can hold the first write back."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.tasks = Instead(self.tasks, add=self.add)
+        self.outcomes = Instead(self.outcomes, commit=self.commit)
 
     def begin(self) -> None:
         self.entries: list[tuple[str, int]] = []
@@ -35,13 +50,13 @@ class Journal(SqliteLedger):
 
     async def add(self, tasks: Sequence[Task]) -> Added:
         self.entries.append(("add", len(tasks)))
-        return await super().add(tasks)
+        return await self.real.tasks.add(tasks)
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         self.entries.append(("commit", len(settlements)))
         self.writing.set()
         await self.go.wait()
-        return await super().commit(settlements)
+        return await self.real.outcomes.commit(settlements)
 
 
 class KilledError(Exception):
@@ -80,7 +95,7 @@ class Writing:
         self.told.append((more, set(again)))
 
     async def leases(self, number: int) -> list[Lease]:
-        await self.ledger.add(make_tasks(number))
+        await self.ledger.tasks.add(make_tasks(number))
         leases = await claimed(self.ledger)
         self.held.add(leases)
         self.ledger.entries.clear()
@@ -199,7 +214,10 @@ async def test_of_links_that_were_not_announced_the_page_is_not_committed(writin
         await writing.run()
 
     assert writing.ledger.entries == [("add", 1)]
-    assert (await writing.ledger.counts()).by_status == {Status.PROCESSING: 1, Status.TODO: 1}
+    assert (await writing.ledger.queries.counts()).by_status == {
+        Status.PROCESSING: 1,
+        Status.TODO: 1,
+    }
     assert lease.task.id in writing.held
     assert link.id not in writing.known
 
@@ -207,7 +225,7 @@ async def test_of_links_that_were_not_announced_the_page_is_not_committed(writin
     await heir.write(done(heir, lease, link, items=[{"n": 1}]))
 
     assert heir.announced == {link.url}
-    assert (await writing.ledger.counts())[Status.FINISHED] == 1
+    assert (await writing.ledger.queries.counts())[Status.FINISHED] == 1
 
 
 async def test_a_task_to_be_tried_again_is_news_for_its_host(writing: Writing):
@@ -228,19 +246,19 @@ async def test_a_task_that_is_given_up_is_no_news(writing: Writing):
     await writing.write(Done(settlements=(failure(writing.ledger, lease, Reason.PROTOCOL),)))
 
     assert writing.told == [(False, set())]
-    assert (await writing.ledger.counts())[Status.IGNORED] == 1
+    assert (await writing.ledger.queries.counts())[Status.IGNORED] == 1
 
 
 async def test_a_result_that_comes_too_late_is_dropped_and_counted(writing: Writing):
     late, kept = await writing.leases(2)
-    await writing.ledger.release([late])
+    await writing.ledger.outcomes.release([late])
 
     await writing.write(
         done(writing, late, items=[{"n": 1}]), done(writing, kept, items=[{"n": 2}])
     )
 
     assert (writing.stats.leases_lost, writing.stats.pages, writing.stats.items) == (1, 1, 1)
-    assert [row.item async for row in writing.ledger.items()] == [{"n": 2}]
+    assert [row.item async for row in writing.ledger.queries.items()] == [{"n": 2}]
     assert len(writing.held) == 0
 
 
@@ -256,7 +274,7 @@ async def test_what_the_store_cannot_hold_fails_alone(
         done(writing, huge, long_link, items=[{"x": "x" * 20_000}]), done(writing, small, link)
     )
 
-    record = await writing.ledger.get(huge.task.id)
+    record = await writing.ledger.tasks.get(huge.task.id)
     assert record is not None
     assert (record.task.status, record.task.reason) == (Status.IGNORED, Reason.STORE_REJECTED)
     assert writing.stats.pages == 1
@@ -294,6 +312,6 @@ async def test_an_alias_is_finished_and_no_page(writing: Writing):
         )
     )
 
-    assert (await writing.ledger.counts())[Status.FINISHED] == 2
+    assert (await writing.ledger.queries.counts())[Status.FINISHED] == 2
     assert writing.stats.pages == 1
     assert len(writing.held) == 0

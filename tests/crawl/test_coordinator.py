@@ -33,12 +33,13 @@ from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Added, Claimed, Tally
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.stalls import NothingExcused
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Task
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.support.ledgers import START, make_task, make_tasks, success
+from tests.support.ledgers import START, Instead, make_task, make_tasks, success
 
 T = TypeVar("T")
 
@@ -87,40 +88,52 @@ class Counted(SqliteLedger):
         ledger.claimed: set[bytes] = set()
         ledger.most = 0
         ledger.away = (0.0, 0.0)
-        for connection in (ledger._writer, ledger._reader):
+        for connection in (ledger.store.writer, ledger.store.reader):
             connection.run = _noticed(connection.run)
         return ledger
 
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name in ASKED:
-            asked = super().__getattribute__("asked")
-            now = asyncio.get_running_loop().time()
-            asked.append((name, now))
-            first, last = self.away
-            if first <= now - self.began < last:
-                return _away
-        return found
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.tasks = Noting(self, Instead(self.tasks, add=self.add), "page")
+        self.leases = Noting(self, Instead(self.leases, claim=self.claim), "claim")
+        self.queries = Noting(self, self.queries, "horizon")
+        self.hosts = Noting(self, self.hosts, "next_ready", "due", "get")
+        self.host_leases = Noting(self, self.host_leases, "lease")
 
     async def add(self, tasks: Sequence[Task]) -> Added:
         """Add as whoever adds does: the hosts are woken."""
-        added = await super().add(tasks)
-        await self.wake_hosts({task.host: task.due for task in tasks if task.due})
+        added = await self.real.tasks.add(tasks)
+        await self.real.hosts.wake({task.host: task.due for task in tasks if task.due})
         return added
 
     async def claim(self, tasks: Sequence[Task], **options: Any) -> Claimed:
-        claimed = await super().claim(tasks, **options)
+        claimed = await self.real.leases.claim(tasks, **options)
         self.claimed |= {lease.task.id for lease in claimed.leases}
         self.most = max(self.most, len(self.claimed))
         return claimed
 
 
+class Noting:
+    """A facet that notes when some of its operations are asked for, and may be away."""
+
+    def __init__(self, ledger: Counted, facet: Any, *operations: str) -> None:
+        self._ledger = ledger
+        self._facet = facet
+        self._operations = operations
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._operations and hasattr(self._ledger, "asked"):
+            now = asyncio.get_running_loop().time()
+            self._ledger.asked.append((name, now))
+            first, last = self._ledger.away
+            if first <= now - self._ledger.began < last:
+                return _away
+        return getattr(self._facet, name)
+
+
 async def _away(*args: Any, **options: Any) -> None:
     raise LedgerUnavailableError("away")
-
-
-#: What a coordinator asks its ledger while it looks for work.
-ASKED = {"page", "claim", "horizon", "lease_hosts", "next_ready", "due_hosts", "get_hosts"}
 
 
 def _noticed(run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
@@ -212,7 +225,7 @@ class Around:
             self.ledger.claimed.discard(lease.task.id)
             self.coordinator.fetched(lease)
             settlement = success(self.ledger, lease)
-            await self.ledger.commit([settlement])
+            await self.ledger.outcomes.commit([settlement])
             self.stats.record(settlement)
             self.held.end([lease])
             self.frontier.answered(
@@ -271,14 +284,14 @@ class _LoopTime:
 def test_an_empty_ledger_is_drained_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
         assert await Around(ledger).until_it_ends() == "drained"
-        assert [what for what, _ in ledger.asked] == ["lease_hosts", "horizon"]
+        assert [what for what, _ in ledger.asked] == ["lease", "horizon"]
 
     quickly(main, tmp_path, monkeypatch)
 
 
 def test_all_that_is_due_is_handed_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(300))
+        await ledger.tasks.add(make_tasks(300))
         around = Around(ledger, concurrency=20)
 
         assert await around.until_it_ends(seconds=0.1) == "drained"
@@ -298,8 +311,8 @@ def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_host: int, concurrency: int
 ):
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(100))
-        await ledger.add([make_task(f"http://other.example/{n}") for n in range(100)])
+        await ledger.tasks.add(make_tasks(100))
+        await ledger.tasks.add([make_task(f"http://other.example/{n}") for n in range(100)])
         around = Around(ledger, concurrency=concurrency, per_host_concurrency=per_host)
 
         await around.until_it_ends(seconds=0.1)
@@ -312,7 +325,7 @@ def test_no_more_is_claimed_than_is_worked_on_and_twice_that_ahead(
 
 def test_a_host_that_asks_for_it_is_served_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(10))
+        await ledger.tasks.add(make_tasks(10))
         around = Around(ledger, robots=Replay(body="User-agent: *\nCrawl-delay: 5\n"))
 
         await around.until_it_ends()
@@ -329,8 +342,8 @@ def test_a_host_that_asks_for_it_is_served_slowly(tmp_path: Path, monkeypatch: p
 @pytest.mark.thorough
 def test_a_slow_host_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(200))
-        await ledger.add([make_task(f"http://quick.example/{n}") for n in range(200)])
+        await ledger.tasks.add(make_tasks(200))
+        await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(200)])
         around = Around(
             ledger, concurrency=10, robots=Replay(body="User-agent: *\nCrawl-delay: 60\n")
         )
@@ -346,7 +359,7 @@ def test_a_slow_host_does_not_hold_up_another(tmp_path: Path, monkeypatch: pytes
 def test_many_slow_hosts_are_served_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
         for host in range(20):
-            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
+            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(20)])
         around = Around(ledger, concurrency=20, delay="1s")
         began = asyncio.get_running_loop().time()
 
@@ -361,7 +374,7 @@ def test_many_slow_hosts_are_served_side_by_side(tmp_path: Path, monkeypatch: py
 
 def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
-        await ledger.add([make_task(due=START + timedelta(seconds=100))])
+        await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
         around = Around(ledger)
 
         assert await around.until_it_ends() == "drained"
@@ -377,7 +390,7 @@ def test_while_there_is_nothing_to_do_the_ledger_is_seldom_asked(
 ):
     async def main(ledger: Counted) -> None:
         # Somebody else's, which may never end.
-        await ledger.add([make_task(due=START + timedelta(days=1))])
+        await ledger.tasks.add([make_task(due=START + timedelta(days=1))])
         began = asyncio.get_running_loop().time()
 
         await Around(ledger).stopped_after(660)
@@ -395,7 +408,7 @@ def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
     """One slow host, far more tasks than it can serve: nothing but time brings room."""
 
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(1000))
+        await ledger.tasks.add(make_tasks(1000))
         around = Around(ledger, concurrency=10, delay="10s")
 
         await around.stopped_after(60)
@@ -425,10 +438,10 @@ def test_it_does_not_end_while_another_process_has_a_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def main(ledger: Counted) -> None:
-        await ledger.add([make_task()])
+        await ledger.tasks.add([make_task()])
         (lease,) = (
-            await ledger.claim(
-                await ledger.page(limit=1), worker="b", lease=timedelta(hours=1), max_lost=3
+            await ledger.leases.claim(
+                await ledger.tasks.page(limit=1), worker="b", lease=timedelta(hours=1), max_lost=3
             )
         ).leases
         around = Around(ledger)
@@ -436,7 +449,7 @@ def test_it_does_not_end_while_another_process_has_a_task(
 
         await asyncio.sleep(30)
         assert not running.done()
-        await ledger.commit([success(ledger, lease)])
+        await ledger.outcomes.commit([success(ledger, lease)])
 
         assert await running == "drained"
         assert around.starts == []
@@ -448,9 +461,9 @@ def test_a_dead_workers_task_is_taken_when_its_lease_has_run_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def main(ledger: Counted) -> None:
-        await ledger.add([make_task()])
-        await ledger.claim(
-            await ledger.page(limit=1), worker="b", lease=timedelta(seconds=60), max_lost=3
+        await ledger.tasks.add([make_task()])
+        await ledger.leases.claim(
+            await ledger.tasks.page(limit=1), worker="b", lease=timedelta(seconds=60), max_lost=3
         )
         around = Around(ledger)
         began = asyncio.get_running_loop().time()
@@ -482,26 +495,26 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
         begun: dict[str, float] = {}
 
         async def main(ledger: Counted) -> None:
-            await ledger.add(make_tasks(10))
+            await ledger.tasks.add(make_tasks(10))
             claim = {"worker": "b", "lease": timedelta(seconds=60), "max_lost": 3}
-            leases = (await ledger.claim(await ledger.page(limit=10), **claim)).leases
+            leases = (await ledger.leases.claim(await ledger.tasks.page(limit=10), **claim)).leases
             if settings.get("per_host_concurrency") == 0:
-                await ledger.lease_hosts(worker="b", limit=1, lease=timedelta(hours=1))
-            await ledger.add([make_task("http://example.com/other", due=_at(away[1]))])
+                await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
+            await ledger.tasks.add([make_task("http://example.com/other", due=_at(away[1]))])
             await asyncio.sleep(begins)
             ledger.away = away
             around = Around(ledger, **settings)
             running = asyncio.create_task(around.until_it_ends())
             if back is not None:
                 await asyncio.sleep(back)
-                await ledger.renew(leases, lease=timedelta(seconds=60))
+                await ledger.leases.renew(leases, lease=timedelta(seconds=60))
                 await asyncio.sleep(20)
-                await ledger.commit([success(ledger, lease) for lease in leases])
+                await ledger.outcomes.commit([success(ledger, lease) for lease in leases])
 
             assert await running == "drained"
 
             begun.update((url[19:], time - ledger.began) for time, url in around.starts)
-            records = [await ledger.get(lease.task.id) for lease in leases]
+            records = [await ledger.tasks.get(lease.task.id) for lease in leases]
             assert {record.task.fence > 1 for record in records if record} == {taken_over}
             asked = Counter(name for name, time in ledger.asked if time - ledger.began > away[1])
             assert asked["page"] <= 60, "a few times a second is plenty"
@@ -552,8 +565,8 @@ def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
     """Too late to be sure that the host may still be asked."""
 
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(10))
-        leased = ledger.lease_hosts
+        await ledger.tasks.add(make_tasks(10))
+        leased = ledger.host_leases.lease
 
         async def leased_slowly(**options: Any) -> list[HostLease]:
             leases = await leased(**options)
@@ -561,7 +574,7 @@ def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
             await asyncio.sleep(55 - (asyncio.get_running_loop().time() - ledger.began))
             return leases
 
-        monkeypatch.setattr(ledger, "lease_hosts", leased_slowly)
+        monkeypatch.setattr(ledger.host_leases, "lease", leased_slowly)
 
         assert await Around(ledger).until_it_ends() == "drained"
 
@@ -575,7 +588,7 @@ def test_a_host_that_is_leased_after_an_outage_is_asked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(10))
+        await ledger.tasks.add(make_tasks(10))
         ledger.away = (0, 100)
         around = Around(ledger)
 
@@ -591,7 +604,7 @@ def test_what_is_not_begun_with_is_given_back_when_it_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(100))
+        await ledger.tasks.add(make_tasks(100))
         around = Around(ledger, concurrency=10, per_host_concurrency=3)
         running = asyncio.create_task(around.coordinator.run())
         await asyncio.sleep(1)
@@ -609,7 +622,7 @@ def test_what_is_not_begun_with_is_given_back_when_it_stops(
 
 def test_lost_leases_are_not_handed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
-        await ledger.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
+        await ledger.tasks.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
         around = Around(ledger, concurrency=4, per_host_concurrency=1)
         running = asyncio.create_task(around.coordinator.run())
         first = await around.coordinator.queue.get()
@@ -635,7 +648,7 @@ def test_hosts_whose_wake_up_was_lost_are_found(tmp_path: Path, monkeypatch: pyt
     async def main(ledger: Counted) -> None:
         for host in range(60):
             tasks = [make_task(f"http://h{host:02}.example/{n}") for n in range(2)]
-            await SqliteLedger.add(ledger, tasks)
+            await ledger.real.tasks.add(tasks)
         around = Around(ledger)
         began = asyncio.get_running_loop().time()
 
@@ -651,9 +664,9 @@ def test_hosts_whose_wake_up_was_lost_are_found(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.thorough
 def test_a_giant_host_does_not_hold_up_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
-        await ledger.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
+        await ledger.tasks.add([make_task(f"http://giant.example/{n}") for n in range(5000)])
         for host in range(30):
-            await ledger.add([make_task(f"http://small{host}.example/{n}") for n in range(5)])
+            await ledger.tasks.add([make_task(f"http://small{host}.example/{n}") for n in range(5)])
         around = Around(ledger, concurrency=20)
 
         await around.stopped_after(15, work=0.1)
@@ -672,7 +685,7 @@ def test_hosts_that_cannot_be_held_all_at_once_take_turns(
     async def main(ledger: Counted) -> None:
         for host in range(40):
             tasks = [make_task(f"http://h{host}.example/{n}") for n in range(100)]
-            await ledger.add(tasks)
+            await ledger.tasks.add(tasks)
         around = Around(ledger, concurrency=2, delay="100ms")
 
         await around.stopped_after(40, work=0.01)
@@ -685,15 +698,15 @@ def test_hosts_that_cannot_be_held_all_at_once_take_turns(
 
 def test_a_host_that_fails_rests_and_others_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
-        await ledger.add([make_task(f"http://quick.example/{n}") for n in range(50)])
-        await ledger.add(make_tasks(20))
+        await ledger.tasks.add([make_task(f"http://quick.example/{n}") for n in range(50)])
+        await ledger.tasks.add(make_tasks(20))
         failing = FetchError(Reason.CONNECT, "refused")
         around = Around(ledger, robots=failing)
 
         assert await around.until_it_ends() == "drained"
 
         assert len(around.starts) == 50
-        assert await ledger.reasons() == {"host-unreachable": 20}
+        assert await ledger.queries.reasons() == {"host-unreachable": 20}
         asked = [time for what, time in around.failures]
         rests = [later - earlier for earlier, later in pairwise(asked)]
         assert len(asked) == 5
@@ -707,7 +720,7 @@ def test_while_the_last_pages_are_under_way_it_sleeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def main(ledger: Counted) -> None:
-        await ledger.add(make_tasks(100))
+        await ledger.tasks.add(make_tasks(100))
         around = Around(ledger, concurrency=10, per_host_concurrency=0, max_pages=5)
         rounds = 0
         waiting = around.frontier.lanes.next_turn
@@ -733,24 +746,26 @@ def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: p
 
     async def main(ledger: Counted) -> None:
         for host in range(40):
-            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(200)])
+            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(200)])
         around = Around(ledger, concurrency=100, delay="100ms")
         for name in ("a", "b"):
             worker = replace(this_worker(now=ledger.now()), name=name)
-            await ledger.join(worker)
+            await ledger.workers.join(worker)
         running = asyncio.create_task(around.stopped_after(10, work=0.01))
         await asyncio.sleep(2)
         assert len(around.frontier.owned()) == 40
 
-        await ledger.beat("b", Tally(), hungry=True)
+        await ledger.workers.beat("b", Tally(), hungry=True)
         taken: list[HostLease] = []
         for tenth in range(40):
             await asyncio.sleep(0.1)
             around.coordinator.wake()
             if tenth % 12:
                 continue  # who has found nothing does not look again at once
-            taken += await ledger.lease_hosts(worker="b", limit=99, lease=timedelta(minutes=1))
-            await ledger.beat("b", Tally(), hungry=not taken)
+            taken += await ledger.host_leases.lease(
+                worker="b", limit=99, lease=timedelta(minutes=1)
+            )
+            await ledger.workers.beat("b", Tally(), hungry=not taken)
 
         assert len(taken) == 20
         await running
@@ -766,7 +781,7 @@ def test_while_all_that_it_may_hold_waits_the_ledger_is_seldom_asked(
 
     async def main(ledger: Counted) -> None:
         for host in range(8):
-            await ledger.add([make_task(f"http://h{host}.example/{n}") for n in range(3)])
+            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(3)])
         around = Around(ledger, concurrency=1, delay="60s")
 
         await around.stopped_after(25)

@@ -14,17 +14,18 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import run_spider
+from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import Report
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError
 from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model import hosts
 from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.support.ledgers import claimed_one, make_task, success
+from tests.support.ledgers import Instead, claimed_one, make_task, success
 
 HOME = "http://a.example/"
 ROBOTS = "http://a.example/robots.txt"
@@ -122,7 +123,7 @@ async def ledger(path: Path) -> AsyncIterator[SqliteLedger]:
 
 def crawl_of(spider: Spider, web: ReplayDownloader, ledger: SqliteLedger, **settings: Any) -> Crawl:
     quick = {"concurrency": 8, "backoff_base": 0, "host_backoff_base": 0.001}
-    return Crawl(spider, ledger, web, Settings(**quick | settings))
+    return assemble(spider, ledger, web, Settings(**quick | settings))
 
 
 async def crawled(
@@ -132,13 +133,13 @@ async def crawled(
 
 
 async def record(ledger: SqliteLedger, url: str) -> Record:
-    found = await ledger.get(make_task(url).id)
+    found = await ledger.tasks.get(make_task(url).id)
     assert found is not None, f"{url} is not in the ledger"
     return found
 
 
 async def items(ledger: SqliteLedger) -> list[dict[str, Any]]:
-    return [row.item async for row in ledger.items()]
+    return [row.item async for row in ledger.queries.items()]
 
 
 async def urls_of_items(ledger: SqliteLedger) -> list[str]:
@@ -299,7 +300,7 @@ async def test_a_page_that_fails_for_ever_is_tried_as_often_as_allowed(
 async def test_failures_are_brought_back_and_then_succeed(ledger: SqliteLedger):
     await crawled(Books(), Web({HOME: down()}), ledger, max_retry=1)
 
-    assert await ledger.retry_failed(TaskFilter()) == 1
+    assert await ledger.admin.retry_failed(TaskFilter()) == 1
     report = await crawled(Books(), Web({HOME: "there"}), ledger, max_retry=1)
 
     assert report.counts.by_status == {Status.FINISHED: 1}
@@ -327,7 +328,7 @@ async def test_a_failure_of_the_host_costs_no_page_an_attempt(ledger: SqliteLedg
     home = await record(ledger, HOME)
     assert (home.task.status, home.task.retry, home.errors) == (Status.FINISHED, 0, ())
     assert web.pages == [HOME] * 5
-    (host,) = [host async for host in ledger.hosts()]
+    (host,) = [host async for host in ledger.hosts.all()]
     assert (host.failures, host.failed, host.finished) == (0, 4, 1)
     assert report.failures == {}
 
@@ -345,12 +346,12 @@ async def test_a_host_that_fails_and_fails_is_given_up_with_all_its_tasks(
     report = await crawled(spider, web, ledger, **settings)
 
     assert report.counts.by_status == {Status.IGNORED: 21, Status.FINISHED: 2}
-    assert await ledger.reasons() == {"host-unreachable": 21}
+    assert await ledger.queries.reasons() == {"host-unreachable": 21}
     home = await record(ledger, "http://a.example/1")
     assert (home.task.retry, home.task.lost, home.task.reason) == (0, 0, Reason.HOST_UNREACHABLE)
     assert set(web.pages) > set(up)
     again = Web(dict.fromkeys(numbered(21), ""))
-    assert await ledger.retry_failed(TaskFilter(reason=Reason.HOST_UNREACHABLE)) == 21
+    assert await ledger.admin.retry_failed(TaskFilter(reason=Reason.HOST_UNREACHABLE)) == 21
     report = await crawled(spider, again, ledger)
     assert report.counts.by_status == {Status.FINISHED: 23}
 
@@ -362,7 +363,7 @@ async def test_a_name_that_does_not_exist_is_given_up_sooner(ledger: SqliteLedge
     await crawled(Books(), web, ledger, obey_robots=False)
 
     assert web.pages == [HOME] * 2
-    assert await ledger.reasons() == {"dns-nxdomain": 1}
+    assert await ledger.queries.reasons() == {"dns-nxdomain": 1}
 
 
 async def test_links_to_a_host_that_was_given_up_are_ignored_without_asking(ledger: SqliteLedger):
@@ -377,7 +378,7 @@ async def test_links_to_a_host_that_was_given_up_are_ignored_without_asking(ledg
 
     assert web.pages.count(dead) == asked
     assert f"{dead}more" not in web.pages
-    assert await ledger.reasons() == {"host-unreachable": 2}
+    assert await ledger.queries.reasons() == {"host-unreachable": 2}
 
 
 async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedger):
@@ -394,7 +395,7 @@ async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedg
 
     busy = await record(ledger, f"{HOME}busy")
     assert (busy.task.status, busy.task.retry, report.finish_reason) == (Status.TODO, 0, "stopped")
-    (host,) = [host async for host in ledger.hosts()]
+    (host,) = [host async for host in ledger.hosts.all()]
     assert host.not_before is not None
     assert host.ready_at is not None
     assert host.not_before - ledger.now() >= timedelta(seconds=900)
@@ -639,7 +640,7 @@ async def test_hosts_that_lead_to_one_another_for_ever_end_at_the_greatest_depth
     await crawled(spider, web, ledger, max_depth=5)
 
     assert len(web.pages) == 7
-    assert await ledger.reasons() == {"http-status": 1, "refused-depth": 1}
+    assert await ledger.queries.reasons() == {"http-status": 1, "refused-depth": 1}
 
 
 async def test_a_redirect_out_of_scope_to_another_host_is_refused(ledger: SqliteLedger):
@@ -685,7 +686,7 @@ async def test_what_robots_txt_disallows_is_never_requested(ledger: SqliteLedger
     assert (private.task.status, private.task.reason) == (Status.IGNORED, Reason.REFUSED_ROBOTS)
     assert private.task.retry == 0, "unwanted, not failed"
     assert (f"{HOME}private/1", Reason.REFUSED_ROBOTS) in spider.given_up
-    assert await ledger.retry_failed(TaskFilter(), dry_run=True) == 0
+    assert await ledger.admin.retry_failed(TaskFilter(), dry_run=True) == 0
     assert report.counts.by_status == {Status.FINISHED: 2, Status.IGNORED: 2}
 
 
@@ -750,11 +751,11 @@ async def test_of_a_host_that_is_not_its_own_a_crawl_takes_so_many_pages_and_no_
 
     asked = Counter(url.split("/")[2] for url in web.pages)
     assert asked["b.example"] == 10
-    assert (await ledger.reasons())["max-pages-per-host"] > 0
+    assert (await ledger.queries.reasons())["max-pages-per-host"] > 0
     assert report.drained
     more = await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
     assert more.counts[Status.FINISHED] == report.counts[Status.FINISHED]
-    await ledger.retry_failed(TaskFilter(reason=Reason.HOST_FULL))
+    await ledger.admin.retry_failed(TaskFilter(reason=Reason.HOST_FULL))
     await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
     asked = Counter(url.split("/")[2] for url in web.pages)
     assert asked["b.example"] == 20
@@ -786,7 +787,7 @@ async def test_links_that_lay_too_deep_are_followed_under_a_higher_limit(ledger:
     await crawled(Books(), web, ledger)
     # Behind the last page of the chain there is none.
     assert web.pages[:7] == [HOME, *numbered(6)]
-    assert await ledger.reasons() == {"http-status": 1}
+    assert await ledger.queries.reasons() == {"http-status": 1}
 
 
 @pytest.mark.parametrize("way", ["link", "redirect", "seed"])
@@ -823,7 +824,7 @@ async def test_hosts_that_lead_to_one_another_for_ever_end_after_the_redirects_a
     report = await crawled(spider, web, ledger, max_redirects=4)
 
     assert web.pages == [f"http://{n}.b.example/" for n in range(5)]
-    assert await ledger.reasons() == {"redirect-limit": 1}
+    assert await ledger.queries.reasons() == {"redirect-limit": 1}
     assert (await record(ledger, "http://4.b.example/")).task.hops == 4
     assert report.drained
 
@@ -987,7 +988,7 @@ async def test_a_spider_is_opened_and_closed_once(ledger: SqliteLedger):
 
     assert spider.times_opened == 1
     assert spider.closed_with == [report]
-    assert await ledger.workers() == [], "this process has signed off"
+    assert await ledger.workers.all() == [], "this process has signed off"
 
 
 def raising(name: str, *, asynchronous: Callable[..., Any]) -> Books:
@@ -1018,9 +1019,9 @@ async def test_what_the_spiders_own_code_raises_ends_the_crawl_with_one_clear_er
 
     assert str(caught.value) == rf"the spider's {name}() raised ValueError: no\x1bway"
     assert isinstance(caught.value.__cause__, ValueError)
-    assert (await ledger.counts())[Status.PROCESSING] == 0
-    assert await ledger.workers() == []
-    assert bool((await ledger.counts()).total) == fetches
+    assert (await ledger.queries.counts())[Status.PROCESSING] == 0
+    assert await ledger.workers.all() == []
+    assert bool((await ledger.queries.counts()).total) == fetches
 
 
 async def test_what_start_yields_that_is_no_request_is_one_clear_error(ledger: SqliteLedger):
@@ -1044,6 +1045,11 @@ async def test_a_spider_that_cannot_run_is_refused_before_anything_is_done(
 class Slow(SqliteLedger):
     """Commits nothing until the test lets it."""
 
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.outcomes = Instead(self.outcomes, commit=self.commit)
+
     def begin(self) -> None:
         self.writing = asyncio.Event()
         self.go = asyncio.Event()
@@ -1051,7 +1057,7 @@ class Slow(SqliteLedger):
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         self.writing.set()
         await self.go.wait()
-        return await super().commit(settlements)
+        return await self.real.outcomes.commit(settlements)
 
 
 async def test_stopping_lets_what_is_under_way_finish_and_gives_back_the_rest(
@@ -1083,7 +1089,7 @@ async def test_stopping_gives_back_at_once_what_is_not_begun_with(ledger: Sqlite
 
     crawl.stop()
     async with asyncio.timeout(10):
-        while (await ledger.counts())[Status.PROCESSING] > web.under_way["all"]:
+        while (await ledger.queries.counts())[Status.PROCESSING] > web.under_way["all"]:
             await asyncio.sleep(0)
 
     assert not running.done(), "others can go on while this process finishes its pages"
@@ -1124,7 +1130,7 @@ async def test_after_the_grace_everything_is_given_back(ledger: SqliteLedger):
     for url in web.cancelled:
         task = (await record(ledger, url)).task
         assert (task.retry, task.lost, task.lock) == (0, 0, None), "nothing was its fault"
-    assert await ledger.workers() == []
+    assert await ledger.workers.all() == []
 
 
 async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):
@@ -1163,8 +1169,8 @@ async def test_a_crawl_that_is_cancelled_gives_everything_back(ledger: SqliteLed
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert (await ledger.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
-    assert await ledger.workers() == []
+    assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
+    assert await ledger.workers.all() == []
 
 
 # Leases
@@ -1185,7 +1191,7 @@ async def test_a_lost_lease_stops_its_page_and_drops_its_result(ledger: SqliteLe
     stolen = await claimed_one(thief, worker="thief")
     while not web.cancelled:
         await asyncio.sleep(0)
-    await thief.commit([success(thief, stolen, {"url": "the thief's"})])
+    await thief.outcomes.commit([success(thief, stolen, {"url": "the thief's"})])
     report = await running
 
     await thief.close()
@@ -1218,7 +1224,7 @@ async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_be
     stolen = next(
         lease
         for lease in (
-            await thief.claim(
+            await thief.leases.claim(
                 [(await record(ledger, HOME)).task],
                 worker="thief",
                 lease=timedelta(minutes=1),
@@ -1227,7 +1233,7 @@ async def test_a_lease_lost_in_the_middle_of_a_redirected_page_leaves_nothing_be
         ).leases
     )
 
-    await thief.commit([success(thief, stolen)])
+    await thief.outcomes.commit([success(thief, stolen)])
     report = await asyncio.wait_for(running, timeout=20)
 
     await thief.close()
@@ -1239,9 +1245,9 @@ async def test_leases_are_renewed_for_as_long_as_a_page_takes(ledger: SqliteLedg
     web = Web({HOME: ""}, held=[HOME])
     running = asyncio.create_task(crawl_of(Books(), web, ledger, lease="1s").run())
     await web.reached.wait()
-    first = await ledger.horizon()
+    first = await ledger.queries.horizon()
 
-    while await ledger.horizon() == first:
+    while await ledger.queries.horizon() == first:
         await asyncio.sleep(0)
     web.go.set()
     report = await running
@@ -1258,6 +1264,14 @@ class Away(SqliteLedger):
     fails = ""
     calls = 0.0
 
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.tasks = Instead(self.tasks, page=self.page, add=self.add)
+        self.leases = Instead(self.leases, claim=self.claim)
+        self.outcomes = Instead(self.outcomes, commit=self.commit)
+        self.queries = Instead(self.queries, horizon=self.horizon, counts=self.counts)
+
     def _answer(self, operation: str) -> None:
         if operation == self.fails and self.calls > 0:
             self.calls -= 1
@@ -1265,27 +1279,27 @@ class Away(SqliteLedger):
 
     async def page(self, **options: Any) -> list[Task]:
         self._answer("page")
-        return await super().page(**options)
+        return await self.real.tasks.page(**options)
 
     async def claim(self, *arguments: Any, **options: Any) -> Any:
         self._answer("claim")
-        return await super().claim(*arguments, **options)
+        return await self.real.leases.claim(*arguments, **options)
 
     async def add(self, tasks: Sequence[Task]) -> Added:
         self._answer("add")
-        return await super().add(tasks)
+        return await self.real.tasks.add(tasks)
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         self._answer("commit")
-        return await super().commit(settlements)
+        return await self.real.outcomes.commit(settlements)
 
     async def horizon(self) -> datetime | None:
         self._answer("horizon")
-        return await super().horizon()
+        return await self.real.queries.horizon()
 
     async def counts(self) -> Any:
         self._answer("counts")
-        return await super().counts()
+        return await self.real.queries.counts()
 
 
 OPERATIONS = ["page", "claim", "add", "commit", "horizon", "counts"]
@@ -1313,7 +1327,7 @@ async def test_a_ledger_that_stays_away_ends_the_crawl(path: Path, operation: st
         await crawled(Books(), Web(site(5)), ledger, ledger_give_up="50ms")
 
     ledger.fails = ""
-    assert (await ledger.counts())[Status.PROCESSING] == 0, "what could be given back was"
+    assert (await ledger.queries.counts())[Status.PROCESSING] == 0, "what could be given back was"
     await crawled(Books(), Web(site(5)), ledger)
     assert await urls_of_items(ledger) == sorted(site(5))
     await ledger.close()
@@ -1332,6 +1346,11 @@ async def test_a_crawl_that_could_not_be_counted_has_ended_well(path: Path):
 
 class Countless(SqliteLedger):
     """Never comes to the end of a count."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.queries = Instead(self.queries, counts=self.counts)
 
     async def counts(self) -> Counts:
         await asyncio.sleep(3600)
@@ -1361,17 +1380,23 @@ async def test_a_second_crawl_that_finds_nothing_to_do_knows_what_was_finished(p
 class Journal(SqliteLedger):
     """Writes down in which order it is written to."""
 
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.tasks = Instead(self.tasks, add=self.add)
+        self.outcomes = Instead(self.outcomes, commit=self.commit)
+
     def begin(self) -> None:
         self.entries: list[tuple[str, bytes]] = []
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        added = await super().add(tasks)
+        added = await self.real.tasks.add(tasks)
         self.entries += [("added", task.id) for task in tasks]
         return added
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         self.entries += [("commit", settlement.lease.task.id) for settlement in settlements]
-        return await super().commit(settlements)
+        return await self.real.outcomes.commit(settlements)
 
 
 async def test_the_links_of_a_page_are_in_the_ledger_before_the_page_is_committed(path: Path):
@@ -1418,5 +1443,5 @@ async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
         Blocking(), Timed(dict.fromkeys(numbered(5), "")), ledger, per_host_concurrency=0
     )
 
-    host = (await ledger.get_hosts(["a.example"]))["a.example"]
+    host = (await ledger.hosts.get(["a.example"]))["a.example"]
     assert (report.pages, host.delay) == (5, 0)

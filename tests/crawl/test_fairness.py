@@ -172,8 +172,8 @@ async def put(store: Store, wanted: Iterable[Request]) -> None:
     async with opened(store) as ledger:
         tasks = (request.task(now=ledger.now()) for request in wanted)
         while batch := list(itertools.islice(tasks, 5000)):
-            await ledger.add(batch)
-            await ledger.wake_hosts({task.host: ledger.now() for task in batch})
+            await ledger.tasks.add(batch)
+            await ledger.hosts.wake({task.host: ledger.now() for task in batch})
 
 
 def retry_failed(store: Store) -> str:

@@ -12,12 +12,18 @@ from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.store import SqliteStore
 from tests.support.frontiers import HOST, LEASE, Process
-from tests.support.ledgers import FakeClock, make_task
+from tests.support.ledgers import FakeClock, Instead, make_task
 
 
 class GivingUpLedger(SqliteLedger):
     """Takes its time over the tasks of a host that is given up."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.hosts = Instead(self.hosts, give_up=self.give_up_host)
 
     def watch(self) -> None:
         self.begun = asyncio.Event()
@@ -26,15 +32,15 @@ class GivingUpLedger(SqliteLedger):
     async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
         self.begun.set()
         await self.go.wait()
-        return await super().give_up_host(host, reason=reason, scheme=scheme)
+        return await self.real.hosts.give_up(host, reason=reason, scheme=scheme)
 
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
     ledger = await GivingUpLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
     ledger.watch()
-    await ledger.add([make_task()])
-    await ledger.wake_hosts({HOST: ledger.now()})
+    await ledger.tasks.add([make_task()])
+    await ledger.hosts.wake({HOST: ledger.now()})
     yield ledger
     await ledger.close()
 

@@ -14,6 +14,7 @@ import pytest
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
+from crawlcw.assembly import assemble
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.crawl.runner import InProcess, Runner
@@ -114,9 +115,9 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
     tasks = [make_task(url, due=ledger.now(), update_time=ledger.now()) for url in SUSPECTS]
     # A worker that is gone held them.
-    await ledger.add(tasks)
-    page = await ledger.page(limit=100)
-    claimed = await ledger.claim(page, worker="dead", lease=timedelta(0), max_lost=None)
+    await ledger.tasks.add(tasks)
+    page = await ledger.tasks.page(limit=100)
+    claimed = await ledger.leases.claim(page, worker="dead", lease=timedelta(0), max_lost=None)
     assert len(claimed.leases) == len(SUSPECTS)
     yield ledger
     await ledger.close()
@@ -124,14 +125,14 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
 
 def crawl(ledger: SqliteLedger, children: FakeChildren) -> Crawl:
     settings = Settings(concurrency=4, per_host_concurrency=0, obey_robots=False)
-    return Crawl(Pages(), ledger, children.web, settings, children=children)
+    return assemble(Pages(), ledger, children.web, settings, children=children)
 
 
 async def statuses(ledger: SqliteLedger, urls: list[str]) -> list[Status]:
     return [
         record.task.status
         for url in urls
-        if (record := await ledger.get(make_task(url).id)) is not None
+        if (record := await ledger.tasks.get(make_task(url).id)) is not None
     ]
 
 
@@ -162,7 +163,7 @@ async def test_a_suspect_of_which_two_children_die_is_convicted_and_no_other(
     with anyio.fail_after(20):
         report = await crawl(ledger, children).run()
 
-    record = await ledger.get(make_task(SUSPECTS[2]).id)
+    record = await ledger.tasks.get(make_task(SUSPECTS[2]).id)
     assert record is not None
     assert (record.task.status, record.task.reason) == (Status.IGNORED, Reason.CRASHED_WORKER)
     assert (record.task.lost, record.task.begun) == (0, 0)

@@ -22,13 +22,22 @@ from crawlcw.doctor import Report
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, Reason
 from crawlcw.ledger.examination import ExaminedLedger
-from crawlcw.ledger.mongo import MongoLedger, examination, store
+from crawlcw.ledger.mongo import MongoLedger, inspection, store
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.invariants import Kind
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
-from tests.support.ledgers import LEASE, START, FakeClock, failure, make_task, make_tasks, success
+from tests.support.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    Instead,
+    failure,
+    make_task,
+    make_tasks,
+    success,
+)
 from tests.support.mongod import with_database
 
 HOST = "example.com"
@@ -46,15 +55,15 @@ class Patient:
     async def fill(self) -> None:
         worker = this_worker(now=START)
         self.worker = worker.name
-        await self.ledger.join(worker)
-        await self.ledger.add(make_tasks(5))
-        await self.ledger.wake_hosts({HOST: START})
-        await self.ledger.lease_hosts(worker=worker.name, limit=1, lease=LEASE)
-        page = await self.ledger.page(limit=5)
+        await self.ledger.workers.join(worker)
+        await self.ledger.tasks.add(make_tasks(5))
+        await self.ledger.hosts.wake({HOST: START})
+        await self.ledger.host_leases.lease(worker=worker.name, limit=1, lease=LEASE)
+        page = await self.ledger.tasks.page(limit=5)
         page = [task for task in page if task.url != url(TODO)]
-        claimed = await self.ledger.claim(page, worker=worker.name, lease=LEASE, max_lost=3)
+        claimed = await self.ledger.leases.claim(page, worker=worker.name, lease=LEASE, max_lost=3)
         leases = {lease.task.url: lease for lease in claimed.leases}
-        await self.ledger.commit(
+        await self.ledger.outcomes.commit(
             [
                 failure(self.ledger, leases[url(FAILED)]),
                 success(self.ledger, leases[url(FINISHED)], {"n": 1}, {"n": 2}),
@@ -273,14 +282,14 @@ async def test_what_cannot_be_mended_is_found_and_left(
 
 
 async def test_an_id_that_is_of_another_host_is_found(patient: Patient):
-    await patient.ledger.add([make_task(f"http://{HOST}/x", id=b"x" * 16)])
+    await patient.ledger.tasks.add([make_task(f"http://{HOST}/x", id=b"x" * 16)])
 
     assert await patient.found() == {Kind.ID_OF_OTHER_HOST: (1, 0)}
 
 
 async def test_an_id_that_a_salt_made_is_a_note(patient: Patient):
     salted = make_task(url(TODO)).id[:6] + b"y" * 10
-    await patient.ledger.add([make_task(f"http://{HOST}/x", id=salted)])
+    await patient.ledger.tasks.add([make_task(f"http://{HOST}/x", id=salted)])
 
     report = await patient.examined()
 
@@ -290,24 +299,24 @@ async def test_an_id_that_a_salt_made_is_a_note(patient: Patient):
 
 async def test_a_task_mended_to_be_due_is_claimed_and_its_host_woken(patient: Patient):
     patient.write(TODO, due=...)
-    await patient.ledger.leave(patient.worker)
-    (held,) = await patient.ledger.lease_hosts(worker="b", limit=1, lease=LEASE)
+    await patient.ledger.workers.leave(patient.worker)
+    (held,) = await patient.ledger.host_leases.lease(worker="b", limit=1, lease=LEASE)
     patient.clock.advance(seconds=3)
-    await patient.ledger.release_hosts([(held, replace(held.host, ready_at=None))])
+    await patient.ledger.host_leases.release([(held, replace(held.host, ready_at=None))])
     patient.write_host(ready_at=...)
 
     await patient.examined(repair=True)
 
-    assert url(TODO) in {task.url for task in await patient.ledger.page(limit=9)}
-    assert await patient.ledger.next_ready() is not None
+    assert url(TODO) in {task.url for task in await patient.ledger.tasks.page(limit=9)}
+    assert await patient.ledger.hosts.next_ready() is not None
 
 
 async def test_a_lease_that_was_mended_is_taken_over_as_one_that_ran_out(patient: Patient):
     patient.write(PROCESSING, lock=None)
     await patient.examined(repair=True)
 
-    (task,) = [t for t in await patient.ledger.page(limit=9) if t.url == url(PROCESSING)]
-    claimed = await patient.ledger.claim([task], worker="b", lease=LEASE, max_lost=3)
+    (task,) = [t for t in await patient.ledger.tasks.page(limit=9) if t.url == url(PROCESSING)]
+    claimed = await patient.ledger.leases.claim([task], worker="b", lease=LEASE, max_lost=3)
 
     assert claimed.leases[0].task == task
     assert task.lock == "doctor:0"
@@ -319,13 +328,14 @@ class Changing:
     def __init__(self, ledger: ExaminedLedger, change: Callable[[], Awaitable[object]]) -> None:
         self._ledger = ledger
         self._change = change
+        self.inspection = Instead(ledger.inspection, mend=self.mend)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
         await self._change()
-        return await self._ledger.mend(found, change)
+        return await self._ledger.inspection.mend(found, change)
 
 
 async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
@@ -333,7 +343,7 @@ async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
 
     async def claim() -> None:
         task = make_task(url(TODO))
-        await patient.ledger.claim([task], worker=patient.worker, lease=LEASE, max_lost=3)
+        await patient.ledger.leases.claim([task], worker=patient.worker, lease=LEASE, max_lost=3)
 
     looked = await patient.look()
     report = await doctor.examine(Changing(looked, claim), repair=True, second_look=timedelta(0))
@@ -341,7 +351,7 @@ async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
 
     assert report is not None
     assert report.findings[Kind.LOCK_LEFT].mended == 0
-    record = await patient.ledger.get(make_task(url(TODO)).id)
+    record = await patient.ledger.tasks.get(make_task(url(TODO)).id)
     assert record is not None
     assert record.task.status is Status.PROCESSING
     assert str(record.task.lock).startswith(patient.worker)
@@ -354,6 +364,7 @@ class Passing:
     def __init__(self, ledger: ExaminedLedger, *, mend: Callable[[], object]) -> None:
         self._ledger = ledger
         self._mend = mend
+        self.inspection = Instead(ledger.inspection, examine=self.examine)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
@@ -361,7 +372,7 @@ class Passing:
     async def examine(self, *, only: Any = None) -> AsyncIterator[Any]:
         if only is not None:
             self._mend()
-        async for found in self._ledger.examine(only=only):
+        async for found in self._ledger.inspection.examine(only=only):
             yield found
 
 
@@ -450,9 +461,9 @@ async def test_a_host_that_is_held_for_ever_is_let_go_after_a_minute(patient: Pa
     assert await patient.found() == {Kind.HOST_LEASE_ENDLESS: (1, 0)}
     assert await patient.found(repair=True) == {Kind.HOST_LEASE_ENDLESS: (1, 1)}
     assert await patient.found() == {}
-    assert await patient.ledger.lease_hosts(worker="b", limit=1, lease=LEASE) == []
+    assert await patient.ledger.host_leases.lease(worker="b", limit=1, lease=LEASE) == []
     patient.clock.advance(seconds=60)
-    assert len(await patient.ledger.lease_hosts(worker="b", limit=1, lease=LEASE)) == 1
+    assert len(await patient.ledger.host_leases.lease(worker="b", limit=1, lease=LEASE)) == 1
 
 
 @pytest.mark.thorough
@@ -485,14 +496,14 @@ async def test_a_lost_wake_up_is_noted_and_the_host_woken(patient: Patient, read
     assert list(report.findings) == [Kind.HOST_ASLEEP]
     assert await patient.found(repair=True) == {Kind.HOST_ASLEEP: (1, 1)}
     assert await patient.found() == {}
-    assert await patient.ledger.next_ready() == START
+    assert await patient.ledger.hosts.next_ready() == START
 
 
 async def test_a_host_that_is_not_known_is_made_known(patient: Patient):
-    await patient.ledger.add([make_task("http://new.com/")])
+    await patient.ledger.tasks.add([make_task("http://new.com/")])
 
     assert await patient.found(repair=True) == {Kind.HOST_ASLEEP: (1, 1)}
-    assert list(await patient.ledger.get_hosts(["new.com"])) == ["new.com"]
+    assert list(await patient.ledger.hosts.get(["new.com"])) == ["new.com"]
 
 
 async def test_a_host_that_rests_until_its_task_is_due_is_not_asleep(patient: Patient):
@@ -506,8 +517,10 @@ async def test_a_host_that_rests_until_its_task_is_due_is_not_asleep(patient: Pa
 
 
 async def test_a_dead_worker_is_noted_and_gives_back_what_it_held(patient: Patient):
-    await patient.ledger.join(replace(this_worker(now=START), name="dead", birth="0"))
-    await patient.ledger.claim([make_task(url(TODO))], worker="dead", lease=LEASE, max_lost=3)
+    await patient.ledger.workers.join(replace(this_worker(now=START), name="dead", birth="0"))
+    await patient.ledger.leases.claim(
+        [make_task(url(TODO))], worker="dead", lease=LEASE, max_lost=3
+    )
 
     report = await patient.examined()
     repaired = await patient.found(repair=True)
@@ -515,13 +528,13 @@ async def test_a_dead_worker_is_noted_and_gives_back_what_it_held(patient: Patie
     assert report.clean
     assert list(report.findings) == [Kind.WORKER_DEAD]
     assert repaired == {Kind.WORKER_DEAD: (1, 1)}
-    assert url(TODO) in {task.url for task in await patient.ledger.page(limit=9)}
-    assert [worker.name for worker in await patient.ledger.workers()] == [patient.worker]
+    assert url(TODO) in {task.url for task in await patient.ledger.tasks.page(limit=9)}
+    assert [worker.name for worker in await patient.ledger.workers.all()] == [patient.worker]
 
 
 async def test_a_worker_elsewhere_is_dead_after_a_day_of_silence(patient: Patient):
     worker = replace(this_worker(now=START), name="far", machine="elsewhere", birth="0")
-    await patient.ledger.join(worker)
+    await patient.ledger.workers.join(worker)
 
     assert await patient.found() == {}
     patient.clock.advance(seconds=25 * 3600)
@@ -529,10 +542,12 @@ async def test_a_worker_elsewhere_is_dead_after_a_day_of_silence(patient: Patien
 
 
 async def test_leases_of_a_worker_that_is_not_at_work_are_noted_and_ended(patient: Patient):
-    await patient.ledger.add([make_task("http://new.com/")])
-    await patient.ledger.wake_hosts({"new.com": START})
-    await patient.ledger.claim([make_task(url(TODO))], worker="gone", lease=LEASE, max_lost=3)
-    await patient.ledger.lease_hosts(worker="gone", limit=1, lease=LEASE)
+    await patient.ledger.tasks.add([make_task("http://new.com/")])
+    await patient.ledger.hosts.wake({"new.com": START})
+    await patient.ledger.leases.claim(
+        [make_task(url(TODO))], worker="gone", lease=LEASE, max_lost=3
+    )
+    await patient.ledger.host_leases.lease(worker="gone", limit=1, lease=LEASE)
 
     report = await patient.examined()
 
@@ -541,7 +556,7 @@ async def test_leases_of_a_worker_that_is_not_at_work_are_noted_and_ended(patien
     assert report.findings[Kind.LEASE_ORPHANED].count == 2
     assert await patient.found(repair=True) == {Kind.LEASE_ORPHANED: (2, 2)}
     assert await patient.found() == {}
-    assert url(TODO) in {task.url for task in await patient.ledger.page(limit=9)}
+    assert url(TODO) in {task.url for task in await patient.ledger.tasks.page(limit=9)}
 
 
 # --- the embedded store
@@ -669,12 +684,12 @@ async def test_the_server_is_told_of(served: OnMongodb):
 
 async def test_a_large_item_that_is_lost_is_found(served: OnMongodb):
     (lease,) = (
-        await served.ledger.claim(
+        await served.ledger.leases.claim(
             [make_task(url(TODO))], worker=served.worker, lease=LEASE, max_lost=3
         )
     ).leases
     large = {"text": "x" * (2 << 20)}
-    await served.ledger.commit([success(served.ledger, lease, {"n": 1}, large, large)])
+    await served.ledger.outcomes.commit([success(served.ledger, lease, {"n": 1}, large, large)])
     assert await served.found() == {}
 
     served.database["books.items"].delete_one({"_id.n": 2})
@@ -760,6 +775,6 @@ async def test_writes_that_are_not_confirmed_are_found(
     ],
 )
 def test_what_a_server_is_part_of(hello: dict[str, Any], topology: str, kinds: list[Kind]):
-    named, violations = examination._topology(hello)
+    named, violations = inspection._topology(hello)
 
     assert (named, [violation.kind for violation in violations]) == (topology, kinds)

@@ -10,6 +10,7 @@ import pytest
 from crawlcw import doctor
 from crawlcw.errors import LedgerError, Reason
 from crawlcw.ledger.examination import ExaminedLedger
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -51,10 +52,10 @@ async def orders(
     ledger: TrackedLedger
     if driver == "sqlite":
         path = tmp_path / "ledger.db"
-        ledger = await SqliteLedger.open(path, "orders", clock=clock, tracked=True)
+        ledger = await SqliteLedger.open(path, "orders", clock=clock, kind=LedgerKind.USE_CASE)
     else:
         ledger = await MongoLedger.open(
-            on_server(request), "orders", driver=driver, clock=clock, tracked=True
+            on_server(request), "orders", driver=driver, clock=clock, kind=LedgerKind.USE_CASE
         )
     yield ledger
     await ledger.close()
@@ -81,9 +82,9 @@ async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
 async def test_nothing_is_wrong_with_tracked_tasks_at_work(
     orders: TrackedLedger, look: Look, clock: FakeClock
 ):
-    await orders.add([order(f"{n}") for n in range(8)])
+    await orders.tasks.add([order(f"{n}") for n in range(8)])
     leases = await claimed(orders, worker="@ann", limit=6)
-    blobs = [await orders.put_blob(lease.task.id, "x") for lease in leases[::2]]
+    blobs = [await orders.blobs.put(lease.task.id, "x") for lease in leases[::2]]
     odd = {"%aside": "none", "text": '{"%aside":"none"'}
     outcomes = (
         Advanced(stage="send", progress=progress(data=blobs[0]), context=blobs[0]),
@@ -91,29 +92,29 @@ async def test_nothing_is_wrong_with_tracked_tasks_at_work(
         Failed(reason=Reason.TASK_ERROR, progress=progress(results={"pay": 1, "x": blobs[1]})),
         Failed(reason=Reason.UNWANTED, progress=progress()),
     )
-    await orders.commit(
+    await orders.outcomes.commit(
         [settled(orders, lease, each) for lease, each in zip(leases, outcomes, strict=False)]
     )
-    await orders.save(leases[4], data=blobs[2], duration=LEASE)
-    await orders.save(leases[5], data=odd, duration=LEASE)
-    await orders.withdraw(TaskFilter(ids=[key_id("7")]), reason=Reason.WITHDRAWN)
-    await orders.reopen(TaskFilter(statuses=[Status.FINISHED]))
+    await orders.leases.save(leases[4], data=blobs[2], duration=LEASE)
+    await orders.leases.save(leases[5], data=odd, duration=LEASE)
+    await orders.admin.withdraw(TaskFilter(ids=[key_id("7")]), reason=Reason.WITHDRAWN)
+    await orders.admin.reopen(TaskFilter(statuses=[Status.FINISHED]))
 
     assert await examined(look, repair=True) == {}
-    assert [host async for host in orders.hosts()] == []
+    assert [host async for host in orders.hosts.all()] == []
 
 
 async def test_a_value_that_a_task_refers_to_and_that_is_gone_is_found(
     orders: TrackedLedger, look: Look, clock: FakeClock
 ):
-    await orders.add([order(), order("two"), order("three")])
+    await orders.tasks.add([order(), order("two"), order("three")])
     one, two, three = await claimed(orders)
     gone = BlobRef(id="gone", size=9)
-    there = await orders.put_blob(two.task.id, "x")
+    there = await orders.blobs.put(two.task.id, "x")
     lost = Advanced(stage="send", progress=progress(results={"pay": gone}))
     kept = Advanced(stage="send", progress=progress(data=there), context=there)
-    await orders.commit([settled(orders, one, lost), settled(orders, two, kept)])
-    await orders.save(three, data=gone, duration=LEASE)
+    await orders.outcomes.commit([settled(orders, one, lost), settled(orders, two, kept)])
+    await orders.leases.save(three, data=gone, duration=LEASE)
 
     assert await examined(look, repair=True) == {
         Kind.BLOB_LOST: (2, 0),
@@ -126,20 +127,20 @@ async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
 ):
     # MongoDB's files bear the time of this machine.
     clock.time = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=1)
-    await orders.add([order()])
+    await orders.tasks.add([order()])
     lease = await claimed_one(orders, worker="@ann")
-    kept = await orders.put_blob(lease.task.id, "x")
-    await orders.save(lease, data=kept, duration=timedelta(days=2))
-    left = [await orders.put_blob(identity, "x") for identity in (lease.task.id, b"none")]
+    kept = await orders.blobs.put(lease.task.id, "x")
+    await orders.leases.save(lease, data=kept, duration=timedelta(days=2))
+    left = [await orders.blobs.put(identity, "x") for identity in (lease.task.id, b"none")]
 
     assert await examined(look, repair=True) == {Kind.BLOB_LEFT: (2, 0)}
     clock.advance(seconds=24 * 3600)
     assert await examined(look) == {Kind.BLOB_LEFT: (2, 0)}
     assert await examined(look, repair=True) == {Kind.BLOB_LEFT: (2, 2)}
     assert await examined(look) == {}
-    assert await orders.read_blob(kept) == "x"
+    assert await orders.blobs.read(kept) == "x"
     with pytest.raises(LedgerError):
-        await orders.read_blob(left[0])
+        await orders.blobs.read(left[0])
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ async def test_a_value_that_nothing_refers_to_is_deleted_after_a_day(
 async def test_a_task_that_nobody_would_find_is_found(
     orders: TrackedLedger, look: Look, clock: FakeClock, fields: dict[str, Any], kind: Kind
 ):
-    await orders.add([order(**fields)])
+    await orders.tasks.add([order(**fields)])
 
     assert await examined(look) == {kind: (1, 0)}
 
@@ -160,8 +161,8 @@ async def test_a_task_that_nobody_would_find_is_found(
 async def test_what_makes_a_tracked_task_due_wakes_no_host(
     orders: TrackedLedger, look: Look, clock: FakeClock
 ):
-    await orders.add([order(due=None)])
+    await orders.tasks.add([order(due=None)])
 
     assert (await examined(look, repair=True))[Kind.DUE_MISSING] == (1, 1)
-    assert [host async for host in orders.hosts()] == []
-    assert len(await orders.page(limit=1)) == 1
+    assert [host async for host in orders.hosts.all()] == []
+    assert len(await orders.tasks.page(limit=1)) == 1

@@ -17,7 +17,8 @@ from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
-from tests.support.ledgers import START, FakeClock
+from crawlcw.ledger.sqlite.store import SqliteStore
+from tests.support.ledgers import START, FakeClock, Instead
 
 pytestmark = pytest.mark.quick
 
@@ -29,6 +30,11 @@ class BeatenLedger(SqliteLedger):
     """Tells of heartbeats, may be away, and can hold them back."""
 
     away = False
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.workers = Instead(self.workers, beat=self.beat)
 
     def watch(self) -> None:
         #: What each said of its worker's hunger, in order.
@@ -42,7 +48,7 @@ class BeatenLedger(SqliteLedger):
         await self.go.wait()
         if self.away:
             raise LedgerUnavailableError("away")
-        await super().beat(name, tally, hungry=hungry)
+        await self.real.workers.beat(name, tally, hungry=hungry)
         self.written.put_nowait(hungry)
 
 
@@ -69,7 +75,7 @@ async def joined(
     ledger: SqliteLedger, name: str = "me", *, stats: Stats | None = None, lease: timedelta = HOUR
 ) -> Heartbeat:
     """Return the presence of a worker that has just joined."""
-    await ledger.join(replace(this_worker(now=START), name=name))
+    await ledger.workers.join(replace(this_worker(now=START), name=name))
     return Heartbeat(ledger, name, stats or Stats(), lease=lease)
 
 
@@ -83,7 +89,7 @@ async def running(heartbeat: Heartbeat) -> AsyncIterator[None]:
 
 
 async def the_worker(ledger: SqliteLedger) -> Worker:
-    (worker,) = await ledger.workers()
+    (worker,) = await ledger.workers.all()
     return worker
 
 
@@ -276,6 +282,6 @@ async def test_who_beats_again_or_has_just_joined_is_counted(
 async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
     me = await joined(ledger)
     await hungry(ledger, "gone")
-    await ledger.leave("gone")
+    await ledger.workers.leave("gone")
 
     assert await me.neighbours() == (1, 0)

@@ -19,11 +19,13 @@ from crawlcw.engine.patience import Patience
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Lease, Status
 from tests.support.ledgers import (
     LEASE,
     START,
     FakeClock,
+    Instead,
     claimed,
     claimed_one,
     make_task,
@@ -40,6 +42,11 @@ class RenewingLedger(SqliteLedger):
     away = 0
     renewals = 0
 
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.leases = Instead(self.leases, renew=self.renew)
+
     def watch(self) -> None:
         self.renewed = asyncio.Event()
 
@@ -47,7 +54,7 @@ class RenewingLedger(SqliteLedger):
         if self.away:
             self.away -= 1
             raise LedgerUnavailableError("away")
-        lost = await super().renew(leases, lease=lease)
+        lost = await self.real.leases.renew(leases, lease=lease)
         self.renewals += 1
         self.renewed.set()
         return lost
@@ -102,24 +109,24 @@ async def renewed_once(
 
 
 async def test_what_is_held_is_renewed(ledger: RenewingLedger, held: HeldLeases, clock: FakeClock):
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     held.add(await claimed(ledger))
     clock.advance(seconds=59)
 
     assert await renewed_once(ledger, held) == set()
 
-    assert await ledger.horizon() == clock.time + SHORT
+    assert await ledger.queries.horizon() == clock.time + SHORT
     assert len(held) == 3
 
 
 async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
     ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
 ):
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     mine, kept = await claimed(ledger)
     held.add([mine, kept])
     clock.advance(seconds=61)
-    await ledger.renew([kept], lease=LEASE)
+    await ledger.leases.renew([kept], lease=LEASE)
     await claimed(ledger, worker="b")
     lost, working = anyio.CancelScope(), anyio.CancelScope()
     held.working(mine, lost)
@@ -135,11 +142,11 @@ async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
 async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
     ledger: RenewingLedger, held: HeldLeases
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
     held.add([lease])
     held.settling([lease])
-    await ledger.commit([success(ledger, lease)])
+    await ledger.outcomes.commit([success(ledger, lease)])
 
     assert await renewed_once(ledger, held) == set()
 
@@ -152,17 +159,17 @@ async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
 async def test_a_lease_that_ended_while_it_was_renewed_is_not_lost(
     ledger: RenewingLedger, held: HeldLeases
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
     held.add([lease])
-    await ledger.commit([success(ledger, lease)])
-    original = ledger.renew
+    await ledger.outcomes.commit([success(ledger, lease)])
+    original = ledger.leases.renew
 
     async def ended_meanwhile(leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         held.end(leases)
         return await original(leases, lease=lease)
 
-    ledger.renew = ended_meanwhile  # type: ignore[method-assign]  # between the question and its answer
+    ledger.leases.renew = ended_meanwhile  # type: ignore[method-assign]  # between the question and its answer
 
     assert await renewed_once(ledger, held) == set()
 
@@ -170,14 +177,14 @@ async def test_a_lease_that_ended_while_it_was_renewed_is_not_lost(
 async def test_the_renewer_waits_for_a_ledger_that_is_away(
     ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     held.add(await claimed(ledger))
     ledger.away = 1
     clock.advance(seconds=30)
 
     await renewed_once(ledger, held)
 
-    assert await ledger.horizon() == clock.time + SHORT
+    assert await ledger.queries.horizon() == clock.time + SHORT
 
 
 async def test_hosts_are_renewed_after_tasks_and_waited_for_as_well(
@@ -227,7 +234,7 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
 
 
 async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held: HeldLeases):
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     orphan, kept = await claimed(ledger)
     held.add([orphan, kept])
     held.orphan(orphan)
@@ -235,7 +242,7 @@ async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held:
     assert await renewed_once(ledger, held) == set()
 
     assert held.all() == [kept]
-    assert [task.id for task in await ledger.page(limit=10)] == [orphan.task.id]
+    assert [task.id for task in await ledger.tasks.page(limit=10)] == [orphan.task.id]
     assert held.take_orphans() == []
 
 
@@ -316,7 +323,7 @@ async def _join_and_claim(ledger: SqliteLedger, *, pid: int, birth: str, machine
     worker = dataclasses.replace(
         this_worker(now=ledger.now()), pid=pid, birth=birth, machine=machine
     )
-    await ledger.join(worker)
+    await ledger.workers.join(worker)
     await claimed(ledger, worker=worker.name)
     return worker.name
 
@@ -331,35 +338,35 @@ def dead_pid() -> int:
 async def test_the_leases_of_the_dead_of_this_machine_are_taken_back_at_once(
     ledger: RenewingLedger, dead_pid: int
 ):
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     machine = this_worker(now=ledger.now()).machine
     await _join_and_claim(ledger, pid=dead_pid, birth="1", machine=machine)
-    assert await ledger.page(limit=10) == []
+    assert await ledger.tasks.page(limit=10) == []
 
     assert await reap_dead_workers(ledger) == 3
 
-    assert await ledger.workers() == []
+    assert await ledger.workers.all() == []
     assert len(await claimed(ledger)) == 3
     assert await reap_dead_workers(ledger) == 0
 
 
 async def test_the_living_and_those_elsewhere_keep_theirs(ledger: RenewingLedger, dead_pid: int):
     me = this_worker(now=ledger.now())
-    await ledger.add([make_task("http://a.example/1")])
+    await ledger.tasks.add([make_task("http://a.example/1")])
     await _join_and_claim(ledger, pid=me.pid, birth=me.birth, machine=me.machine)
-    await ledger.add([make_task("http://a.example/2")])
+    await ledger.tasks.add([make_task("http://a.example/2")])
     await _join_and_claim(ledger, pid=dead_pid, birth="1", machine="another machine")
 
     assert await reap_dead_workers(ledger) == 0
 
-    assert len(await ledger.workers()) == 2
-    assert (await ledger.counts())[Status.PROCESSING] == 2
+    assert len(await ledger.workers.all()) == 2
+    assert (await ledger.queries.counts())[Status.PROCESSING] == 2
 
 
 async def test_who_has_been_silent_for_a_day_is_counted_out_wherever_it_ran(
     ledger: RenewingLedger, clock: FakeClock, dead_pid: int
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     await _join_and_claim(ledger, pid=dead_pid, birth="1", machine="another machine")
     clock.advance(seconds=24 * 3600)
     assert await reap_dead_workers(ledger) == 0
@@ -367,18 +374,18 @@ async def test_who_has_been_silent_for_a_day_is_counted_out_wherever_it_ran(
 
     await reap_dead_workers(ledger)
 
-    assert await ledger.workers() == []
+    assert await ledger.workers.all() == []
     assert len(await claimed(ledger)) == 1
 
 
 async def test_the_renewer_takes_back_what_dead_neighbours_held(
     ledger: RenewingLedger, held: HeldLeases, dead_pid: int
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     machine = this_worker(now=ledger.now()).machine
     await _join_and_claim(ledger, pid=dead_pid, birth="1", machine=machine)
 
     await renewed_once(ledger, held)
 
-    assert await ledger.workers() == []
-    assert len(await ledger.page(limit=10)) == 1
+    assert await ledger.workers.all() == []
+    assert len(await ledger.tasks.page(limit=10)) == 1

@@ -15,8 +15,9 @@ from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Lease
-from tests.support.ledgers import LEASE, FakeClock, claimed, make_task, make_tasks, success
+from tests.support.ledgers import LEASE, FakeClock, Instead, claimed, make_task, make_tasks, success
 
 pytestmark = pytest.mark.quick
 
@@ -27,12 +28,17 @@ class CountingLedger(SqliteLedger):
     away = 0
     begins = 0
 
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.real = SqliteLedger(store)
+        self.leases = Instead(self.leases, begin=self.begin)
+
     async def begin(self, lease: Lease) -> bool:
         if self.away:
             self.away -= 1
             raise LedgerUnavailableError("away")
         self.begins += 1
-        return await super().begin(lease)
+        return await self.real.leases.begin(lease)
 
 
 @pytest.fixture
@@ -59,7 +65,7 @@ def poison_guard(ledger: CountingLedger, held: HeldLeases) -> PoisonGuard:
 
 async def held_at_a_crash(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
     """Lease two tasks that a crashed worker held."""
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     await claimed(ledger)
     clock.advance(seconds=LEASE.total_seconds())
     return await claimed(ledger)
@@ -68,7 +74,7 @@ async def held_at_a_crash(ledger: CountingLedger, clock: FakeClock) -> list[Leas
 async def test_a_task_that_no_worker_was_lost_on_costs_nothing(
     ledger: CountingLedger, poison_guard: PoisonGuard
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     (lease,) = await claimed(ledger)
 
     assert await poison_guard.enter(lease)
@@ -89,7 +95,7 @@ async def test_of_a_suspect_it_is_written_down_that_the_work_begins_and_a_crash_
     clock.advance(seconds=LEASE.total_seconds())
     assert [lease.task.id for lease in await claimed(ledger)] == [other.task.id]
     for lease, lost in ((one, 1), (other, 0)):
-        record = await ledger.get(lease.task.id)
+        record = await ledger.tasks.get(lease.task.id)
         assert record is not None
         assert record.task.lost == lost
 
@@ -123,7 +129,7 @@ async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_nex
 ):
     one, other = await held_at_a_crash(ledger, clock)
     held.add([one, other])
-    await ledger.commit([success(ledger, one)])
+    await ledger.outcomes.commit([success(ledger, one)])
 
     with anyio.CancelScope() as lost:
         held.working(one, lost)
@@ -218,7 +224,7 @@ async def test_a_suspect_is_at_its_end_when_its_outcome_is_recorded(
         group.start_soon(work, one, "one")
         await anyio.wait_all_tasks_blocked()
         assert ends == ["fresh"]
-        await ledger.commit([success(ledger, one)])
+        await ledger.outcomes.commit([success(ledger, one)])
         held.end([one])
 
     assert ends == ["fresh", "one"]
@@ -226,5 +232,5 @@ async def test_a_suspect_is_at_its_end_when_its_outcome_is_recorded(
 
 async def fresh_ones(ledger: CountingLedger) -> list[Lease]:
     """Lease two more tasks, that no worker was lost on."""
-    await ledger.add([make_task(f"http://example.com/fresh/{n}") for n in range(2)])
+    await ledger.tasks.add([make_task(f"http://example.com/fresh/{n}") for n in range(2)])
     return await claimed(ledger)

@@ -40,7 +40,9 @@ from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
-from crawlcw.ledger.mongo import MongoLedger, claims
+from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo import leases as mongo_leases
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Claimed, Committed, TaskFilter
 from crawlcw.model import invariants, transitions
 from crawlcw.model.clock import LedgerClock
@@ -49,7 +51,7 @@ from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
 from tests.faults.fake_server import CALM, Command, Database, Document, Network, Server, Weather
 from tests.faults.virtual import Process, Signal, Thread, Timeline, virtual
-from tests.support.ledgers import START, make_task
+from tests.support.ledgers import START, Instead, make_task
 
 T = TypeVar("T")
 
@@ -493,22 +495,29 @@ def _reason(found: Document) -> Reason | None:
 class WatchedLedger(MongoLedger):
     """The ledger, and what it tells the process is checked."""
 
-    checker: Checker
-    tasks: dict[bytes, Document]
+    def __init__(
+        self, store: MongoStore, checker: Checker, documents: dict[bytes, Document]
+    ) -> None:
+        super().__init__(store)
+        self.real = MongoLedger(store)
+        self.leases = Instead(self.leases, claim=self.claim, renew=self.renew)
+        self.outcomes = Instead(self.outcomes, commit=self.commit)
+        self._checker = checker
+        self._documents = documents
 
     async def claim(self, tasks: Sequence[Task], **more: Any) -> Claimed:
-        claimed = await super().claim(tasks, **more)
-        self.checker.told_claimed(claimed)
+        claimed = await self.real.leases.claim(tasks, **more)
+        self._checker.told_claimed(claimed)
         return claimed
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
-        committed = await super().commit(settlements)
-        self.checker.told_committed(settlements, committed, self.tasks)
+        committed = await self.real.outcomes.commit(settlements)
+        self._checker.told_committed(settlements, committed, self._documents)
         return committed
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        lost = await super().renew(leases, lease=lease)
-        self.checker.told_lost(leases, lost, self.tasks)
+        lost = await self.real.leases.renew(leases, lease=lease)
+        self._checker.told_lost(leases, lost, self._documents)
         return lost
 
 
@@ -537,14 +546,13 @@ class Worker(Process):
         self.schedule = schedule
         self.clock = LedgerClock(monotonic=lambda: schedule.timeline.now)
         self.set_clock(0.0)
-        self.ledger = WatchedLedger(
+        store = MongoStore(
             Database(schedule.network, self),
             "books",
             claims=chance.choice(("each", "batch")),
             clock=self.clock.now,
         )
-        self.ledger.checker = schedule.checker
-        self.ledger.tasks = schedule.tasks
+        self.ledger = WatchedLedger(store, schedule.checker, schedule.tasks)
         self.drained_from: float | None = None
         self.stopping = False
         self._chance = chance
@@ -612,13 +620,13 @@ class Worker(Process):
         for name in sorted(self.schedule.known_dead - {self.name}):
             self.schedule.checker.buried.add(name)
             with contextlib.suppress(LedgerUnavailableError):
-                await self.ledger.leave(name)
+                await self.ledger.workers.leave(name)
                 self.schedule.known_dead.discard(name)
 
     async def _coordinate(self) -> None:
         await self._reap_dead_workers()
         seed = replace(page(0), due=self.ledger.now(), update_time=self.ledger.now())
-        await self._insist(lambda: self.ledger.add([seed]))
+        await self._insist(lambda: self.ledger.tasks.add([seed]))
         idle = 0.5
         while not self.stopping:
             self._changed = Signal()
@@ -627,7 +635,7 @@ class Worker(Process):
             self._dispatch()
             if not self._held and not self._writing:
                 asked = self.timeline.now
-                if await self._insist(self.ledger.horizon) is None and not self._held:
+                if await self._insist(self.ledger.queries.horizon) is None and not self._held:
                     self.drained_from = asked
                     break
             self.timeline.after(idle, self._changed.send)
@@ -639,7 +647,7 @@ class Worker(Process):
         room = 2 * self._concurrency - len(self._held)
         if room <= 0:
             return False
-        found = await self._insist(lambda: self.ledger.page(limit=room))
+        found = await self._insist(lambda: self.ledger.tasks.page(limit=room))
         wanted = [task for task in found if task.id not in self._held]
         if not wanted:
             return False
@@ -648,7 +656,7 @@ class Worker(Process):
             # What was paged grows old, while who was late may be back.
             await self.sleep(self._chance.random() * 30.0)
         claimed = await self._insist(
-            lambda: self.ledger.claim(
+            lambda: self.ledger.leases.claim(
                 wanted, worker=self.name, lease=LEASE, max_lost=self.schedule.plan.max_lost
             )
         )
@@ -732,7 +740,7 @@ class Worker(Process):
         self.stopping = True
         if queued := self._queue:
             self._queue = []
-            await self._insist(lambda: self.ledger.release(queued))
+            await self._insist(lambda: self.ledger.outcomes.release(queued))
             self._held.end(queued)
         if not self.schedule.plan.faultless and self._chance.random() < 0.3:
             # The grace is over.
@@ -741,10 +749,10 @@ class Worker(Process):
         while self._fetching or self._writing:
             self._changed = Signal()
             await self._changed
-        await self._insist(lambda: self.ledger.release(self._held.all()))
+        await self._insist(lambda: self.ledger.outcomes.release(self._held.all()))
         self.schedule.checker.buried.add(self.name)
         with contextlib.suppress(LedgerUnavailableError):
-            await self.ledger.leave(self.name)
+            await self.ledger.workers.leave(self.name)
         self.schedule.trace(self.name, "ends", "")
         # From outside of this thread.
         self.timeline.after(0.0, self.kill)
@@ -776,7 +784,7 @@ class Schedule:
 
     def run(self) -> None:
         """Let everything happen; raises `ProtocolError`."""
-        with virtual(self.timeline, claims, committer, leases, poison):
+        with virtual(self.timeline, mongo_leases, committer, leases, poison):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()
@@ -902,10 +910,11 @@ class Schedule:
     def _retry_failed(self) -> None:
         operator = Process(self.timeline, "op")
         self._processes.append(operator)
-        ledger = MongoLedger(Database(self.network, operator), "books", clock=self.checker.moment)
+        database = Database(self.network, operator)
+        ledger = MongoLedger(MongoStore(database, "books", clock=self.checker.moment))
 
         async def work() -> None:
-            await Insistence(operator).insist(lambda: ledger.retry_failed(TaskFilter()))
+            await Insistence(operator).insist(lambda: ledger.admin.retry_failed(TaskFilter()))
             self._start()
 
         operator.spawn(work())

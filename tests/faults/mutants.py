@@ -102,7 +102,7 @@ MUTANTS = [
     ),
     Mutant(
         name="take-over-does-not-repeat-the-expiry-test",
-        edits=(_without("MongoLedger._claim_one", _DUE),),
+        edits=(_without("Leases._claim_one", _DUE, module=f"{_MONGO}.leases"),),
         caught_by=(_CONTRACT + "a_lease_renewed_since_the_page_is_not_taken_over[motor]",),
     ),
     Mutant(
@@ -130,16 +130,16 @@ MUTANTS = [
     Mutant(
         name="no-fence-on-oversize-items",
         edits=(
-            _without("MongoLedger._put_blob", '"fence": lease.fence, '),
-            _without("MongoLedger._whole_items", '"fence": found["settled"], '),
+            _without("Items.put", '"fence": lease.fence, ', module=f"{_MONGO}.items"),
+            _without("Items.whole", '"fence": found["settled"], ', module=f"{_MONGO}.items"),
         ),
         caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen",),
     ),
     Mutant(
         name="claim-ignores-due",
         edits=(
-            _without("MongoLedger._claim_one", _DUE),
-            _without("MongoLedger._claim_together", _DUE),
+            _without("Leases._claim_one", _DUE, module=f"{_MONGO}.leases"),
+            _without("Leases._claim_together", _DUE, module=f"{_MONGO}.leases"),
             Edit(
                 "crawlcw.model.transitions",
                 "claim",
@@ -153,7 +153,7 @@ MUTANTS = [
     ),
     Mutant(
         name="batched-claim-ignores-the-fence",
-        edits=(Edit(_MONGO, "MongoLedger._claim_together", ('"fence": fence, ', "")),),
+        edits=(Edit(f"{_MONGO}.leases", "Leases._claim_together", ('"fence": fence, ', "")),),
         caught_by=(_LATE + "[claim-batch-twice-given-back]",),
     ),
     Mutant(
@@ -171,8 +171,8 @@ MUTANTS = [
         name="who-lost-the-lease-begins",
         edits=(
             Edit(
-                _MONGO,
-                "MongoLedger.begin",
+                f"{_MONGO}.leases",
+                "Leases.begin",
                 ("mine(lease), {", '{"_id": lease.task.id}, {'),
             ),
         ),
@@ -181,8 +181,8 @@ MUTANTS = [
     Mutant(
         name="renewal-sets-its-own-end",
         edits=(
-            Edit(_MONGO, "MongoLedger.renew", ('{"$max": ', '{"$set": ')),
-            Edit(_MONGO, "MongoLedger.renew_hosts", ('{"$max": ', '{"$set": ')),
+            Edit(f"{_MONGO}.leases", "Leases.renew", ('{"$max": ', '{"$set": ')),
+            Edit(f"{_MONGO}.host_leases", "HostLeases.renew", ('{"$max": ', '{"$set": ')),
         ),
         caught_by=(_LATE + "[renew-late-renewed]", _LATE + "[renew_hosts-late-renewed]"),
     ),

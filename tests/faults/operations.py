@@ -38,8 +38,10 @@ class Operation:
 
 async def _claim(world: World) -> list[Lease]:
     """Claim everything that is due; the page it is read from does not fail."""
-    page = await world.far.page(limit=50)
-    claimed = await world.send(lambda: world.near.claim(page, worker="w", lease=LEASE, max_lost=3))
+    page = await world.far.tasks.page(limit=50)
+    claimed = await world.send(
+        lambda: world.near.leases.claim(page, worker="w", lease=LEASE, max_lost=3)
+    )
     assert claimed.missed == 0
     return list(claimed.leases)
 
@@ -97,119 +99,135 @@ def _too_deep() -> list[Any]:
 DATA = {"$a.b": 1}
 
 OPERATIONS = [
-    _simple(lambda w: w.near.add([*w.setting.todo, *_links()]), name="add", answers=_same_added),
-    _simple(lambda w: w.near.add(_too_deep()), name="add-too-deep", answers=_same_added),
-    _simple(lambda w: w.near.admit_nearer(w.setting.nearer), name="admit_nearer", answers=_no_more),
     _simple(
-        lambda w: w.near.admit_to_depth(7), name="admit_to_depth", answers=_no_more, wakes=True
+        lambda w: w.near.tasks.add([*w.setting.todo, *_links()]), name="add", answers=_same_added
     ),
-    _simple(lambda w: w.near.set_state({"depth": {"limit": 3}, "seeds": None}), name="set_state"),
+    _simple(lambda w: w.near.tasks.add(_too_deep()), name="add-too-deep", answers=_same_added),
+    _simple(
+        lambda w: w.near.tasks.admit_nearer(w.setting.nearer), name="admit_nearer", answers=_no_more
+    ),
+    _simple(
+        lambda w: w.near.admin.admit_to_depth(7),
+        name="admit_to_depth",
+        answers=_no_more,
+        wakes=True,
+    ),
+    _simple(
+        lambda w: w.near.notes.set_state({"depth": {"limit": 3}, "seeds": None}), name="set_state"
+    ),
     Operation(name="claim", act=_claim, answers=_same_leases),
     Operation(name="claim-batch", act=_claim, answers=_same_leases, claims="batch"),
     _simple(
-        lambda w: w.near.renew([*w.setting.leases, w.setting.stale], lease=LEASE), name="renew"
+        lambda w: w.near.leases.renew([*w.setting.leases, w.setting.stale], lease=LEASE),
+        name="renew",
     ),
-    _simple(lambda w: w.near.begin(w.setting.leases[0]), name="begin"),
-    _simple(lambda w: w.near.begin(w.setting.stale), name="begin-stale"),
-    _simple(lambda w: w.near.commit(_settlements(w)), name="commit"),
+    _simple(lambda w: w.near.leases.begin(w.setting.leases[0]), name="begin"),
+    _simple(lambda w: w.near.leases.begin(w.setting.stale), name="begin-stale"),
+    _simple(lambda w: w.near.outcomes.commit(_settlements(w)), name="commit"),
     _simple(
-        lambda w: w.near.release([*w.setting.leases, w.setting.stale]),
+        lambda w: w.near.outcomes.release([*w.setting.leases, w.setting.stale]),
         name="release",
         answers=_no_more,
     ),
     _simple(
-        lambda w: w.near.retry_failed(TaskFilter()),
+        lambda w: w.near.admin.retry_failed(TaskFilter()),
         name="retry_failed",
         answers=_no_more,
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.retry_failed(TaskFilter(ids=_everything(w))),
+        lambda w: w.near.admin.retry_failed(TaskFilter(ids=_everything(w))),
         name="retry_failed-ids",
         answers=_no_more,
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.withdraw(TaskFilter(until=NOW), reason=Reason.WITHDRAWN),
+        lambda w: w.near.admin.withdraw(TaskFilter(until=NOW), reason=Reason.WITHDRAWN),
         name="withdraw",
         answers=_no_more,
     ),
     _simple(
-        lambda w: w.near.reopen(TaskFilter(until=NOW), stage="again", anew=True),
+        lambda w: w.near.admin.reopen(TaskFilter(until=NOW), stage="again", anew=True),
         name="reopen",
         answers=_no_more,
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.prioritise(dict.fromkeys(_everything(w), 9)),
+        lambda w: w.near.admin.prioritise(dict.fromkeys(_everything(w), 9)),
         name="prioritise",
         answers=_no_more,
     ),
     _simple(
-        lambda w: w.near.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED], until=NOW)),
+        lambda w: w.near.admin.purge(
+            TaskFilter(statuses=[Status.FINISHED, Status.IGNORED], until=NOW)
+        ),
         name="purge",
         answers=_no_more,
         deletes=True,
     ),
-    _simple(lambda w: w.near.save(w.setting.leases[0], data=DATA, duration=LEASE), name="save"),
-    _simple(lambda w: w.near.save(w.setting.stale, data=DATA, duration=LEASE), name="save-stale"),
-    _simple(lambda w: w.near.join(worker("w")), name="join"),
-    _simple(lambda w: w.near.beat("a", TALLY, hungry=True), name="beat"),
-    _simple(lambda w: w.near.leave("dead"), name="leave", answers=_no_more),
     _simple(
-        lambda w: w.near.lease_hosts(worker="w", limit=10, lease=LEASE),
+        lambda w: w.near.leases.save(w.setting.leases[0], data=DATA, duration=LEASE), name="save"
+    ),
+    _simple(
+        lambda w: w.near.leases.save(w.setting.stale, data=DATA, duration=LEASE), name="save-stale"
+    ),
+    _simple(lambda w: w.near.workers.join(worker("w")), name="join"),
+    _simple(lambda w: w.near.workers.beat("a", TALLY, hungry=True), name="beat"),
+    _simple(lambda w: w.near.workers.leave("dead"), name="leave", answers=_no_more),
+    _simple(
+        lambda w: w.near.host_leases.lease(worker="w", limit=10, lease=LEASE),
         name="lease_hosts",
         answers=_same_host_leases,
     ),
     _simple(
-        lambda w: w.near.renew_hosts([*w.setting.hosts, *stale_hosts(w)], lease=LEASE),
+        lambda w: w.near.host_leases.renew([*w.setting.hosts, *stale_hosts(w)], lease=LEASE),
         name="renew_hosts",
     ),
     _simple(
-        lambda w: w.near.save_hosts(
+        lambda w: w.near.host_leases.save(
             [learned(lease) for lease in (*w.setting.hosts, *stale_hosts(w))]
         ),
         name="save_hosts",
     ),
     _simple(
-        lambda w: w.near.release_hosts(
+        lambda w: w.near.host_leases.release(
             [learned(lease) for lease in (*w.setting.hosts, *stale_hosts(w))]
         ),
         name="release_hosts",
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.wake_hosts(
+        lambda w: w.near.hosts.wake(
             dict.fromkeys(("p.com", "q.com", "s.com", "t.com", "new.com"), NOW)
         ),
         name="wake_hosts",
         wakes=True,
     ),
-    _simple(lambda w: w.near.wake_all_hosts(), name="wake_all_hosts", answers=_no_more, wakes=True),
+    _simple(lambda w: w.near.hosts.wake_all(), name="wake_all_hosts", answers=_no_more, wakes=True),
     _simple(
-        lambda w: w.near.give_up_host("q.com", reason=Reason.HOST_UNREACHABLE),
+        lambda w: w.near.hosts.give_up("q.com", reason=Reason.HOST_UNREACHABLE),
         name="give_up_host",
         answers=_no_more,
     ),
-    _read("state", lambda w: w.near.state()),
-    _read("page", lambda w: w.near.page(limit=50, hosts=["p.com", "q.com"])),
-    _read("find", lambda w: w.near.find(TaskFilter(), limit=3, after=_place(w))),
-    _read("held", lambda w: w.near.held("a")),
-    _read("horizon", lambda w: w.near.horizon()),
-    _read("has", lambda w: w.near.has([Status.FINISHED])),
-    _read("counts", lambda w: w.near.counts()),
-    _read("item_count", lambda w: w.near.item_count()),
-    _read("reasons", lambda w: w.near.reasons()),
-    _read("items", lambda w: _collected(w.near.items())),
-    _read("workers", lambda w: w.near.workers()),
-    _read("tally", lambda w: w.near.tally()),
-    _read("hosts", lambda w: _collected(w.near.hosts())),
-    _read("host_counts", lambda w: w.near.host_counts()),
-    _read("get_hosts", lambda w: w.near.get_hosts(["p.com", "q.com", "none.com"])),
-    _read("next_ready", lambda w: w.near.next_ready()),
-    _read("due_hosts", lambda w: w.near.due_hosts(after="", limit=5)),
-    _read("earliest_due", lambda w: w.near.earliest_due("q.com")),
-    _read("get", lambda w: w.near.get(w.setting.leases[0].task.id)),
+    _read("state", lambda w: w.near.notes.state()),
+    _read("page", lambda w: w.near.tasks.page(limit=50, hosts=["p.com", "q.com"])),
+    _read("find", lambda w: w.near.queries.find(TaskFilter(), limit=3, after=_place(w))),
+    _read("held", lambda w: w.near.leases.held("a")),
+    _read("horizon", lambda w: w.near.queries.horizon()),
+    _read("has", lambda w: w.near.queries.has([Status.FINISHED])),
+    _read("counts", lambda w: w.near.queries.counts()),
+    _read("item_count", lambda w: w.near.queries.item_count()),
+    _read("reasons", lambda w: w.near.queries.reasons()),
+    _read("items", lambda w: _collected(w.near.queries.items())),
+    _read("workers", lambda w: w.near.workers.all()),
+    _read("tally", lambda w: w.near.workers.tally()),
+    _read("hosts", lambda w: _collected(w.near.hosts.all())),
+    _read("host_counts", lambda w: w.near.hosts.counts()),
+    _read("get_hosts", lambda w: w.near.hosts.get(["p.com", "q.com", "none.com"])),
+    _read("next_ready", lambda w: w.near.hosts.next_ready()),
+    _read("due_hosts", lambda w: w.near.hosts.due(after="", limit=5)),
+    _read("earliest_due", lambda w: w.near.hosts.earliest_due("q.com")),
+    _read("get", lambda w: w.near.tasks.get(w.setting.leases[0].task.id)),
 ]
 
 

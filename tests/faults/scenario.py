@@ -118,7 +118,7 @@ def workers_of(url: str, spider: str = "docs") -> list[Worker]:
     async def joined() -> list[Worker]:
         ledger = await open_ledger(url, spider, create=False)
         try:
-            return await ledger.workers()
+            return await ledger.workers.all()
         finally:
             await ledger.close()
 
@@ -131,7 +131,7 @@ def items_of(url: str, spider: str = "docs") -> bytes:
     async def lines() -> list[str]:
         ledger = await open_ledger(url, spider, create=False)
         try:
-            return [json.dumps(row.item, sort_keys=True) async for row in ledger.items()]
+            return [json.dumps(row.item, sort_keys=True) async for row in ledger.queries.items()]
         finally:
             await ledger.close()
 

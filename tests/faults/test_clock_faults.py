@@ -204,11 +204,11 @@ def test_a_clock_that_runs_too_fast_is_never_wrong_by_more_than_since_the_last_l
     async def furthest() -> timedelta:
         machine = Machine()
         ledger = await MongoLedger.open(with_database(mongodb_uri, database_name), "docs")
-        ledger._clock = LedgerClock(monotonic=machine)
-        ledger._now = ledger._clock.now
+        ledger.store.clock = LedgerClock(monotonic=machine)
+        ledger.store.now = ledger.store.clock.now
         wrong = []
         for _ in range(20):
-            await ledger.renew([], lease=timedelta(seconds=lease))
+            await ledger.leases.renew([], lease=timedelta(seconds=lease))
             machine.gained += between
             wrong.append(ledger.now() - datetime.now(UTC))
         await ledger.close()

@@ -384,10 +384,10 @@ async def recorded(members: ReplicaSet, primary: int, name: str) -> tuple[set[st
     """Return the paths whose outcome the primary has acknowledged, and how many it did not."""
     ledger = await MongoLedger.open(members.uri_of(primary, name), "books")
     try:
-        await ledger.add(make_tasks(BEFORE + MEANWHILE))
-        page = await ledger.page(limit=100)
+        await ledger.tasks.add(make_tasks(BEFORE + MEANWHILE))
+        page = await ledger.tasks.page(limit=100)
         claim = {"worker": "w", "lease": timedelta(minutes=10), "max_lost": 3}
-        leases = (await ledger.claim(page, **claim)).leases
+        leases = (await ledger.leases.claim(page, **claim)).leases
         assert len(leases) == BEFORE + MEANWHILE
         acknowledged, refused = set(), 0
         for number, lease in enumerate(leases):
@@ -395,7 +395,7 @@ async def recorded(members: ReplicaSet, primary: int, name: str) -> tuple[set[st
                 members.await_whole()
                 members.isolate(primary, clients=False, members=True)
             try:
-                committed = await ledger.commit([success(ledger, lease, {"n": number})])
+                committed = await ledger.outcomes.commit([success(ledger, lease, {"n": number})])
             except LedgerUnavailableError:
                 refused += 1
             else:

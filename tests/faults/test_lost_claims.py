@@ -31,7 +31,9 @@ def reply_lost(world: World) -> At:
 
 
 async def claim(world: World, tasks: Sequence[Task]) -> list[Lease]:
-    claimed = await world.send(lambda: world.near.claim(tasks, worker="w", lease=LEASE, max_lost=3))
+    claimed = await world.send(
+        lambda: world.near.leases.claim(tasks, worker="w", lease=LEASE, max_lost=3)
+    )
     return list(claimed.leases)
 
 
@@ -40,13 +42,13 @@ async def claim_in_vain(world: World, tasks: Sequence[Task]) -> None:
     plan = reply_lost(world)
     world.proxy.plan(plan)
     with pytest.raises(LedgerUnavailableError):
-        await world.near.claim(tasks, worker="w", lease=LEASE, max_lost=3)
+        await world.near.leases.claim(tasks, worker="w", lease=LEASE, max_lost=3)
     assert plan.struck.is_set()
 
 
 @pytest.mark.representative
 def test_the_same_claim_sent_again_has_every_lease_of_the_first(world: World):
-    page = [task for task in world.run(world.far.page(limit=50)) if task.lock is None]
+    page = [task for task in world.run(world.far.tasks.page(limit=50)) if task.lock is None]
     assert len(page) == 2
     world.run(claim_in_vain(world, page))
 
@@ -55,14 +57,14 @@ def test_the_same_claim_sent_again_has_every_lease_of_the_first(world: World):
     assert {(lease.task.id, lease.fence) for lease in leases} == {
         (task.id, task.fence + 1) for task in page
     }
-    assert world.run(world.far.renew(leases, lease=LEASE)) == set()
+    assert world.run(world.far.leases.renew(leases, lease=LEASE)) == set()
 
 
 def test_a_claim_whose_reply_is_lost_for_longer_than_its_lease_costs_nothing(world: World):
     (todo,) = world.setting.todo
     world.run(claim_in_vain(world, [todo]))
     world.clock.advance(seconds=3 * LEASE.total_seconds())
-    page = world.run(world.far.page(limit=50))
+    page = world.run(world.far.tasks.page(limit=50))
     assert todo.id in {task.id for task in page}
 
     # It has run out by now, as has everything; a coordinator claims what it is shown.
@@ -109,7 +111,7 @@ def test_two_who_claim_the_same_and_both_are_not_answered_get_it_once(world: Wor
 def test_who_claims_another_task_gets_no_lease_of_the_first(world: World):
     """A fetcher claims one task at a redirect, and would not know what to do with others."""
     (todo,) = world.setting.todo
-    (other,) = [task for task in world.run(world.far.page(limit=50)) if task.retry]
+    (other,) = [task for task in world.run(world.far.tasks.page(limit=50)) if task.retry]
     world.run(claim_in_vain(world, [todo]))
 
     leases = world.run(claim(world, [other]))

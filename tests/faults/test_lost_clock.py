@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawlcw.ledger.mongo import MongoLedger, claims
+from crawlcw.ledger.mongo import MongoLedger, leases
+from crawlcw.ledger.mongo.store import MongoStore
 from tests.faults.proxy import Command, End, Fault, Loss
 from tests.faults.world import World
 from tests.support.ledgers import LEASE
@@ -38,15 +39,15 @@ class FirstLook:
 def test_a_look_that_fails_is_repeated_with_its_renewal(
     world: World, fault: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(claims, "_CLOCK_CHECK", 0.0)
+    monkeypatch.setattr(leases, "_CLOCK_CHECK", 0.0)
     world.begin()
-    plan = FirstLook(world.near._database.name, FAULTS[fault])
+    plan = FirstLook(world.near.store.database.name, FAULTS[fault])
     world.proxy.plan(plan)
-    ledger = MongoLedger(world.near._database, "books")
+    ledger = MongoLedger(MongoStore(world.near.store.database, "books"))
     # Nothing is known of the server's time before the first look.
-    ledger._clock.set(datetime(2000, 1, 1, tzinfo=UTC), asked=0.0, answered=0.0)
+    ledger.store.clock.set(datetime(2000, 1, 1, tzinfo=UTC), asked=0.0, answered=0.0)
 
-    lost = world.run(world.send(lambda: ledger.renew(world.setting.leases, lease=LEASE)))
+    lost = world.run(world.send(lambda: ledger.leases.renew(world.setting.leases, lease=LEASE)))
 
     assert plan.looks == 2
     assert lost == set()

@@ -142,22 +142,24 @@ async def _renewed(world: World) -> None:
     """Who is alive renews what it holds, and says that it is at work."""
     world.clock.advance(seconds=20)
     tasks, hosts = world.held()
-    await world.far.renew([e for e in tasks if not e.token.startswith("dead:")], lease=LEASE)
-    await world.far.renew_hosts([e for e in hosts if not e.token.startswith("dead:")], lease=LEASE)
+    await world.far.leases.renew([e for e in tasks if not e.token.startswith("dead:")], lease=LEASE)
+    await world.far.host_leases.renew(
+        [e for e in hosts if not e.token.startswith("dead:")], lease=LEASE
+    )
     for name in ("a", "w"):
-        await world.far.beat(name, replace(TALLY, pages=99))
+        await world.far.workers.beat(name, replace(TALLY, pages=99))
 
 
 async def _given_back(world: World) -> None:
     """Whoever holds something gives it back, and leaves."""
     world.clock.advance(seconds=1)
     tasks, hosts = world.held()
-    await world.far.release([_as_claimed(world, lease) for lease in tasks])
-    await world.far.release_hosts(
+    await world.far.outcomes.release([_as_claimed(world, lease) for lease in tasks])
+    await world.far.host_leases.release(
         [(lease, replace(lease.host, ready_at=world.clock.time)) for lease in hosts]
     )
     for name in ("a", "w"):
-        await world.far.leave(name)
+        await world.far.workers.leave(name)
 
 
 def _as_claimed(world: World, lease: Lease) -> Lease:
@@ -171,17 +173,17 @@ def _as_claimed(world: World, lease: Lease) -> Lease:
 async def _taken_over(world: World) -> None:
     """Every lease runs out, and somebody else has everything."""
     world.clock.advance(seconds=61)
-    page = await world.far.page(limit=50)
-    await world.far.claim(page, worker="b", lease=LEASE, max_lost=3)
-    await world.far.lease_hosts(worker="b", limit=50, lease=LEASE)
+    page = await world.far.tasks.page(limit=50)
+    await world.far.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
+    await world.far.host_leases.lease(worker="b", limit=50, lease=LEASE)
 
 
 async def _finished(world: World) -> None:
     """Somebody else takes everything over, and is done with it."""
     await _taken_over(world)
     tasks, hosts = world.held()
-    await world.far.commit([success(world.far, lease, {"n": "b"}) for lease in tasks])
-    await world.far.release_hosts([(lease, lease.host) for lease in hosts])
+    await world.far.outcomes.commit([success(world.far, lease, {"n": "b"}) for lease in tasks])
+    await world.far.host_leases.release([(lease, lease.host) for lease in hosts])
 
 
 MEANWHILE = {
@@ -273,11 +275,11 @@ def test_a_large_item_that_comes_too_late_is_not_seen(one_world: World):
     world.run(_taken_over(world))
     (newer,) = [each for each in world.held()[0] if each.task.id == lease.task.id]
     right, wrong = ({"from": name, "large": LARGE} for name in "ba")
-    world.run(world.far.commit([success(world.far, newer, right)]))
+    world.run(world.far.outcomes.commit([success(world.far, newer, right)]))
 
-    answer = world.run(world.near.commit([success(world.near, lease, wrong)]))
+    answer = world.run(world.near.outcomes.commit([success(world.near, lease, wrong)]))
 
     assert answer.lost == (lease,)
-    record = world.run(world.far.get(lease.task.id))
+    record = world.run(world.far.tasks.get(lease.task.id))
     assert record is not None
     assert record.items == (right,)

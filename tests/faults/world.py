@@ -18,6 +18,7 @@ from crawlcw.engine.patience import Patience
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger, outcomes, store
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Lease, Task
@@ -77,7 +78,7 @@ class World:
             self.far: MongoLedger = self.run(MongoLedger.open(url, "books", clock=self.clock))
             near += ("&" if "?" in near else "?") + _OPTIONS
             opened = self.run(MongoLedger.open(near, "books", driver=self.driver))
-            self._near = opened._database
+            self._near = opened.store.database
             self.setting = self.run(self._arrange())
             self.before = self.documents()
             try:
@@ -103,7 +104,8 @@ class World:
         self.clock.time = NOW
         self.claims = claims
         self.sendings = 0
-        self.near = MongoLedger(self._near, "books", claims=claims, clock=self.clock)
+        store = MongoStore(self._near, "books", claims=claims, clock=self.clock)
+        self.near = MongoLedger(store)
 
     def documents(self) -> Documents:
         """Return everything there is, as the server has it."""
@@ -152,33 +154,33 @@ class World:
         far, clock = self.far, self.clock
         clock.time = START - timedelta(seconds=100)
         for name in ("a", "dead"):
-            await far.join(worker(name, started=clock.time))
+            await far.workers.join(worker(name, started=clock.time))
         tasks = [make_task(f"http://{host}.com/{n}") for host in "pq" for n in range(5)]
         # Priorities make an order, and have `horizon` and its like look more than once.
         tasks = [replace(task, priority=5 - n % 5, due=clock.time) for n, task in enumerate(tasks)]
-        await far.add(tasks)
-        await far.wake_hosts({f"{host}.com": clock.time for host in "pqrst"})
+        await far.tasks.add(tasks)
+        await far.hosts.wake({f"{host}.com": clock.time for host in "pqrst"})
         deep = [make_task(f"http://{host}.com/deep", depth=7, due=clock.time) for host in "pu"]
-        await far.add([too_deep(task) for task in deep])
-        await far.set_state({"seeds": {"hosts": ["p.com"]}})
+        await far.tasks.add([too_deep(task) for task in deep])
+        await far.notes.set_state({"seeds": {"hosts": ["p.com"]}})
 
         async def claim(n: int, name: str, lease: timedelta) -> Lease:
-            (page,) = [task for task in await far.page(limit=50) if task.id == tasks[n].id]
-            claimed = await far.claim([page], worker=name, lease=lease, max_lost=3)
+            (page,) = [task for task in await far.tasks.page(limit=50) if task.id == tasks[n].id]
+            claimed = await far.leases.claim([page], worker=name, lease=lease, max_lost=3)
             return claimed.leases[0]
 
         async def host_leases(name: str, limit: int) -> list[HostLease]:
-            return await far.lease_hosts(worker=name, limit=limit, lease=LEASE)
+            return await far.host_leases.lease(worker=name, limit=limit, lease=LEASE)
 
         stale = await claim(0, "a", timedelta(seconds=50))
         (gone,) = await host_leases("dead", 1)  # p.com, and its lease runs out
         finished = await claim(1, "dead", LEASE)
-        await far.commit([success(far, finished, {"n": 1}, {"large": LARGE})])
+        await far.outcomes.commit([success(far, finished, {"n": 1}, {"large": LARGE})])
         finished = await claim(2, "dead", LEASE)
-        await far.commit([success(far, finished, {"n": 2}, {"n": 3})])
-        await far.commit([failure(far, await claim(3, "dead", LEASE), Reason.TLS)])
+        await far.outcomes.commit([success(far, finished, {"n": 2}, {"n": 3})])
+        await far.outcomes.commit([failure(far, await claim(3, "dead", LEASE), Reason.TLS)])
         clock.time = START
-        await far.commit([failure(far, await claim(5, "dead", LEASE), Reason.CONNECT)])
+        await far.outcomes.commit([failure(far, await claim(5, "dead", LEASE), Reason.CONNECT)])
         others = [
             await claim(0, "other", LEASE),  # from `a`, which has the stale lease of it
             await claim(6, "dead", timedelta(seconds=5)),  # it runs out before NOW
@@ -189,7 +191,7 @@ class World:
         hosts = [lease for lease in hosts if lease.host.name != gone.host.name]
         assert {lease.host.name for lease in hosts} <= {"q.com", "r.com", "s.com", "t.com"}
         (asleep,) = await host_leases("b", 1)
-        await far.release_hosts([(asleep, asleep.host)])
+        await far.host_leases.release([(asleep, asleep.host)])
         clock.time = NOW
         _, owned = self.held()
         known = {lease.host.name for lease in hosts}

@@ -34,7 +34,7 @@ def at(seconds: float) -> datetime:
 
 
 async def leased(ledger: Ledger, *, worker: str = "a", limit: int = 1000) -> list[HostLease]:
-    return await ledger.lease_hosts(worker=worker, limit=limit, lease=LEASE)
+    return await ledger.host_leases.lease(worker=worker, limit=limit, lease=LEASE)
 
 
 async def leased_one(ledger: Ledger, *, worker: str = "a") -> HostLease:
@@ -44,12 +44,12 @@ async def leased_one(ledger: Ledger, *, worker: str = "a") -> HostLease:
 
 async def held(ledger: Ledger, *, worker: str = "a") -> HostLease:
     """Return the lease of a host that has no task."""
-    await ledger.wake_hosts({HOST: START})
+    await ledger.hosts.wake({HOST: START})
     return await leased_one(ledger, worker=worker)
 
 
 async def all_hosts(ledger: Ledger) -> dict[str, Host]:
-    return {host.name: host async for host in ledger.hosts()}
+    return {host.name: host async for host in ledger.hosts.all()}
 
 
 async def the_host(ledger: Ledger) -> Host:
@@ -65,7 +65,7 @@ def names(leases: Sequence[HostLease]) -> list[str]:
 
 
 async def reason_of(ledger: Ledger, task_id: bytes) -> Reason | None:
-    record = await ledger.get(task_id)
+    record = await ledger.tasks.get(task_id)
     assert record is not None
     return record.task.reason
 
@@ -74,7 +74,7 @@ async def reason_of(ledger: Ledger, task_id: bytes) -> Reason | None:
 
 
 async def test_a_ready_host_is_leased_to_one_owner(ledger: Ledger, clock: FakeClock):
-    await ledger.wake_hosts({HOST: START})
+    await ledger.hosts.wake({HOST: START})
 
     lease = await leased_one(ledger)
 
@@ -91,7 +91,7 @@ async def test_there_is_nothing_to_lease_where_no_host_is_known(ledger: Ledger):
 
 
 async def test_no_more_hosts_are_leased_than_asked_for(ledger: Ledger):
-    await ledger.wake_hosts({f"h{n}.com": START for n in range(5)})
+    await ledger.hosts.wake({f"h{n}.com": START for n in range(5)})
 
     assert await leased(ledger, limit=0) == []
     assert len(await leased(ledger, limit=3)) == 3
@@ -100,7 +100,7 @@ async def test_no_more_hosts_are_leased_than_asked_for(ledger: Ledger):
 
 async def test_the_longest_ready_comes_first(ledger: Ledger):
     ago = {"b.com": 5, "d.com": 9, "a.com": 1, "c.com": 7}
-    await ledger.wake_hosts({host: at(-seconds) for host, seconds in ago.items()})
+    await ledger.hosts.wake({host: at(-seconds) for host, seconds in ago.items()})
 
     assert names(await leased(ledger, limit=3)) == ["d.com", "c.com", "b.com"]
     assert names(await leased(ledger, limit=3)) == ["a.com"]
@@ -109,7 +109,7 @@ async def test_the_longest_ready_comes_first(ledger: Ledger):
 async def test_sixteen_claimers_share_three_hundred_hosts_out(store: Ledgers):
     clients = [await store.open() for _ in range(4)]
     hosts = [f"h{n}.com" for n in range(300)]
-    await clients[0].wake_hosts(dict.fromkeys(hosts, START))
+    await clients[0].hosts.wake(dict.fromkeys(hosts, START))
 
     async def claimer(number: int) -> list[HostLease]:
         leases: list[HostLease] = []
@@ -131,7 +131,7 @@ async def test_sixteen_claimers_share_three_hundred_hosts_out(store: Ledgers):
 async def test_a_claimer_that_comes_too_late_for_some_takes_others(store: Ledgers):
     """With a fresh look: two that look at once see the same hosts."""
     clients = [await store.open() for _ in range(4)]
-    await clients[0].wake_hosts({f"h{n}.com": START for n in range(40)})
+    await clients[0].hosts.wake({f"h{n}.com": START for n in range(40)})
 
     shares = await asyncio.gather(
         *(leased(client, worker=f"w{n}", limit=10) for n, client in enumerate(clients))
@@ -159,7 +159,7 @@ async def test_the_epoch_rises_by_one_with_each_lease(ledger: Ledger, clock: Fak
         lease = await leased_one(ledger)
         epochs.append(lease.epoch)
         if n % 2:
-            await ledger.release_hosts([state(lease, ready_at=clock.time)])
+            await ledger.host_leases.release([state(lease, ready_at=clock.time)])
 
     assert epochs == [1, 2, 3, 4, 5]
 
@@ -171,7 +171,7 @@ async def test_a_renewed_lease_goes_on(ledger: Ledger, clock: FakeClock):
     lease = await held(ledger)
     clock.advance(seconds=40)
 
-    assert await ledger.renew_hosts([lease], lease=LEASE) == set()
+    assert await ledger.host_leases.renew([lease], lease=LEASE) == set()
 
     clock.time = at(99.999)
     assert await leased(ledger, worker="b") == []
@@ -180,17 +180,17 @@ async def test_a_renewed_lease_goes_on(ledger: Ledger, clock: FakeClock):
 
 
 async def test_renew_names_the_hosts_that_are_lost(ledger: Ledger, clock: FakeClock):
-    await ledger.wake_hosts({"a.com": at(-1), "b.com": START})
+    await ledger.hosts.wake({"a.com": at(-1), "b.com": START})
     lost, released = await leased(ledger)
-    await ledger.release_hosts([state(released)])
+    await ledger.host_leases.release([state(released)])
     clock.advance(seconds=61)
     newer = await leased_one(ledger)  # the same worker's, which the older lease is not
-    await ledger.wake_hosts({"c.com": START})
+    await ledger.hosts.wake({"c.com": START})
     (kept,) = await leased(ledger)
 
-    assert await ledger.renew_hosts([lost, released, kept], lease=LEASE) == {"a.com", "b.com"}
-    assert await ledger.renew_hosts([newer], lease=LEASE) == set()
-    assert await ledger.renew_hosts([], lease=LEASE) == set()
+    assert await ledger.host_leases.renew([lost, released, kept], lease=LEASE) == {"a.com", "b.com"}
+    assert await ledger.host_leases.renew([newer], lease=LEASE) == set()
+    assert await ledger.host_leases.renew([], lease=LEASE) == set()
 
 
 async def test_a_lease_that_ran_out_is_renewed_while_nobody_took_it(
@@ -199,7 +199,7 @@ async def test_a_lease_that_ran_out_is_renewed_while_nobody_took_it(
     lease = await held(ledger)
     clock.advance(seconds=100)
 
-    assert await ledger.renew_hosts([lease], lease=LEASE) == set()
+    assert await ledger.host_leases.renew([lease], lease=LEASE) == set()
     assert await leased(ledger, worker="b") == []
 
 
@@ -220,7 +220,7 @@ LEARNED: dict[str, Any] = {
 async def test_what_is_saved_is_there_for_the_next_owner(ledger: Ledger, clock: FakeClock):
     lease = await held(ledger)
 
-    assert await ledger.save_hosts([state(lease, **LEARNED)]) == set()
+    assert await ledger.host_leases.save([state(lease, **LEARNED)]) == set()
 
     assert await the_host(ledger) == replace(lease.host, **LEARNED, ready_at=lease.expires)
     assert await leased(ledger, worker="b") == []
@@ -231,10 +231,10 @@ async def test_what_is_saved_is_there_for_the_next_owner(ledger: Ledger, clock: 
 
 async def test_what_is_none_again_is_gone(ledger: Ledger):
     lease, learned = state(await held(ledger), **LEARNED)
-    await ledger.save_hosts([(lease, learned)])
+    await ledger.host_leases.save([(lease, learned)])
     gone = {"not_before": None, "given_up": None, "robots": None}
 
-    await ledger.save_hosts([state(replace(lease, host=learned), **gone)])
+    await ledger.host_leases.save([state(replace(lease, host=learned), **gone)])
 
     assert await the_host(ledger) == replace(learned, **gone, ready_at=lease.expires)
 
@@ -242,7 +242,7 @@ async def test_what_is_none_again_is_gone(ledger: Ledger):
 async def test_a_release_ends_the_lease_and_writes_the_same(ledger: Ledger, clock: FakeClock):
     lease = await held(ledger)
 
-    assert await ledger.release_hosts([state(lease, **LEARNED, ready_at=at(9))]) == set()
+    assert await ledger.host_leases.release([state(lease, **LEARNED, ready_at=at(9))]) == set()
 
     expected = replace(lease.host, **LEARNED, owner=None, ready_at=at(9))
     assert await the_host(ledger) == expected
@@ -252,18 +252,18 @@ async def test_a_release_ends_the_lease_and_writes_the_same(ledger: Ledger, cloc
     assert (await leased_one(ledger)).epoch == 2
 
 
-@pytest.mark.parametrize("operation", ["save_hosts", "release_hosts"])
+@pytest.mark.parametrize("operation", ["save", "release"])
 async def test_who_lost_a_host_writes_nothing_and_is_named(
     ledger: Ledger, clock: FakeClock, operation: str
 ):
-    await ledger.wake_hosts({HOST: START, "other.com": at(1)})
+    await ledger.hosts.wake({HOST: START, "other.com": at(1)})
     lost = await leased_one(ledger)
     clock.advance(seconds=61)
     other, newer = await leased(ledger, worker="b")
     assert (names([other]), newer.epoch) == (["other.com"], 2)
     before = await the_host(ledger)
 
-    answer = await getattr(ledger, operation)(
+    answer = await getattr(ledger.host_leases, operation)(
         [state(lost, **LEARNED, ready_at=START), state(other, **LEARNED)]
     )
 
@@ -271,22 +271,22 @@ async def test_who_lost_a_host_writes_nothing_and_is_named(
     assert await the_host(ledger) == before
     assert (await all_hosts(ledger))["other.com"].finished == 7
     # Nor when the newer lease has ended as well.
-    await ledger.release_hosts([state(newer)])
+    await ledger.host_leases.release([state(newer)])
     before = await the_host(ledger)
-    assert await getattr(ledger, operation)([state(lost, **LEARNED)]) == {HOST}
+    assert await getattr(ledger.host_leases, operation)([state(lost, **LEARNED)]) == {HOST}
     assert await the_host(ledger) == before
 
 
 async def test_nothing_is_saved_and_released_where_nothing_is_given(ledger: Ledger):
-    assert await ledger.save_hosts([]) == set()
-    assert await ledger.release_hosts([]) == set()
+    assert await ledger.host_leases.save([]) == set()
+    assert await ledger.host_leases.release([]) == set()
 
 
 async def test_a_save_that_is_sent_twice_counts_once(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.save_hosts([state(lease, finished=2, failed=1)])
+    await ledger.host_leases.save([state(lease, finished=2, failed=1)])
 
-    assert await ledger.save_hosts([state(lease, finished=2, failed=1)]) == set()
+    assert await ledger.host_leases.save([state(lease, finished=2, failed=1)]) == set()
 
     host = await the_host(ledger)
     assert (host.finished, host.failed) == (2, 1)
@@ -294,9 +294,9 @@ async def test_a_save_that_is_sent_twice_counts_once(ledger: Ledger):
 
 async def test_a_release_that_is_sent_twice_is_not_lost(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.release_hosts([state(lease, finished=2)])
+    await ledger.host_leases.release([state(lease, finished=2)])
 
-    assert await ledger.release_hosts([state(lease, finished=2)]) == set()
+    assert await ledger.host_leases.release([state(lease, finished=2)]) == set()
 
     assert (await the_host(ledger)).finished == 2
 
@@ -305,9 +305,9 @@ async def test_the_counts_of_one_owner_after_the_other_are_added(ledger: Ledger)
     for worker in "ab":
         lease = await held(ledger, worker=worker)
         host = replace(lease.host, finished=lease.host.finished + 3)
-        await ledger.save_hosts([(lease, host)])
+        await ledger.host_leases.save([(lease, host)])
         host = replace(host, finished=host.finished + 1, failed=host.failed + 2)
-        await ledger.release_hosts([(replace(lease, host=host), host)])
+        await ledger.host_leases.release([(replace(lease, host=host), host)])
 
     host = await the_host(ledger)
     assert (host.finished, host.failed) == (8, 4)
@@ -327,21 +327,21 @@ async def test_the_counts_of_one_owner_after_the_other_are_added(ledger: Ledger)
 async def test_a_robots_record_comes_back_as_it_was(ledger: Ledger, clock: FakeClock, body: str):
     record = RobotsRecord(origin="http://a.com", body=body, expires=at(86_400))
 
-    await ledger.release_hosts([state(await held(ledger), robots=record, ready_at=START)])
+    await ledger.host_leases.release([state(await held(ledger), robots=record, ready_at=START)])
 
     lease = await leased_one(ledger)
     assert lease.host.robots == record
     # Who does not touch it keeps it.
-    await ledger.release_hosts([state(lease, finished=1)])
+    await ledger.host_leases.release([state(lease, finished=1)])
     assert (await the_host(ledger)).robots == record
 
 
 async def test_a_robots_record_without_an_encoding_harms_no_other_host(ledger: Ledger):
-    await ledger.wake_hosts({"a.com": at(-1), "b.com": START})
+    await ledger.hosts.wake({"a.com": at(-1), "b.com": START})
     bad, good = await leased(ledger)
 
     robots = RobotsRecord(origin="http://a.com", body="a\ud800b", expires=at(9))
-    lost = await ledger.save_hosts([state(bad, robots=robots), state(good, finished=1)])
+    lost = await ledger.host_leases.save([state(bad, robots=robots), state(good, finished=1)])
 
     assert lost == set()
     hosts = await all_hosts(ledger)
@@ -355,7 +355,7 @@ async def test_a_robots_record_without_an_encoding_harms_no_other_host(ledger: L
 
 
 async def test_waking_makes_hosts_known(ledger: Ledger):
-    await ledger.wake_hosts({HOST: START, "b.com": at(5)})
+    await ledger.hosts.wake({HOST: START, "b.com": at(5)})
 
     assert await all_hosts(ledger) == {
         "b.com": Host(name="b.com", ready_at=at(5)),
@@ -364,13 +364,13 @@ async def test_waking_makes_hosts_known(ledger: Ledger):
 
 
 async def test_waking_nobody_wakes_nobody(ledger: Ledger):
-    await ledger.wake_hosts({})
+    await ledger.hosts.wake({})
 
     assert await all_hosts(ledger) == {}
 
 
 async def test_a_deferred_host_is_ready_when_it_is_due(ledger: Ledger, clock: FakeClock):
-    await ledger.wake_hosts({HOST: at(10)})
+    await ledger.hosts.wake({HOST: at(10)})
     clock.time = at(9.999)
     assert await leased(ledger) == []
 
@@ -380,12 +380,12 @@ async def test_a_deferred_host_is_ready_when_it_is_due(ledger: Ledger, clock: Fa
 
 
 async def test_waking_hastens_and_never_delays(ledger: Ledger):
-    await ledger.wake_hosts({HOST: at(10)})
+    await ledger.hosts.wake({HOST: at(10)})
 
-    await ledger.wake_hosts({HOST: at(20)})
+    await ledger.hosts.wake({HOST: at(20)})
     assert (await the_host(ledger)).ready_at == at(10)
 
-    await ledger.wake_hosts({HOST: at(5)})
+    await ledger.hosts.wake({HOST: at(5)})
     assert (await the_host(ledger)).ready_at == at(5)
 
 
@@ -393,35 +393,35 @@ async def test_a_held_host_is_not_woken(ledger: Ledger, clock: FakeClock):
     lease = await held(ledger)
     before = await the_host(ledger)
 
-    await ledger.wake_hosts({HOST: START, "new.com": START})
+    await ledger.hosts.wake({HOST: START, "new.com": START})
 
     assert await the_host(ledger) == before
     assert names(await leased(ledger, worker="b")) == ["new.com"]
     clock.advance(seconds=61)  # an owner that is silent is still the owner
-    await ledger.wake_hosts({HOST: at(-5)})
+    await ledger.hosts.wake({HOST: at(-5)})
     assert await the_host(ledger) == before
-    assert await ledger.renew_hosts([lease], lease=LEASE) == set()
+    assert await ledger.host_leases.renew([lease], lease=LEASE) == set()
 
 
 async def test_a_released_host_without_work_sleeps_until_it_is_woken(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.release_hosts([state(await held(ledger))])
+    await ledger.host_leases.release([state(await held(ledger))])
     clock.advance(seconds=10_000)
     assert await leased(ledger) == []
 
-    await ledger.wake_hosts({HOST: clock.time})
+    await ledger.hosts.wake({HOST: clock.time})
 
     assert (await leased_one(ledger)).epoch == 2
 
 
 async def test_a_host_that_rests_is_woken_for_the_end_of_its_rest(ledger: Ledger):
-    await ledger.release_hosts([state(await held(ledger), not_before=at(30))])
+    await ledger.host_leases.release([state(await held(ledger), not_before=at(30))])
 
-    await ledger.wake_hosts({HOST: START})
+    await ledger.hosts.wake({HOST: START})
     assert (await the_host(ledger)).ready_at == at(30)
 
-    await ledger.wake_hosts({HOST: at(20)})
+    await ledger.hosts.wake({HOST: at(20)})
     assert (await the_host(ledger)).ready_at == at(30)
 
 
@@ -431,7 +431,7 @@ async def test_many_who_wake_the_same_new_hosts_harm_nobody(store: Ledgers):
 
     await asyncio.gather(
         *(
-            client.wake_hosts(dict.fromkeys(hosts, at(seconds)))
+            client.hosts.wake(dict.fromkeys(hosts, at(seconds)))
             for seconds, client in enumerate(clients * 3)
         )
     )
@@ -447,45 +447,45 @@ async def test_many_who_wake_the_same_new_hosts_harm_nobody(store: Ledgers):
 
 async def test_a_task_added_while_the_host_was_held_wakes_it_at_the_release(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.add([make_task()])
-    await ledger.wake_hosts({HOST: START})
+    await ledger.tasks.add([make_task()])
+    await ledger.hosts.wake({HOST: START})
 
-    await ledger.release_hosts([state(lease)])
+    await ledger.host_leases.release([state(lease)])
 
     assert (await leased_one(ledger)).epoch == 2
 
 
 async def test_a_task_added_after_the_release_wakes_the_host(ledger: Ledger):
-    await ledger.release_hosts([state(await held(ledger))])
-    await ledger.add([make_task()])
+    await ledger.host_leases.release([state(await held(ledger))])
+    await ledger.tasks.add([make_task()])
 
-    await ledger.wake_hosts({HOST: START})
+    await ledger.hosts.wake({HOST: START})
 
     assert (await leased_one(ledger)).epoch == 2
 
 
 async def test_a_task_whose_wake_up_comes_after_the_release_is_not_lost_either(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.add([make_task()])
-    await ledger.release_hosts([state(lease)])
+    await ledger.tasks.add([make_task()])
+    await ledger.host_leases.release([state(lease)])
 
     assert (await the_host(ledger)).ready_at == START
-    await ledger.wake_hosts({HOST: START})
+    await ledger.hosts.wake({HOST: START})
     assert (await the_host(ledger)).ready_at == START
 
 
 async def test_no_wake_up_is_lost_in_the_race_of_release_and_wake(store: Ledgers):
     owner, inserter = await store.open(), await store.open()
     hosts = [f"h{n}.com" for n in range(30)]
-    await owner.wake_hosts(dict.fromkeys(hosts, START))
+    await owner.hosts.wake(dict.fromkeys(hosts, START))
     leases = await leased(owner)
 
     async def insert(host: str) -> None:
-        await inserter.add([make_task(f"http://{host}/")])
-        await inserter.wake_hosts({host: START})
+        await inserter.tasks.add([make_task(f"http://{host}/")])
+        await inserter.hosts.wake({host: START})
 
     await asyncio.gather(
-        *(owner.release_hosts([state(lease)]) for lease in leases),
+        *(owner.host_leases.release([state(lease)]) for lease in leases),
         *(insert(host) for host in hosts),
     )
 
@@ -494,41 +494,41 @@ async def test_no_wake_up_is_lost_in_the_race_of_release_and_wake(store: Ledgers
 
 async def test_the_earliest_due_hastens_a_later_release(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.add([make_task(due=at(7)), make_task("http://example.com/2", due=at(8))])
+    await ledger.tasks.add([make_task(due=at(7)), make_task("http://example.com/2", due=at(8))])
 
-    await ledger.release_hosts([state(lease, ready_at=at(20))])
+    await ledger.host_leases.release([state(lease, ready_at=at(20))])
     assert (await the_host(ledger)).ready_at == at(7)
 
 
 async def test_an_earlier_release_stays_as_it_is(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.add([make_task(due=at(7))])
+    await ledger.tasks.add([make_task(due=at(7))])
 
-    await ledger.release_hosts([state(lease, ready_at=at(5))])
+    await ledger.host_leases.release([state(lease, ready_at=at(5))])
 
     assert (await the_host(ledger)).ready_at == at(5)
 
 
 async def test_a_release_into_a_rest_is_ready_after_the_rest(ledger: Ledger):
     """Not before, or the host would be leased and released over and over."""
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
 
-    await ledger.release_hosts([state(await held(ledger), not_before=at(30))])
+    await ledger.host_leases.release([state(await held(ledger), not_before=at(30))])
     assert (await the_host(ledger)).ready_at == at(30)
 
 
 async def test_only_the_released_hosts_are_woken_each_for_its_own_tasks(ledger: Ledger):
     hosts = [f"h{n}.com" for n in range(6)]
-    await ledger.wake_hosts(dict.fromkeys(hosts, START))
+    await ledger.hosts.wake(dict.fromkeys(hosts, START))
     leases = {lease.host.name: lease for lease in await leased(ledger)}
     tasks = [
         make_task(f"http://h{n}.com/{p}", priority=p, due=at(100 * n + p * 10))
         for n in (1, 2, 4)
         for p in (-1, 0, 2)
     ]
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
 
-    await ledger.release_hosts([state(leases[host]) for host in hosts[:4]])
+    await ledger.host_leases.release([state(leases[host]) for host in hosts[:4]])
 
     ready = {host.name: host.ready_at for host in (await all_hosts(ledger)).values()}
     assert ready == {
@@ -543,10 +543,10 @@ async def test_only_the_released_hosts_are_woken_each_for_its_own_tasks(ledger: 
 
 async def test_a_host_with_a_task_in_work_is_ready_when_its_lease_runs_out(ledger: Ledger):
     lease = await held(ledger)
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     await claimed_one(ledger, worker="dead")
 
-    await ledger.release_hosts([state(lease)])
+    await ledger.host_leases.release([state(lease)])
 
     assert (await the_host(ledger)).ready_at == START + LEASE
 
@@ -555,11 +555,11 @@ async def test_a_host_with_a_task_in_work_is_ready_when_its_lease_runs_out(ledge
 
 
 async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(ledger: Ledger):
-    await ledger.wake_hosts({"a.com": at(-3), "b.com": at(-2), "c.com": at(-1), "d.com": at(50)})
+    await ledger.hosts.wake({"a.com": at(-3), "b.com": at(-2), "c.com": at(-1), "d.com": at(50)})
     dead, slow, mine = await leased(ledger)
-    await ledger.release_hosts([state(dead, **LEARNED), state(slow, not_before=at(3))])
+    await ledger.host_leases.release([state(dead, **LEARNED), state(slow, not_before=at(3))])
 
-    assert await ledger.wake_all_hosts() == 3
+    assert await ledger.hosts.wake_all() == 3
 
     hosts = await all_hosts(ledger)
     assert [hosts[f"{name}.com"].ready_at for name in "abd"] == [START] * 3
@@ -579,14 +579,14 @@ async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(led
 async def test_all_of_many_hosts_are_woken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
     monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
-    await ledger.wake_hosts({f"h{n}.com": at(500) for n in range(30)})
+    await ledger.hosts.wake({f"h{n}.com": at(500) for n in range(30)})
 
-    assert await ledger.wake_all_hosts() == 30
+    assert await ledger.hosts.wake_all() == 30
     assert len(await leased(ledger)) == 30
 
 
 async def test_there_is_nobody_to_wake_where_no_host_is_known(ledger: Ledger):
-    assert await ledger.wake_all_hosts() == 0
+    assert await ledger.hosts.wake_all() == 0
 
 
 # --- give up
@@ -604,20 +604,20 @@ async def test_a_given_up_host_ignores_what_waits_and_nothing_else(
         (refused, Reason.REFUSED_ROBOTS),
         (processing, None),
     ]:
-        await ledger.add([task])
+        await ledger.tasks.add([task])
         lease = await claimed_one(ledger)
         if isinstance(outcome, Reason):
-            await ledger.commit([failure(ledger, lease, outcome)])
+            await ledger.outcomes.commit([failure(ledger, lease, outcome)])
         elif outcome is not None:
-            await ledger.commit([settled(ledger, lease, outcome)])
-    await ledger.add([todo, other])
+            await ledger.outcomes.commit([settled(ledger, lease, outcome)])
+    await ledger.tasks.add([todo, other])
     clock.advance(seconds=1)
-    before = {task.id: await ledger.get(task.id) for task in tasks}
+    before = {task.id: await ledger.tasks.get(task.id) for task in tasks}
 
-    assert await ledger.give_up_host(HOST, reason=Reason.HOST_UNREACHABLE) == 2
+    assert await ledger.hosts.give_up(HOST, reason=Reason.HOST_UNREACHABLE) == 2
 
     for task in (todo, failed):
-        record = await ledger.get(task.id)
+        record = await ledger.tasks.get(task.id)
         old = before[task.id]
         assert record is not None
         assert old is not None
@@ -629,20 +629,20 @@ async def test_a_given_up_host_ignores_what_waits_and_nothing_else(
         }
         assert record == replace(old, task=replace(old.task, **given_up))
     for task in (processing, finished, revisited, refused):
-        assert await ledger.get(task.id) == before[task.id]
-    assert (await ledger.host_counts())["other.com"].by_status == {Status.TODO: 1}
-    assert await ledger.give_up_host(HOST, reason=Reason.HOST_UNREACHABLE) == 0
+        assert await ledger.tasks.get(task.id) == before[task.id]
+    assert (await ledger.hosts.counts())["other.com"].by_status == {Status.TODO: 1}
+    assert await ledger.hosts.give_up(HOST, reason=Reason.HOST_UNREACHABLE) == 0
 
 
 async def test_a_claim_from_an_older_page_of_a_given_up_host_misses(ledger: Ledger):
-    await ledger.add(make_tasks(3))
-    page = await ledger.page(limit=10)
-    await ledger.give_up_host(HOST, reason=Reason.DNS_NXDOMAIN)
+    await ledger.tasks.add(make_tasks(3))
+    page = await ledger.tasks.page(limit=10)
+    await ledger.hosts.give_up(HOST, reason=Reason.DNS_NXDOMAIN)
 
-    answer = await ledger.claim(page, worker="a", lease=LEASE, max_lost=3)
+    answer = await ledger.leases.claim(page, worker="a", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed) == ((), 3)
-    assert await ledger.horizon() is None
+    assert await ledger.queries.horizon() is None
 
 
 @pytest.mark.parametrize("same_due", [True, False], ids=["same-due", "in-turn"])
@@ -655,25 +655,27 @@ async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
         make_task(f"http://example.com/{n}", priority=n % 3, due=at(0 if same_due else -n))
         for n in range(100)
     ]
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
     await claimed(ledger, limit=20)
 
-    assert await ledger.give_up_host(HOST, reason=Reason.HOST_UNREACHABLE) == 80
+    assert await ledger.hosts.give_up(HOST, reason=Reason.HOST_UNREACHABLE) == 80
 
-    assert (await ledger.counts()).by_status == {Status.IGNORED: 80, Status.PROCESSING: 20}
-    assert await ledger.reasons() == {"host-unreachable": 80}
+    assert (await ledger.queries.counts()).by_status == {Status.IGNORED: 80, Status.PROCESSING: 20}
+    assert await ledger.queries.reasons() == {"host-unreachable": 80}
 
 
 @pytest.mark.parametrize("reason", [Reason.HOST_UNREACHABLE, Reason.DNS_NXDOMAIN])
 async def test_retry_failed_brings_back_what_was_given_up(ledger: Ledger, reason: Reason):
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     lease = await held(ledger)
-    assert await ledger.give_up_host(HOST, reason=reason) == 3
-    await ledger.release_hosts([state(lease, failures=5, given_up=reason, not_before=at(3600))])
+    assert await ledger.hosts.give_up(HOST, reason=reason) == 3
+    await ledger.host_leases.release(
+        [state(lease, failures=5, given_up=reason, not_before=at(3600))]
+    )
     assert await leased(ledger) == []
 
-    assert await ledger.retry_failed(TaskFilter()) == 3
-    assert await ledger.wake_all_hosts() == 1
+    assert await ledger.admin.retry_failed(TaskFilter()) == 3
+    assert await ledger.hosts.wake_all() == 1
 
     again = await leased_one(ledger)
     assert (again.host.failures, again.host.given_up, again.host.not_before) == (0, None, None)
@@ -686,25 +688,25 @@ async def test_retry_failed_brings_back_what_was_given_up(ledger: Ledger, reason
 async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: Ledgers):
     dead, living = await store.open(), await store.open()
     worker = Worker(name="w.1", machine="m", pid=7, birth="9", started=START)
-    await dead.join(worker)
-    await dead.wake_hosts({HOST: START, "b.com": at(1)})
+    await dead.workers.join(worker)
+    await dead.hosts.wake({HOST: START, "b.com": at(1)})
     lease = await leased_one(dead, worker="w.1")
     store.clock.advance(seconds=1)
     (other,) = await leased(living, worker="w.10")
-    await living.leave("wx1")
+    await living.workers.leave("wx1")
     assert await leased(living) == []
 
-    assert await living.leave("w.1") == 0
+    assert await living.workers.leave("w.1") == 0
 
     assert (await the_host(living)).owner is None
     assert (await the_host(living)).ready_at == store.clock.time
     # Who is taken for dead and is not writes nothing any more.
-    assert await dead.renew_hosts([lease], lease=LEASE) == {HOST}
-    assert await dead.save_hosts([state(lease, finished=9)]) == {HOST}
-    assert await dead.release_hosts([state(lease, finished=9)]) == {HOST}
+    assert await dead.host_leases.renew([lease], lease=LEASE) == {HOST}
+    assert await dead.host_leases.save([state(lease, finished=9)]) == {HOST}
+    assert await dead.host_leases.release([state(lease, finished=9)]) == {HOST}
     assert (await the_host(living)).finished == 0
     assert (await leased_one(living)).epoch == 2
-    assert await living.renew_hosts([other], lease=LEASE) == set()
+    assert await living.host_leases.renew([other], lease=LEASE) == set()
 
 
 # --- looking
@@ -714,18 +716,18 @@ async def test_hosts_come_by_name(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("crawlcw.ledger.mongo.store._ITEM_BATCH", 7)
     monkeypatch.setattr("crawlcw.ledger.sqlite.hosts.ITEM_ROWS", 7)
     hosts = [f"h{n}.com" for n in range(30)] + ["xn--bcher-kva.ch:8080", "[::1]"]
-    await ledger.wake_hosts(dict.fromkeys(hosts, START))
+    await ledger.hosts.wake(dict.fromkeys(hosts, START))
 
-    assert [host.name async for host in ledger.hosts()] == sorted(hosts)
+    assert [host.name async for host in ledger.hosts.all()] == sorted(hosts)
 
 
 async def test_hosts_can_be_looked_at_while_they_are_written(ledger: Ledger):
-    await ledger.wake_hosts({f"h{n}.com": START for n in range(5)})
-    stream = ledger.hosts()
+    await ledger.hosts.wake({f"h{n}.com": START for n in range(5)})
+    stream = ledger.hosts.all()
     first = await anext(aiter(stream))
 
     leases = await leased(ledger)
-    await ledger.release_hosts([state(lease) for lease in leases])
+    await ledger.host_leases.release([state(lease) for lease in leases])
 
     assert first.name == "h0.com"
     assert len([host async for host in stream]) == 4
@@ -737,57 +739,57 @@ async def test_hosts_are_got_by_name_where_they_are_known(
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
     monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
     lease = await held(ledger)
-    await ledger.save_hosts([state(lease, **LEARNED)])
+    await ledger.host_leases.save([state(lease, **LEARNED)])
     known = [f"h{n}.com" for n in range(20)]
-    await ledger.wake_hosts(dict.fromkeys([*known, "other.com"], at(5)))
+    await ledger.hosts.wake(dict.fromkeys([*known, "other.com"], at(5)))
 
-    got = await ledger.get_hosts([HOST, *known, "unknown.com", "", "$where", HOST])
+    got = await ledger.hosts.get([HOST, *known, "unknown.com", "", "$where", HOST])
 
     every = await all_hosts(ledger)
     assert got == {name: every[name] for name in [HOST, *known]}
-    assert await ledger.get_hosts([]) == {}
-    assert await ledger.get_hosts({"unknown.com"}) == {}
+    assert await ledger.hosts.get([]) == {}
+    assert await ledger.hosts.get({"unknown.com"}) == {}
 
 
 async def test_the_next_ready_host_is_the_earliest_leases_included(
     ledger: Ledger, clock: FakeClock
 ):
-    assert await ledger.next_ready() is None
-    await ledger.wake_hosts({"a.com": at(20), "b.com": at(10), "c.com": at(30)})
-    assert await ledger.next_ready() == at(10)
+    assert await ledger.hosts.next_ready() is None
+    await ledger.hosts.wake({"a.com": at(20), "b.com": at(10), "c.com": at(30)})
+    assert await ledger.hosts.next_ready() == at(10)
 
     clock.time = at(10)
     lease = await leased_one(ledger)
-    assert await ledger.next_ready() == at(20)
+    assert await ledger.hosts.next_ready() == at(20)
 
     clock.time = at(30)
     await leased(ledger)
     # All are held: the first lease ends first.
-    assert await ledger.next_ready() == lease.expires
+    assert await ledger.hosts.next_ready() == lease.expires
 
     clock.time = at(1000)
-    assert await ledger.next_ready() == lease.expires
+    assert await ledger.hosts.next_ready() == lease.expires
 
 
 async def test_a_host_without_work_is_never_ready(ledger: Ledger):
-    await ledger.release_hosts([state(await held(ledger))])
+    await ledger.host_leases.release([state(await held(ledger))])
 
-    assert await ledger.next_ready() is None
+    assert await ledger.hosts.next_ready() is None
 
 
 async def test_tasks_are_counted_by_host(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts._COUNTED", 4)
     tasks = [make_task(f"http://h{n % 3}.com/{n}") for n in range(12)]
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
     for n, lease in enumerate(await claimed(ledger, limit=8)):
         if n % 2:
-            await ledger.commit([settled(ledger, lease, Succeeded())])
+            await ledger.outcomes.commit([settled(ledger, lease, Succeeded())])
 
-    counts = await ledger.host_counts()
+    counts = await ledger.hosts.counts()
 
     expected: dict[str, dict[Status, int]] = {}
     for task in tasks:
-        record = await ledger.get(task.id)
+        record = await ledger.tasks.get(task.id)
         assert record is not None
         of_host = expected.setdefault(task.host, {})
         of_host[record.task.status] = of_host.get(record.task.status, 0) + 1
@@ -795,13 +797,13 @@ async def test_tasks_are_counted_by_host(ledger: Ledger, monkeypatch: pytest.Mon
 
 
 async def test_there_is_nothing_to_count_in_an_empty_ledger(ledger: Ledger):
-    assert await ledger.host_counts() == {}
+    assert await ledger.hosts.counts() == {}
 
 
 async def test_the_earliest_due_of_a_host_is_that_of_all_its_priorities(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.add(
+    await ledger.tasks.add(
         [
             make_task("http://example.com/1", priority=5, due=at(30)),
             make_task("http://example.com/2", priority=0, due=at(20)),
@@ -810,21 +812,21 @@ async def test_the_earliest_due_of_a_host_is_that_of_all_its_priorities(
             make_task("http://other.com/", priority=9, due=at(1)),
         ]
     )
-    assert await ledger.earliest_due(HOST) == at(20)
+    assert await ledger.hosts.earliest_due(HOST) == at(20)
 
     clock.time = at(20)
     (lease,) = [lease for lease in await claimed(ledger) if lease.task.host == HOST]
-    assert await ledger.earliest_due(HOST) == at(25)
-    await ledger.commit([settled(ledger, lease, Succeeded())])
-    await ledger.give_up_host("other.com", reason=Reason.HOST_UNREACHABLE)
+    assert await ledger.hosts.earliest_due(HOST) == at(25)
+    await ledger.outcomes.commit([settled(ledger, lease, Succeeded())])
+    await ledger.hosts.give_up("other.com", reason=Reason.HOST_UNREACHABLE)
 
     clock.time = at(40)
     await claimed(ledger)
     # All of them are leased: when that ends they are due.
-    assert await ledger.earliest_due(HOST) == at(40) + LEASE
+    assert await ledger.hosts.earliest_due(HOST) == at(40) + LEASE
 
 
 async def test_a_host_without_tasks_is_never_due(ledger: Ledger):
-    await ledger.add([make_task("http://example.com:8080/")])
+    await ledger.tasks.add([make_task("http://example.com:8080/")])
 
-    assert await ledger.earliest_due(HOST) is None
+    assert await ledger.hosts.earliest_due(HOST) is None

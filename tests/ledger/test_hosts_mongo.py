@@ -13,6 +13,7 @@ from pymongo.errors import AutoReconnect
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Tally
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Status
@@ -78,8 +79,8 @@ async def ledger(
     mongodb_uri: str, crowded: pymongo.database.Database, overheard: Overheard
 ) -> AsyncIterator[MongoLedger]:
     client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
-    ledger = MongoLedger(client[crowded.name], "books", clock=FakeClock())
-    await ledger.prepare()
+    ledger = MongoLedger(MongoStore(client[crowded.name], "books", clock=FakeClock()))
+    await ledger.inspection.prepare()
     if not crowded["books.hosts"].estimated_document_count():
         crowded["books.hosts"].insert_many(crowd(), ordered=False)
         crowded["books"].insert_many(tasks(), ordered=False)
@@ -104,7 +105,7 @@ def at(seconds: float) -> datetime:
 
 @pytest.mark.thorough
 async def test_ready_hosts_are_found_by_the_index_alone(ledger, crowded, overheard):
-    names = await ledger._ready_hosts(START, 200)
+    names = await ledger.host_leases._ready(START, 200)
 
     # The longest ready first.
     assert names[0] == f"h{HOSTS - 10}.com"
@@ -112,16 +113,16 @@ async def test_ready_hosts_are_found_by_the_index_alone(ledger, crowded, overhea
 
 
 async def test_a_look_for_ready_hosts_when_there_are_none_reads_nothing(ledger, crowded, overheard):
-    ledger._now.time = START - timedelta(days=1)
+    ledger.store.now.time = START - timedelta(days=1)
 
-    assert await ledger.lease_hosts(worker="a", limit=200, lease=LEASE) == []
+    assert await ledger.host_leases.lease(worker="a", limit=200, lease=LEASE) == []
 
     assert check_plans(crowded, overheard, "find", spare=1) == [0]
     assert sent(overheard) == {"find": 1}
 
 
 async def test_the_next_ready_host_is_one_key(ledger, crowded, overheard):
-    assert await ledger.next_ready() == START - timedelta(milliseconds=HOSTS - 10)
+    assert await ledger.hosts.next_ready() == START - timedelta(milliseconds=HOSTS - 10)
 
     assert check_plans(crowded, overheard, "find", spare=0) == [1]
     (command,) = overheard.commands
@@ -130,7 +131,7 @@ async def test_the_next_ready_host_is_one_key(ledger, crowded, overheard):
 
 
 async def test_hosts_are_got_by_their_ids(ledger, crowded, overheard):
-    hosts = await ledger.get_hosts([f"h{n}.com" for n in range(200)] + ["unknown.com"])
+    hosts = await ledger.hosts.get([f"h{n}.com" for n in range(200)] + ["unknown.com"])
 
     assert len(hosts) == 200
     # A key or two for each.
@@ -138,18 +139,18 @@ async def test_hosts_are_got_by_their_ids(ledger, crowded, overheard):
 
 
 async def test_the_earliest_due_is_one_look_for_each_priority(ledger, crowded, overheard):
-    assert await ledger.earliest_due("h100.com") == START
+    assert await ledger.hosts.earliest_due("h100.com") == START
     assert check_plans(crowded, overheard, "find", spare=2) == [1, 1, 1, 0]
 
     overheard.commands.clear()
-    assert await ledger.earliest_due("h101.com") is None
+    assert await ledger.hosts.earliest_due("h101.com") is None
     assert check_plans(crowded, overheard, "find", spare=2) == [0]
 
 
 async def test_the_hosts_without_tasks_are_looked_at_together(ledger, crowded, overheard):
     names = [f"h{n}.com" for n in range(1000, 1400)]
 
-    dues = await ledger._earliest_dues(names)
+    dues = await ledger.hosts.earliest_dues(names)
 
     assert dues == {f"h{n}.com": START for n in (1000, 1100, 1200, 1300)}
     # The first of each, its other priorities, and the end; a key or two for each
@@ -158,7 +159,7 @@ async def test_the_hosts_without_tasks_are_looked_at_together(ledger, crowded, o
 
 
 async def test_the_hosts_of_a_worker_are_found_by_their_index(ledger, crowded, overheard):
-    await ledger.leave("w7")
+    await ledger.workers.leave("w7")
 
     (command,) = [c for c in overheard.commands if c.get("update") == "books.hosts"]
     assert command["updates"][0]["hint"] == "owner"
@@ -177,16 +178,16 @@ async def test_the_workers_at_work_are_found_among_those_that_left(ledger, crowd
     at_work = {**template, "_id": "w.at-work", "left": None}
     crowded["books.workers"].insert_many([*left, at_work])
 
-    assert [worker.name for worker in await ledger.workers()] == ["w.at-work"]
+    assert [worker.name for worker in await ledger.workers.all()] == ["w.at-work"]
     assert check_plans(crowded, overheard, "find", spare=2) == [1]
     overheard.commands.clear()
 
-    await ledger.leave("w.at-work")
+    await ledger.workers.leave("w.at-work")
     assert sent(overheard) == {"update": 3, "find": 1, "delete": 1}
     names = {each["_id"] for each in crowded["books.workers"].find()}
     assert names == {f"w{n}" for n in range(5, 1_005)}
 
-    await ledger._forget_workers()
+    await ledger.workers._forget_workers()
     (command,) = overheard.commands
     statistics = explained(crowded, command)["executionStats"]
     assert statistics["totalKeysExamined"] <= 1_002
@@ -194,12 +195,14 @@ async def test_the_workers_at_work_are_found_among_those_that_left(ledger, crowd
 
 
 async def test_every_command_on_hosts_names_its_index(ledger, crowded, overheard):
-    leases = await ledger.lease_hosts(worker="a", limit=20, lease=LEASE)
-    await ledger.renew_hosts(leases, lease=LEASE)
-    await ledger.save_hosts([(lease, lease.host) for lease in leases])
-    await ledger.wake_hosts({"h3.com": START, "new.com": START})
-    await ledger.give_up_host("h200.com", reason=Reason.HOST_UNREACHABLE)
-    await ledger.release_hosts([(each, replace(each.host, ready_at=START)) for each in leases])
+    leases = await ledger.host_leases.lease(worker="a", limit=20, lease=LEASE)
+    await ledger.host_leases.renew(leases, lease=LEASE)
+    await ledger.host_leases.save([(lease, lease.host) for lease in leases])
+    await ledger.hosts.wake({"h3.com": START, "new.com": START})
+    await ledger.hosts.give_up("h200.com", reason=Reason.HOST_UNREACHABLE)
+    await ledger.host_leases.release(
+        [(each, replace(each.host, ready_at=START)) for each in leases]
+    )
 
     for command in overheard.commands:
         if "find" in command:
@@ -214,40 +217,42 @@ async def test_a_wrong_index_is_named_with_its_collection(mongodb_uri: str, data
 
     async with pymongo.AsyncMongoClient(mongodb_uri) as client:
         with pytest.raises(LedgerConfigurationError, match=r"ready_at of collection books\.hosts"):
-            await MongoLedger(client[database_name], "books").prepare()
+            await MongoLedger(MongoStore(client[database_name], "books")).inspection.prepare()
 
 
 # --- how much is sent
 
 
 async def test_hosts_cost_a_few_commands_however_many_they_are(ledger, crowded, overheard):
-    leases = await ledger.lease_hosts(worker="a", limit=150, lease=LEASE)
+    leases = await ledger.host_leases.lease(worker="a", limit=150, lease=LEASE)
     assert len(leases) == 150
     assert sent(overheard) == {"find": 2, "update": 1}
 
-    await ledger.renew_hosts(leases, lease=LEASE)
+    await ledger.host_leases.renew(leases, lease=LEASE)
     assert sent(overheard) == {"update": 1}
 
-    await ledger.save_hosts([(lease, lease.host) for lease in leases])
+    await ledger.host_leases.save([(lease, lease.host) for lease in leases])
     assert sent(overheard) == {"update": 1}
 
     # Handed on after a slice: there is nothing to look for.
-    await ledger.release_hosts([(each, replace(each.host, ready_at=START)) for each in leases])
+    await ledger.host_leases.release(
+        [(each, replace(each.host, ready_at=START)) for each in leases]
+    )
     assert sent(overheard) == {"update": 1}
 
-    await ledger.wake_hosts({each.host.name: START for each in leases})
+    await ledger.hosts.wake({each.host.name: START for each in leases})
     assert sent(overheard) == {"find": 1}
 
-    await ledger.wake_hosts({f"new{n}.com": LATER for n in range(150)})
+    await ledger.hosts.wake({f"new{n}.com": LATER for n in range(150)})
     assert sent(overheard) == {"find": 1, "update": 1}
 
     # Hosts without work: one look for all of them.
     empty = [f"empty{n}.com" for n in range(150)]
-    await ledger.wake_hosts(dict.fromkeys(empty, START - timedelta(days=1)))
-    leases = await ledger.lease_hosts(worker="a", limit=150, lease=LEASE)
+    await ledger.hosts.wake(dict.fromkeys(empty, START - timedelta(days=1)))
+    leases = await ledger.host_leases.lease(worker="a", limit=150, lease=LEASE)
     assert sorted(lease.host.name for lease in leases) == sorted(empty)
     sent(overheard)
-    await ledger.release_hosts([(lease, lease.host) for lease in leases])
+    await ledger.host_leases.release([(lease, lease.host) for lease in leases])
     assert sent(overheard) == {"update": 1, "find": 1}
 
 
@@ -256,7 +261,7 @@ async def test_the_tasks_of_a_host_are_given_up_by_the_batch(
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 5)
 
-    assert await ledger.give_up_host("h300.com", reason=Reason.HOST_UNREACHABLE) == 15
+    assert await ledger.hosts.give_up("h300.com", reason=Reason.HOST_UNREACHABLE) == 15
 
     kinds = sent(overheard)
     # The index is walked once: the fifteen leased tasks are not read for each batch.
@@ -304,13 +309,13 @@ class Losing:
 
 
 async def lease(ledger: MongoLedger) -> list[HostLease]:
-    return await ledger.lease_hosts(worker="a", limit=9, lease=LEASE)
+    return await ledger.host_leases.lease(worker="a", limit=9, lease=LEASE)
 
 
 @pytest.mark.parametrize("applied", [True, False])
 async def test_leases_whose_reply_was_lost_are_got_by_asking_again(double, applied):
-    await double.wake_hosts({"a.com": START, "b.com": START})
-    double._hosts = Losing(double._hosts, "update_many", applied=applied)
+    await double.hosts.wake({"a.com": START, "b.com": START})
+    double.store.hosts = Losing(double.store.hosts, "update_many", applied=applied)
     with pytest.raises(LedgerUnavailableError):
         await lease(double)
 
@@ -318,13 +323,13 @@ async def test_leases_whose_reply_was_lost_are_got_by_asking_again(double, appli
 
     assert sorted(each.host.name for each in leases) == ["a.com", "b.com"]
     assert {each.epoch for each in leases} == {1}
-    assert await double.renew_hosts(leases, lease=LEASE) == set()
+    assert await double.host_leases.renew(leases, lease=LEASE) == set()
     assert await lease(double) == []
 
 
 async def test_a_lease_whose_reply_was_lost_and_that_ran_out_is_taken_anew(double, store):
-    await double.wake_hosts({"a.com": START})
-    double._hosts = Losing(double._hosts, "update_many", applied=True)
+    await double.hosts.wake({"a.com": START})
+    double.store.hosts = Losing(double.store.hosts, "update_many", applied=True)
     with pytest.raises(LedgerUnavailableError):
         await lease(double)
     store.clock.advance(seconds=60)
@@ -336,15 +341,15 @@ async def test_a_lease_whose_reply_was_lost_and_that_ran_out_is_taken_anew(doubl
 
 
 async def test_a_release_whose_reply_was_lost_still_looks_for_tasks(double):
-    await double.wake_hosts({"example.com": START})
+    await double.hosts.wake({"example.com": START})
     leases = await lease(double)
-    await double.add(make_tasks(1))
-    double._hosts = Losing(double._hosts, "bulk_write", applied=True)
+    await double.tasks.add(make_tasks(1))
+    double.store.hosts = Losing(double.store.hosts, "bulk_write", applied=True)
     states = [(each, each.host) for each in leases]
     with pytest.raises(LedgerUnavailableError):
-        await double.release_hosts(states)
+        await double.host_leases.release(states)
 
-    assert await double.release_hosts(states) == set()
+    assert await double.host_leases.release(states) == set()
 
     assert [each.epoch for each in await lease(double)] == [2]
 
@@ -368,31 +373,33 @@ async def raced(
 ) -> AsyncIterator[tuple[MongoLedger, MongoLedger]]:
     """A ledger, and one to which every host is unknown when it looks."""
     async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
-        ledgers = [MongoLedger(client[database_name], "books", clock=FakeClock()) for _ in "12"]
-        await ledgers[0].prepare()
-        ledgers[1]._hosts = Blind(ledgers[1]._hosts)
+        ledgers = [
+            MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock())) for _ in "12"
+        ]
+        await ledgers[0].inspection.prepare()
+        ledgers[1].store.hosts = Blind(ledgers[1].store.hosts)
         yield ledgers[0], ledgers[1]
 
 
 async def test_a_host_that_another_made_known_meanwhile_is_still_hastened(raced):
     first, second = raced
-    await first.wake_hosts({"a.com": at(10), "b.com": at(10)})
+    await first.hosts.wake({"a.com": at(10), "b.com": at(10)})
 
-    await second.wake_hosts({"a.com": START, "b.com": at(20), "c.com": at(5)})
+    await second.hosts.wake({"a.com": START, "b.com": at(20), "c.com": at(5)})
 
-    ready = {host.name: host.ready_at async for host in first.hosts()}
+    ready = {host.name: host.ready_at async for host in first.hosts.all()}
     assert ready == {"a.com": START, "b.com": at(10), "c.com": at(5)}
 
 
 async def test_a_host_that_another_leased_meanwhile_is_left_alone(raced):
     first, second = raced
-    await first.wake_hosts({"a.com": START})
+    await first.hosts.wake({"a.com": START})
     (held,) = await lease(first)
 
-    await second.wake_hosts({"a.com": START, "new.com": START})
+    await second.hosts.wake({"a.com": START, "new.com": START})
 
-    assert await first.renew_hosts([held], lease=LEASE) == set()
-    ready = {host.name: host.ready_at async for host in first.hosts()}
+    assert await first.host_leases.renew([held], lease=LEASE) == set()
+    ready = {host.name: host.ready_at async for host in first.hosts.all()}
     assert ready == {"a.com": START + LEASE, "new.com": START}
 
 
@@ -400,13 +407,16 @@ async def test_many_who_lease_at_once_get_hosts_of_their_own_and_as_many_as_they
     mongodb_uri: str, database_name: str
 ):
     async with pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True) as client:
-        ledgers = [MongoLedger(client[database_name], "books", clock=FakeClock()) for _ in range(8)]
-        await ledgers[0].prepare()
-        await ledgers[0].wake_hosts({f"h{n}.com": START for n in range(2_000)})
+        ledgers = [
+            MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
+            for _ in range(8)
+        ]
+        await ledgers[0].inspection.prepare()
+        await ledgers[0].hosts.wake({f"h{n}.com": START for n in range(2_000)})
 
         shares = await asyncio.gather(
             *(
-                each.lease_hosts(worker=f"w{n}", limit=100, lease=LEASE)
+                each.host_leases.lease(worker=f"w{n}", limit=100, lease=LEASE)
                 for n, each in enumerate(ledgers)
             )
         )

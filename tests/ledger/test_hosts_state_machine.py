@@ -71,7 +71,7 @@ class HostMachine(RuleBasedStateMachine):
         return self.store.clock.time
 
     async def read(self) -> dict[str, Host]:
-        return {host.name: host async for host in self.clients[0].hosts()}
+        return {host.name: host async for host in self.clients[0].hosts.all()}
 
     def holds(self, lease: HostLease) -> bool:
         host = self.run(self.read())[lease.host.name]
@@ -80,7 +80,7 @@ class HostMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self):
         dues = dict.fromkeys(HOSTS, self.now)
-        self.run(self.clients[0].wake_hosts(dues))
+        self.run(self.clients[0].hosts.wake(dues))
         self.lease_hosts(client=0, limit=2, worker="a")
 
     # An inserter's two steps are two rules, so that anything may come between them.
@@ -92,7 +92,7 @@ class HostMachine(RuleBasedStateMachine):
             priority=priority,
             due=self.now + timedelta(seconds=wait),
         )
-        self.run(self.clients[client].add([task]))
+        self.run(self.clients[client].tasks.add([task]))
         self.tasks.append(task)
         self.untold.append(task)
 
@@ -104,7 +104,7 @@ class HostMachine(RuleBasedStateMachine):
             dues[task.host] = min(task.due, dues.get(task.host, task.due))
         before = self.run(self.read())
 
-        self.run(self.clients[client].wake_hosts(dues))
+        self.run(self.clients[client].hosts.wake(dues))
 
         after = self.run(self.read())
         for name, host in after.items():
@@ -123,7 +123,9 @@ class HostMachine(RuleBasedStateMachine):
         )
 
         got = self.run(
-            self.clients[client].lease_hosts(worker=f"{worker}{client}", limit=limit, lease=LEASE)
+            self.clients[client].host_leases.lease(
+                worker=f"{worker}{client}", limit=limit, lease=LEASE
+            )
         )
 
         assert len(got) == min(limit, len(ready))
@@ -141,7 +143,7 @@ class HostMachine(RuleBasedStateMachine):
         client, lease = self.leases[self.some_lease(data)]
         expected = set() if self.holds(lease) else {lease.host.name}
 
-        assert self.run(self.clients[client].renew_hosts([lease], lease=LEASE)) == expected
+        assert self.run(self.clients[client].host_leases.renew([lease], lease=LEASE)) == expected
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), rest=some_seconds, counted=st.integers(0, 3))
@@ -151,7 +153,7 @@ class HostMachine(RuleBasedStateMachine):
         state = self.learned(lease, rest, counted)
         held = self.holds(lease)
 
-        lost = self.run(self.clients[client].save_hosts([(lease, state)]))
+        lost = self.run(self.clients[client].host_leases.save([(lease, state)]))
 
         assert lost == (set() if held else {lease.host.name})
         if held:
@@ -173,7 +175,7 @@ class HostMachine(RuleBasedStateMachine):
         held = self.holds(lease)
         before = self.run(self.read())[lease.host.name]
 
-        lost = self.run(self.clients[client].release_hosts([(lease, state)]))
+        lost = self.run(self.clients[client].host_leases.release([(lease, state)]))
 
         after = self.run(self.read())[lease.host.name]
         if held:
@@ -218,8 +220,8 @@ class HostMachine(RuleBasedStateMachine):
     @rule(client=some_client, data=st.data())
     def work_on_tasks(self, client, data):
         ledger = self.clients[client]
-        page = self.run(ledger.page(limit=data.draw(st.integers(1, 3))))
-        answer = self.run(ledger.claim(page, worker="t", lease=LEASE, max_lost=9))
+        page = self.run(ledger.tasks.page(limit=data.draw(st.integers(1, 3))))
+        answer = self.run(ledger.leases.claim(page, worker="t", lease=LEASE, max_lost=9))
         self.in_work += answer.leases
 
     @rule(client=some_client, data=st.data())
@@ -228,20 +230,20 @@ class HostMachine(RuleBasedStateMachine):
             lease = self.in_work.pop(data.draw(st.integers(0, len(self.in_work) - 1)))
             outcome = data.draw(st.sampled_from([Succeeded(), Failed(reason=Reason.CONNECT)]))
             ledger = self.clients[client]
-            self.run(ledger.commit([settled(ledger, lease, outcome)]))
+            self.run(ledger.outcomes.commit([settled(ledger, lease, outcome)]))
             # Who makes a task due says so.
             self.untold.append(lease.task)
 
     @rule(client=some_client, host=some_host)
     def give_up_a_host(self, client, host):
-        self.run(self.clients[client].give_up_host(host, reason=Reason.HOST_UNREACHABLE))
+        self.run(self.clients[client].hosts.give_up(host, reason=Reason.HOST_UNREACHABLE))
 
     @rule(client=some_client)
     def retry_failed(self, client):
-        self.run(self.clients[client].retry_failed(TaskFilter()))
+        self.run(self.clients[client].admin.retry_failed(TaskFilter()))
         before = self.run(self.read())
 
-        woken = self.run(self.clients[client].wake_all_hosts())
+        woken = self.run(self.clients[client].hosts.wake_all())
 
         after = self.run(self.read())
         assert woken == sum(host.owner is None for host in before.values())
@@ -253,7 +255,7 @@ class HostMachine(RuleBasedStateMachine):
 
     @rule(client=some_client, worker=st.sampled_from(["a0", "a1", "b0", "b2"]))
     def leave(self, client, worker):
-        self.run(self.clients[client].leave(worker))
+        self.run(self.clients[client].workers.leave(worker))
 
         for host in self.run(self.read()).values():
             assert not (host.owner or "").startswith(f"{worker}:")
@@ -267,7 +269,7 @@ class HostMachine(RuleBasedStateMachine):
         hosts = self.run(self.read())
         untold = {task.host for task in self.untold}
         for name in HOSTS:
-            due = self.run(self.clients[0].earliest_due(name))
+            due = self.run(self.clients[0].hosts.earliest_due(name))
             if due is None or name in untold:
                 continue
             host = hosts[name]
@@ -296,7 +298,7 @@ class HostMachine(RuleBasedStateMachine):
         assert self.seen.keys() <= hosts.keys()
         self.seen = hosts
         ready = [host.ready_at for host in hosts.values() if host.ready_at is not None]
-        assert self.run(self.clients[0].next_ready()) == min(ready, default=None)
+        assert self.run(self.clients[0].hosts.next_ready()) == min(ready, default=None)
 
 
 class OnSqlite(HostMachine):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
-from crawlcw.ledger.mongo import admissions as mongo_admissions
+from crawlcw.ledger.mongo import admin as mongo_admin
 from crawlcw.ledger.protocol import Ledger, TaskFilter, Worker
-from crawlcw.ledger.sqlite import admissions as sqlite_admissions
+from crawlcw.ledger.sqlite import admin as sqlite_admin
 from crawlcw.model import transitions, values
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, ResponseInfo, Status, Task
@@ -37,16 +37,16 @@ def ids(tasks):
 
 
 async def status_of(ledger: Ledger, task: Task) -> Status:
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     return record.task.status
 
 
 async def given_up(ledger: Ledger, task: Task, reason: Reason) -> None:
     """Add a task and let it be ignored for *reason*."""
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     lease = await claimed_one(ledger)
-    await ledger.commit([failure(ledger, lease, reason, policy=ONCE)])
+    await ledger.outcomes.commit([failure(ledger, lease, reason, policy=ONCE)])
 
 
 # --- add
@@ -65,39 +65,39 @@ async def test_an_added_task_comes_back_as_it_was(ledger: Ledger):
         priority=-2,
     )
 
-    added = await ledger.add([task])
+    added = await ledger.tasks.add([task])
 
     assert (added.new, added.known, added.rejected) == (1, 0, ())
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     assert record.task == task
     assert (record.errors, record.response, record.items) == ((), None, ())
-    assert await ledger.page(limit=10) == [task]
+    assert await ledger.tasks.page(limit=10) == [task]
 
 
 async def test_get_of_an_unknown_task_is_none(ledger: Ledger):
-    assert await ledger.get(b"x" * 16) is None
+    assert await ledger.tasks.get(b"x" * 16) is None
 
 
 async def test_adding_nothing_adds_nothing(ledger: Ledger):
-    added = await ledger.add([])
+    added = await ledger.tasks.add([])
 
     assert (added.new, added.known) == (0, 0)
 
 
 async def test_a_task_added_twice_is_new_once(ledger: Ledger):
     one, two = make_tasks(2)
-    await ledger.add([one])
+    await ledger.tasks.add([one])
 
-    added = await ledger.add([one, two, two])
+    added = await ledger.tasks.add([one, two, two])
 
     assert (added.new, added.known) == (1, 2)
-    assert (await ledger.counts()).total == 2
+    assert (await ledger.queries.counts()).total == 2
 
 
 async def in_status(ledger: Ledger, status: Status) -> Task:
     task = make_task()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     if status is not Status.TODO:
         lease = await claimed_one(ledger)
         outcomes = {
@@ -106,7 +106,7 @@ async def in_status(ledger: Ledger, status: Status) -> Task:
             Status.IGNORED: Failed(reason=Reason.REFUSED_ROBOTS),
         }
         if status in outcomes:
-            await ledger.commit([settled(ledger, lease, outcomes[status])])
+            await ledger.outcomes.commit([settled(ledger, lease, outcomes[status])])
     assert await status_of(ledger, task) is status
     return task
 
@@ -116,16 +116,16 @@ async def test_adding_a_known_task_changes_no_field_of_it(
     ledger: Ledger, clock: FakeClock, status: Status
 ):
     task = await in_status(ledger, status)
-    before = await ledger.get(task.id)
+    before = await ledger.tasks.get(task.id)
     clock.advance(seconds=5)
     again = replace(
         task, due=clock.time, update_time=clock.time, priority=9, context={"a": 1}, depth=7
     )
 
-    added = await ledger.add([again])
+    added = await ledger.tasks.add([again])
 
     assert (added.new, added.known) == (0, 1)
-    assert await ledger.get(task.id) == before
+    assert await ledger.tasks.get(task.id) == before
 
 
 # --- page
@@ -137,33 +137,35 @@ async def test_a_page_is_sorted_by_priority_then_by_how_long_it_is_due(ledger: L
         make_task(f"http://h{n % 2}.com/{n}", priority=p, due=START - timedelta(seconds=ago))
         for n, (p, ago) in enumerate(order)
     ]
-    await ledger.add(tasks[::-1])
+    await ledger.tasks.add(tasks[::-1])
 
-    assert ids(await ledger.page(limit=10)) == ids(tasks)
-    assert ids(await ledger.page(limit=3)) == ids(tasks[:3])
-    assert ids(await ledger.page(limit=10, hosts=["h0.com", "h1.com"])) == ids(tasks)
-    assert ids(await ledger.page(limit=2, hosts=["h0.com", "h1.com"])) == ids(tasks[:2])
+    assert ids(await ledger.tasks.page(limit=10)) == ids(tasks)
+    assert ids(await ledger.tasks.page(limit=3)) == ids(tasks[:3])
+    assert ids(await ledger.tasks.page(limit=10, hosts=["h0.com", "h1.com"])) == ids(tasks)
+    assert ids(await ledger.tasks.page(limit=2, hosts=["h0.com", "h1.com"])) == ids(tasks[:2])
 
 
 async def test_a_page_has_only_the_hosts_asked_for(ledger: Ledger):
     tasks = [make_task(f"http://{host}.com/") for host in "abc"]
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
 
-    assert {t.host for t in await ledger.page(limit=10, hosts=["a.com", "c.com", "x.com"])} == {
+    assert {
+        t.host for t in await ledger.tasks.page(limit=10, hosts=["a.com", "c.com", "x.com"])
+    } == {
         "a.com",
         "c.com",
     }
-    assert await ledger.page(limit=10, hosts=[]) == []
+    assert await ledger.tasks.page(limit=10, hosts=[]) == []
 
 
 async def test_a_page_has_nothing_that_is_not_due_yet(ledger: Ledger, clock: FakeClock):
     later = make_task(due=START + timedelta(seconds=10))
-    await ledger.add([later])
+    await ledger.tasks.add([later])
 
-    assert await ledger.page(limit=10) == []
-    assert await ledger.page(limit=10, hosts=[later.host]) == []
+    assert await ledger.tasks.page(limit=10) == []
+    assert await ledger.tasks.page(limit=10, hosts=[later.host]) == []
     clock.advance(seconds=10)
-    assert ids(await ledger.page(limit=10)) == [later.id]
+    assert ids(await ledger.tasks.page(limit=10)) == [later.id]
 
 
 # --- claim
@@ -171,14 +173,14 @@ async def test_a_page_has_nothing_that_is_not_due_yet(ledger: Ledger, clock: Fak
 
 async def test_a_claim_leases_a_task_to_one_worker(ledger: Ledger):
     task = make_task()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
 
     lease = await claimed_one(ledger, worker="w")
 
     assert lease.task == task
     assert lease.token.startswith("w:")
     assert (lease.fence, lease.expires) == (1, START + LEASE)
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     assert record.task == replace(
         task,
@@ -191,7 +193,7 @@ async def test_a_claim_leases_a_task_to_one_worker(ledger: Ledger):
 
 
 async def test_claiming_nothing_leases_nothing(ledger: Ledger):
-    answer = await ledger.claim([], worker="a", lease=LEASE, max_lost=3)
+    answer = await ledger.leases.claim([], worker="a", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed, answer.abandoned) == ((), 0, 0)
 
@@ -201,12 +203,12 @@ async def test_claiming_nothing_leases_nothing(ledger: Ledger):
 async def test_many_claimers_never_get_the_same_task(store: Ledgers):
     clients = [await store.open() for _ in range(4)]
     tasks = make_tasks(200)
-    await clients[0].add(tasks)
+    await clients[0].tasks.add(tasks)
 
     async def claim_all(number: int) -> list[bytes]:
         client, mine = clients[number % 4], []
-        while page := await client.page(limit=25):
-            answer = await client.claim(page, worker=f"w{number}", lease=LEASE, max_lost=3)
+        while page := await client.tasks.page(limit=25):
+            answer = await client.leases.claim(page, worker=f"w{number}", lease=LEASE, max_lost=3)
             assert len(answer.leases) + answer.missed == len(page)
             mine += [lease.task.id for lease in answer.leases]
         return mine
@@ -222,11 +224,14 @@ async def test_many_claimers_never_get_the_same_task(store: Ledgers):
 @pytest.mark.representative("sqlite")
 async def test_sixteen_claims_of_the_same_page_share_it_out(store: Ledgers):
     clients = [await store.open() for _ in range(4)]
-    await clients[0].add(make_tasks(100))
-    page = await clients[0].page(limit=100)
+    await clients[0].tasks.add(make_tasks(100))
+    page = await clients[0].tasks.page(limit=100)
 
     answers = await asyncio.gather(
-        *(clients[n % 4].claim(page, worker=f"w{n}", lease=LEASE, max_lost=3) for n in range(16))
+        *(
+            clients[n % 4].leases.claim(page, worker=f"w{n}", lease=LEASE, max_lost=3)
+            for n in range(16)
+        )
     )
 
     taken = [lease.task.id for answer in answers for lease in answer.leases]
@@ -235,7 +240,7 @@ async def test_sixteen_claims_of_the_same_page_share_it_out(store: Ledgers):
 
 
 async def test_tokens_are_not_used_twice(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     first = await claimed_one(ledger)
     clock.advance(seconds=61)
 
@@ -245,12 +250,12 @@ async def test_tokens_are_not_used_twice(ledger: Ledger, clock: FakeClock):
 
 
 async def test_a_stale_page_claims_nothing(ledger: Ledger):
-    await ledger.add([make_task()])
-    page = await ledger.page(limit=1)
+    await ledger.tasks.add([make_task()])
+    page = await ledger.tasks.page(limit=1)
     lease = await claimed_one(ledger)
-    await ledger.commit([success(ledger, lease)])
+    await ledger.outcomes.commit([success(ledger, lease)])
 
-    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
+    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed) == ((), 1)
 
@@ -258,9 +263,9 @@ async def test_a_stale_page_claims_nothing(ledger: Ledger):
 async def test_what_is_not_due_is_not_claimed(ledger: Ledger, clock: FakeClock):
     """No page shows it, but a redirect may lead to it."""
     later = make_task(due=START + timedelta(seconds=10))
-    await ledger.add([later])
+    await ledger.tasks.add([later])
 
-    answer = await ledger.claim([later], worker="a", lease=LEASE, max_lost=3)
+    answer = await ledger.leases.claim([later], worker="a", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed) == ((), 1)
     assert await status_of(ledger, later) is Status.TODO
@@ -269,11 +274,11 @@ async def test_what_is_not_due_is_not_claimed(ledger: Ledger, clock: FakeClock):
 
 
 async def test_a_page_from_before_a_release_repeats_no_fence(ledger: Ledger):
-    await ledger.add([make_task()])
-    page = await ledger.page(limit=1)
-    await ledger.release([await claimed_one(ledger)])
+    await ledger.tasks.add([make_task()])
+    page = await ledger.tasks.page(limit=1)
+    await ledger.outcomes.release([await claimed_one(ledger)])
 
-    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
+    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
 
     # A miss, or a claim of the task as it is now.
     assert [lease.fence for lease in answer.leases] in ([], [2])
@@ -281,30 +286,30 @@ async def test_a_page_from_before_a_release_repeats_no_fence(ledger: Ledger):
 
 
 async def test_a_lease_renewed_since_the_page_is_not_taken_over(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
     clock.advance(seconds=60)
-    page = await ledger.page(limit=1)
-    await ledger.renew([lease], lease=LEASE)
+    page = await ledger.tasks.page(limit=1)
+    await ledger.leases.renew([lease], lease=LEASE)
 
-    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
+    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed) == ((), 1)
-    assert (await ledger.commit([success(ledger, lease)])).lost == ()
+    assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == ()
 
 
 async def test_a_lease_holds_to_its_end_and_not_longer(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     first = await claimed_one(ledger)
 
     clock.advance(seconds=59.999)
-    assert await ledger.page(limit=1) == []
+    assert await ledger.tasks.page(limit=1) == []
     clock.advance(seconds=0.001)
     second = await claimed_one(ledger, worker="b")
 
     assert second.task.status is Status.PROCESSING
     assert second.fence == first.fence + 1
-    record = await ledger.get(first.task.id)
+    record = await ledger.tasks.get(first.task.id)
     assert record is not None
     assert (record.task.lost, record.task.begun, record.task.retry) == (0, 0, 0)
 
@@ -316,7 +321,7 @@ async def begun_and_lost(ledger: Ledger, clock: FakeClock, *, times: int) -> Lea
             assert await claimed(ledger) == [], "it rests"
             clock.advance(seconds=60)
         lease = await claimed_one(ledger)
-        assert await ledger.begin(lease)
+        assert await ledger.leases.begin(lease)
         clock.advance(seconds=60)
     return lease
 
@@ -325,14 +330,14 @@ async def test_a_task_that_workers_crash_on_alone_comes_back_later_and_later(
     ledger: Ledger, clock: FakeClock
 ):
     task = make_task()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     await begun_and_lost(ledger, clock, times=1)
     waits = []
 
     for lost in (1, 2):
-        page = await ledger.page(limit=1)
-        answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
-        record = await ledger.get(task.id)
+        page = await ledger.tasks.page(limit=1)
+        answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
+        record = await ledger.tasks.get(task.id)
         assert record is not None
         assert record.task.due is not None
         assert (answer.leases, answer.missed, answer.put_off) == ((), 0, 1)
@@ -341,7 +346,7 @@ async def test_a_task_that_workers_crash_on_alone_comes_back_later_and_later(
         assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * lost
         waits.append(record.task.due - clock.time)
         clock.time = record.task.due
-        assert await ledger.begin(await claimed_one(ledger))
+        assert await ledger.leases.begin(await claimed_one(ledger))
         clock.advance(seconds=60)
 
     assert waits == [timedelta(seconds=1), timedelta(seconds=2)]
@@ -350,15 +355,15 @@ async def test_a_task_that_workers_crash_on_alone_comes_back_later_and_later(
 async def test_whoever_finds_out_by_other_means_takes_over_what_crashed_workers(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     await begun_and_lost(ledger, clock, times=3)
 
-    page = await ledger.page(limit=1)
-    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=None)
+    page = await ledger.tasks.page(limit=1)
+    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=None)
 
     (lease,) = answer.leases
-    assert (await ledger.commit([success(ledger, lease)])).lost == ()
-    record = await ledger.get(lease.task.id)
+    assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == ()
+    record = await ledger.tasks.get(lease.task.id)
     assert record is not None
     assert (record.task.status, record.task.lost, record.task.begun) == (Status.FINISHED, 3, None)
 
@@ -367,56 +372,56 @@ async def test_a_task_that_too_many_workers_crash_on_alone_is_ignored(
     ledger: Ledger, clock: FakeClock
 ):
     task = make_task()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     lease = await begun_and_lost(ledger, clock, times=3)
 
-    page = await ledger.page(limit=1)
-    answer = await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
+    page = await ledger.tasks.page(limit=1)
+    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed, answer.abandoned) == ((), 0, 1)
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     assert record.task.status is Status.IGNORED
     assert (record.task.reason, record.task.lost) == (Reason.CRASHED_WORKER, 3)
     assert (record.task.due, record.task.lock, record.task.lock_time) == (None, None, None)
     assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * 3
     assert record.task.begun == lease.fence, "it stays a suspect, whoever brings it back"
-    assert (await ledger.commit([success(ledger, lease)])).lost == (lease,)
+    assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == (lease,)
 
 
 async def test_a_task_that_nobody_has_begun_with_alone_loses_no_lease(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     for _ in range(5):
         lease = await claimed_one(ledger)
         clock.advance(seconds=60)
 
     assert (lease.task.lost, lease.task.begun, lease.fence) == (0, 0, 5)
-    assert not await ledger.begin(replace(lease, fence=4))
-    assert not await ledger.begin(replace(lease, token="another:1"))
-    assert await ledger.begin(lease)
-    assert await ledger.begin(lease), "it may be sent again"
+    assert not await ledger.leases.begin(replace(lease, fence=4))
+    assert not await ledger.leases.begin(replace(lease, token="another:1"))
+    assert await ledger.leases.begin(lease)
+    assert await ledger.leases.begin(lease), "it may be sent again"
     assert await claimed(ledger, worker="b") == []
-    assert not await ledger.begin(lease), "it is in nobody's hands"
-    record = await ledger.get(lease.task.id)
+    assert not await ledger.leases.begin(lease), "it is in nobody's hands"
+    record = await ledger.tasks.get(lease.task.id)
     assert record is not None
     assert (record.task.lost, record.task.begun) == (1, 5)
     clock.advance(seconds=60)
     again = await claimed_one(ledger, worker="b")
-    assert (await ledger.commit([success(ledger, again)])).lost == ()
-    assert not await ledger.begin(again)
+    assert (await ledger.outcomes.commit([success(ledger, again)])).lost == ()
+    assert not await ledger.leases.begin(again)
 
 
 async def test_a_task_that_crashed_its_workers_may_crash_as_many_again(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     await begun_and_lost(ledger, clock, times=3)
     assert await claimed(ledger) == []
-    assert await ledger.reasons() == {"crashed-worker": 1}
+    assert await ledger.queries.reasons() == {"crashed-worker": 1}
 
-    assert await ledger.retry_failed(TaskFilter(reason=Reason.CRASHED_WORKER)) == 1
+    assert await ledger.admin.retry_failed(TaskFilter(reason=Reason.CRASHED_WORKER)) == 1
 
     lease = await claimed_one(ledger)
     assert lease.task.lost == 0
@@ -427,49 +432,49 @@ async def test_a_task_that_crashed_its_workers_may_crash_as_many_again(
 
 
 async def test_a_renewed_lease_goes_on(ledger: Ledger, clock: FakeClock):
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     leases = await claimed(ledger)
 
     clock.advance(seconds=40)
-    assert await ledger.renew(leases, lease=LEASE) == set()
+    assert await ledger.leases.renew(leases, lease=LEASE) == set()
     clock.advance(seconds=59)
 
-    assert await ledger.page(limit=10) == []
-    assert await ledger.horizon() == clock.time + timedelta(seconds=1)
-    assert (await ledger.commit([success(ledger, lease) for lease in leases])).lost == ()
+    assert await ledger.tasks.page(limit=10) == []
+    assert await ledger.queries.horizon() == clock.time + timedelta(seconds=1)
+    assert (await ledger.outcomes.commit([success(ledger, lease) for lease in leases])).lost == ()
 
 
 async def test_renew_names_the_leases_that_are_lost(ledger: Ledger, clock: FakeClock):
-    await ledger.add(make_tasks(4))
+    await ledger.tasks.add(make_tasks(4))
     leases = await claimed(ledger)
-    await ledger.commit([success(ledger, leases[0])])
+    await ledger.outcomes.commit([success(ledger, leases[0])])
     clock.advance(seconds=60)
-    page = [task for task in await ledger.page(limit=10) if task.id == leases[1].task.id]
-    await ledger.claim(page, worker="b", lease=LEASE, max_lost=3)
-    await ledger.release([leases[2]])
+    page = [task for task in await ledger.tasks.page(limit=10) if task.id == leases[1].task.id]
+    await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)
+    await ledger.outcomes.release([leases[2]])
 
-    lost = await ledger.renew(leases, lease=LEASE)
+    lost = await ledger.leases.renew(leases, lease=LEASE)
 
     assert lost == {lease.task.id for lease in leases[:3]}
-    assert await ledger.renew([], lease=LEASE) == set()
+    assert await ledger.leases.renew([], lease=LEASE) == set()
 
 
 async def test_a_lease_that_ran_out_is_renewed_while_nobody_took_it(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
     clock.advance(seconds=100)
 
-    assert await ledger.renew([lease], lease=LEASE) == set()
-    assert await ledger.page(limit=1) == []
+    assert await ledger.leases.renew([lease], lease=LEASE) == set()
+    assert await ledger.tasks.page(limit=1) == []
 
 
 # --- commit
 
 
 async def test_a_success_is_recorded_with_its_items(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
     clock.advance(seconds=1)
     response = ResponseInfo(
@@ -482,12 +487,12 @@ async def test_a_success_is_recorded_with_its_items(ledger: Ledger, clock: FakeC
     )
     items = (values.item({"title": "A"}), values.item({"title": "B"}))
 
-    answer = await ledger.commit(
+    answer = await ledger.outcomes.commit(
         [settled(ledger, lease, Succeeded(response=response, items=items))]
     )
 
     assert (answer.lost, answer.rejected) == ((), ())
-    record = await ledger.get(lease.task.id)
+    record = await ledger.tasks.get(lease.task.id)
     assert record is not None
     assert record.task == replace(
         lease.task,
@@ -501,41 +506,41 @@ async def test_a_success_is_recorded_with_its_items(ledger: Ledger, clock: FakeC
 
 
 async def test_a_failure_is_tried_again_when_its_backoff_is_over(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
 
     settlement = failure(ledger, lease, Reason.TIMEOUT_READ, message="no\x1banswer")
-    await ledger.commit([settlement])
+    await ledger.outcomes.commit([settlement])
 
-    record = await ledger.get(lease.task.id)
+    record = await ledger.tasks.get(lease.task.id)
     assert record is not None
     assert record.task.status is Status.FAILED
     assert (record.task.reason, record.task.retry) == (Reason.TIMEOUT_READ, 1)
     assert record.task.due == START + timedelta(seconds=2.5)
     assert record.errors == (settlement.change.error,)
-    assert await ledger.page(limit=1) == []
+    assert await ledger.tasks.page(limit=1) == []
     clock.advance(seconds=2.5)
-    assert ids(await ledger.page(limit=1)) == [lease.task.id]
+    assert ids(await ledger.tasks.page(limit=1)) == [lease.task.id]
 
 
 async def test_a_stale_commit_writes_nothing_and_is_named(ledger: Ledger, clock: FakeClock):
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     stale, other = await claimed(ledger, worker="a")
     clock.advance(seconds=30)
-    await ledger.renew([other], lease=LEASE)
+    await ledger.leases.renew([other], lease=LEASE)
     clock.advance(seconds=30)
     newer = await claimed_one(ledger, worker="b")
-    before = await ledger.get(stale.task.id)
+    before = await ledger.tasks.get(stale.task.id)
 
-    answer = await ledger.commit(
+    answer = await ledger.outcomes.commit(
         [success(ledger, stale, {"n": "stale"}), success(ledger, other, {"n": "other"})]
     )
 
     assert answer.lost == (stale,)
-    assert await ledger.get(stale.task.id) == before
+    assert await ledger.tasks.get(stale.task.id) == before
     assert await status_of(ledger, other.task) is Status.FINISHED
-    assert (await ledger.commit([success(ledger, newer, {"n": "newer"})])).lost == ()
-    record = await ledger.get(stale.task.id)
+    assert (await ledger.outcomes.commit([success(ledger, newer, {"n": "newer"})])).lost == ()
+    record = await ledger.tasks.get(stale.task.id)
     assert record is not None
     assert record.items == ({"n": "newer"},)
 
@@ -543,48 +548,48 @@ async def test_a_stale_commit_writes_nothing_and_is_named(ledger: Ledger, clock:
 async def test_a_commit_of_a_stale_lease_is_lost_after_the_newer_one_too(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     stale = await claimed_one(ledger, worker="a")
     clock.advance(seconds=60)
     newer = await claimed_one(ledger, worker="b")
-    await ledger.commit([success(ledger, newer, {"n": 2})])
-    before = await ledger.get(stale.task.id)
+    await ledger.outcomes.commit([success(ledger, newer, {"n": 2})])
+    before = await ledger.tasks.get(stale.task.id)
 
-    assert (await ledger.commit([success(ledger, stale, {"n": 1})])).lost == (stale,)
-    assert await ledger.get(stale.task.id) == before
+    assert (await ledger.outcomes.commit([success(ledger, stale, {"n": 1})])).lost == (stale,)
+    assert await ledger.tasks.get(stale.task.id) == before
 
 
 async def test_a_commit_sent_twice_is_recorded_once(ledger: Ledger):
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     first, second = await claimed(ledger)
     settlements = [success(ledger, first, {"n": 1}, {"n": 2}), failure(ledger, second)]
-    await ledger.commit(settlements)
-    before = [await ledger.get(first.task.id), await ledger.get(second.task.id)]
+    await ledger.outcomes.commit(settlements)
+    before = [await ledger.tasks.get(first.task.id), await ledger.tasks.get(second.task.id)]
 
-    answer = await ledger.commit(settlements)
+    answer = await ledger.outcomes.commit(settlements)
 
     assert answer.lost == ()
-    assert [await ledger.get(first.task.id), await ledger.get(second.task.id)] == before
-    assert await ledger.item_count() == 2
+    assert [await ledger.tasks.get(first.task.id), await ledger.tasks.get(second.task.id)] == before
+    assert await ledger.queries.item_count() == 2
 
 
 async def test_committing_nothing_records_nothing(ledger: Ledger):
-    answer = await ledger.commit([])
+    answer = await ledger.outcomes.commit([])
 
     assert (answer.lost, answer.rejected) == ((), ())
 
 
 async def test_a_commit_of_a_released_lease_is_lost(ledger: Ledger):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
-    await ledger.release([lease])
+    await ledger.outcomes.release([lease])
 
-    assert (await ledger.commit([success(ledger, lease)])).lost == (lease,)
+    assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == (lease,)
 
 
 async def test_nobody_sees_a_finished_task_without_its_items(store: Ledgers):
     writer, reader = await store.open(), await store.open()
-    await writer.add(make_tasks(30))
+    await writer.tasks.add(make_tasks(30))
     leases = await claimed(writer)
     committing = True
     seen = []
@@ -592,7 +597,7 @@ async def test_nobody_sees_a_finished_task_without_its_items(store: Ledgers):
     async def watch() -> None:
         while committing:
             for lease in leases:
-                record = await reader.get(lease.task.id)
+                record = await reader.tasks.get(lease.task.id)
                 assert record is not None
                 finished = record.task.status is Status.FINISHED
                 seen.append((finished, len(record.items)))
@@ -601,7 +606,7 @@ async def test_nobody_sees_a_finished_task_without_its_items(store: Ledgers):
     async def commit_all() -> None:
         nonlocal committing
         for lease in leases:
-            await writer.commit([success(writer, lease, {"n": 1}, {"n": 2})])
+            await writer.outcomes.commit([success(writer, lease, {"n": 1}, {"n": 2})])
         committing = False
 
     await asyncio.gather(watch(), commit_all())
@@ -612,20 +617,20 @@ async def test_nobody_sees_a_finished_task_without_its_items(store: Ledgers):
 
 async def test_links_are_added_before_the_page_they_are_on_is_committed(ledger: Ledger):
     page, *links = make_tasks(3)
-    await ledger.add([page])
+    await ledger.tasks.add([page])
     lease = await claimed_one(ledger)
 
     # A crash between the two repeats the page, and its links are known by then.
-    assert (await ledger.add(links)).new == 2
-    assert (await ledger.add(links)).known == 2
-    assert (await ledger.commit([success(ledger, lease)])).lost == ()
-    assert (await ledger.counts()).by_status == {Status.TODO: 2, Status.FINISHED: 1}
+    assert (await ledger.tasks.add(links)).new == 2
+    assert (await ledger.tasks.add(links)).known == 2
+    assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == ()
+    assert (await ledger.queries.counts()).by_status == {Status.TODO: 2, Status.FINISHED: 1}
 
 
 async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     ledger: Ledger, clock: FakeClock
 ):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     for n, outcome in enumerate(
         (
             Succeeded(items=({"n": 1}, {"n": 2}), revisit=START + timedelta(seconds=10)),
@@ -639,9 +644,9 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     ):
         clock.time = START + timedelta(seconds=10 * n)
         lease = await claimed_one(ledger)
-        await ledger.commit([settled(ledger, lease, outcome)])
+        await ledger.outcomes.commit([settled(ledger, lease, outcome)])
 
-    record = await ledger.get(lease.task.id)
+    record = await ledger.tasks.get(lease.task.id)
     assert record is not None
     assert record.items == ({"n": 3},)
     assert record.response == ResponseInfo(status=200, final_url="http://example.com/")
@@ -649,28 +654,30 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
 
 
 async def test_a_revisit_without_items_leaves_none(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
     first = Succeeded(items=({"n": 1},), revisit=START + timedelta(seconds=10))
-    await ledger.commit([settled(ledger, lease, first)])
+    await ledger.outcomes.commit([settled(ledger, lease, first)])
     clock.advance(seconds=10)
     lease = await claimed_one(ledger)
 
-    await ledger.commit([success(ledger, lease)])
+    await ledger.outcomes.commit([success(ledger, lease)])
 
-    assert [row async for row in ledger.items()] == []
-    assert await ledger.item_count() == 0
+    assert [row async for row in ledger.queries.items()] == []
+    assert await ledger.queries.item_count() == 0
 
 
 async def test_the_last_ten_errors_are_kept(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     patient = RetryPolicy(max_retry=100)
     for n in range(12):
         clock.advance(seconds=4000)
         lease = await claimed_one(ledger)
-        await ledger.commit([failure(ledger, lease, message=f"attempt {n}", policy=patient)])
+        await ledger.outcomes.commit(
+            [failure(ledger, lease, message=f"attempt {n}", policy=patient)]
+        )
 
-    record = await ledger.get(lease.task.id)
+    record = await ledger.tasks.get(lease.task.id)
 
     assert record is not None
     assert record.task.retry == 12
@@ -683,14 +690,14 @@ async def test_the_last_ten_errors_are_kept(ledger: Ledger, clock: FakeClock):
 
 async def test_a_released_task_keeps_its_place_and_its_attempts(ledger: Ledger, clock: FakeClock):
     first, second = make_task("http://example.com/1"), make_task("http://example.com/2")
-    await ledger.add([replace(first, due=START - timedelta(seconds=9)), second])
+    await ledger.tasks.add([replace(first, due=START - timedelta(seconds=9)), second])
     clock.advance(seconds=5)
     leases = await claimed(ledger)
 
-    assert await ledger.release(leases) == 2
+    assert await ledger.outcomes.release(leases) == 2
 
-    assert ids(await ledger.page(limit=10)) == [first.id, second.id]
-    record = await ledger.get(first.id)
+    assert ids(await ledger.tasks.page(limit=10)) == [first.id, second.id]
+    record = await ledger.tasks.get(first.id)
     assert record is not None
     assert record.task == replace(
         first, due=START - timedelta(seconds=9), update_time=clock.time, fence=1
@@ -698,14 +705,14 @@ async def test_a_released_task_keeps_its_place_and_its_attempts(ledger: Ledger, 
 
 
 async def test_a_released_failure_is_a_failure_again(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
-    await ledger.commit([failure(ledger, await claimed_one(ledger), Reason.DISCONNECTED)])
+    await ledger.tasks.add([make_task()])
+    await ledger.outcomes.commit([failure(ledger, await claimed_one(ledger), Reason.DISCONNECTED)])
     clock.advance(seconds=100)
     lease = await claimed_one(ledger)
 
-    await ledger.release([lease])
+    await ledger.outcomes.release([lease])
 
-    record = await ledger.get(lease.task.id)
+    record = await ledger.tasks.get(lease.task.id)
     assert record is not None
     assert (record.task.status, record.task.retry) == (Status.FAILED, 1)
     assert (record.task.reason, record.task.due) == (Reason.DISCONNECTED, lease.task.due)
@@ -713,15 +720,15 @@ async def test_a_released_failure_is_a_failure_again(ledger: Ledger, clock: Fake
 
 
 async def test_a_lost_lease_is_not_released(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
+    await ledger.tasks.add([make_task()])
     stale = await claimed_one(ledger)
     clock.advance(seconds=60)
     newer = await claimed_one(ledger, worker="b")
 
-    assert await ledger.release([stale]) == 0
-    assert await ledger.release([newer]) == 1
-    assert await ledger.release([newer]) == 0
-    assert await ledger.release([]) == 0
+    assert await ledger.outcomes.release([stale]) == 0
+    assert await ledger.outcomes.release([newer]) == 1
+    assert await ledger.outcomes.release([newer]) == 0
+    assert await ledger.outcomes.release([]) == 0
 
 
 # --- retry_failed
@@ -735,21 +742,21 @@ async def test_retry_failed_brings_back_failures_and_nothing_else(
     for reason, task in tasks.items():
         await given_up(ledger, task, reason)
     finished, failed, todo, leased = make_tasks(4)
-    await ledger.add([finished])
-    await ledger.commit([success(ledger, await claimed_one(ledger), {"n": 1})])
-    await ledger.add([failed])
-    await ledger.commit([failure(ledger, await claimed_one(ledger))])
-    await ledger.add([leased])
+    await ledger.tasks.add([finished])
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger), {"n": 1})])
+    await ledger.tasks.add([failed])
+    await ledger.outcomes.commit([failure(ledger, await claimed_one(ledger))])
+    await ledger.tasks.add([leased])
     lease = await claimed_one(ledger)
-    await ledger.add([todo])
+    await ledger.tasks.add([todo])
     everything = [*tasks.values(), finished, failed, todo, leased]
-    before = {task.id: await ledger.get(task.id) for task in everything}
+    before = {task.id: await ledger.tasks.get(task.id) for task in everything}
     clock.advance(seconds=1)
 
-    number = await ledger.retry_failed(TaskFilter(), dry_run=dry_run)
+    number = await ledger.admin.retry_failed(TaskFilter(), dry_run=dry_run)
 
     assert number == len(FAILURE_REASONS) + 1
-    after = {task.id: await ledger.get(task.id) for task in everything}
+    after = {task.id: await ledger.tasks.get(task.id) for task in everything}
     changed = {task_id for task_id in after if after[task_id] != before[task_id]}
     expected = {tasks[reason].id for reason in FAILURE_REASONS} | {failed.id}
     assert changed == (set() if dry_run else expected)
@@ -767,7 +774,7 @@ async def test_retry_failed_brings_back_failures_and_nothing_else(
                 reason=None,
             ),
         )
-    assert await ledger.renew([lease], lease=LEASE) == set()
+    assert await ledger.leases.renew([lease], lease=LEASE) == set()
 
 
 async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, clock: FakeClock):
@@ -780,7 +787,7 @@ async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, 
     await given_up(ledger, elsewhere, Reason.PARSE_ERROR)
 
     async def number(**selection) -> int:
-        return await ledger.retry_failed(TaskFilter(**selection), dry_run=True)
+        return await ledger.admin.retry_failed(TaskFilter(**selection), dry_run=True)
 
     assert await number() == 3
     assert await number(reason=Reason.TLS) == 2
@@ -795,27 +802,27 @@ async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, 
     assert await number(statuses=[Status.FAILED, Status.FINISHED], ids=ids([old])) == 0
     assert await number(statuses=[Status.FAILED]) == 0
     assert await number(statuses=()) == 0
-    assert await ledger.retry_failed(TaskFilter(host="b.com")) == 1
-    assert ids(await ledger.page(limit=10)) == [elsewhere.id]
+    assert await ledger.admin.retry_failed(TaskFilter(host="b.com")) == 1
+    assert ids(await ledger.tasks.page(limit=10)) == [elsewhere.id]
 
 
 @pytest.mark.parametrize("reason", sorted(POLICY_REASONS))
 async def test_the_unwanted_are_not_failures_even_when_asked_for(ledger: Ledger, reason: Reason):
     await given_up(ledger, make_task(), reason)
 
-    assert await ledger.retry_failed(TaskFilter(reason=reason)) == 0
-    assert await ledger.horizon() is None
+    assert await ledger.admin.retry_failed(TaskFilter(reason=reason)) == 0
+    assert await ledger.queries.horizon() is None
 
 
 async def test_a_retried_task_has_all_its_attempts_again(ledger: Ledger, clock: FakeClock):
     task = make_task()
     await given_up(ledger, task, Reason.CONNECT)
-    await ledger.retry_failed(TaskFilter())
+    await ledger.admin.retry_failed(TaskFilter())
 
     lease = await claimed_one(ledger)
-    await ledger.commit([failure(ledger, lease)])
+    await ledger.outcomes.commit([failure(ledger, lease)])
 
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     assert (record.task.status, record.task.retry, record.task.fence) == (Status.FAILED, 1, 2)
     assert len(record.errors) == 2
@@ -828,17 +835,17 @@ async def test_a_page_is_reopened_at_its_own_host_and_callback_whatever_the_stag
     ledger: Ledger, clock: FakeClock
 ):
     page = make_task(callback="parse_book")
-    await ledger.add([page])
-    await ledger.wake_hosts({page.host: START})
-    (host,) = await ledger.lease_hosts(worker="w", limit=1, lease=LEASE)
-    await ledger.commit([success(ledger, await claimed_one(ledger))])
-    await ledger.release_hosts([(host, host.host)])
-    assert await ledger.next_ready() is None
+    await ledger.tasks.add([page])
+    await ledger.hosts.wake({page.host: START})
+    (host,) = await ledger.host_leases.lease(worker="w", limit=1, lease=LEASE)
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger))])
+    await ledger.host_leases.release([(host, host.host)])
+    assert await ledger.hosts.next_ready() is None
     clock.advance(seconds=1)
 
-    assert await ledger.reopen(TaskFilter(), stage="elsewhere", anew=True) == 1
+    assert await ledger.admin.reopen(TaskFilter(), stage="elsewhere", anew=True) == 1
 
-    record = await ledger.get(page.id)
+    record = await ledger.tasks.get(page.id)
     assert record is not None
     reopened = record.task
     assert (reopened.host, reopened.callback, reopened.status) == (
@@ -846,18 +853,18 @@ async def test_a_page_is_reopened_at_its_own_host_and_callback_whatever_the_stag
         "parse_book",
         Status.TODO,
     )
-    assert await ledger.page(limit=9, hosts=[page.host]) == [reopened]
-    assert await ledger.page(limit=9, hosts=["elsewhere"]) == []
+    assert await ledger.tasks.page(limit=9, hosts=[page.host]) == [reopened]
+    assert await ledger.tasks.page(limit=9, hosts=["elsewhere"]) == []
     # The host is woken, or nobody would lease it and ask for the page.
-    assert await ledger.next_ready() == clock.time
+    assert await ledger.hosts.next_ready() == clock.time
 
 
 # --- horizon and numbers
 
 
 async def test_the_horizon_is_the_earliest_due_of_all_priorities(ledger: Ledger, clock: FakeClock):
-    assert await ledger.horizon() is None
-    await ledger.add(
+    assert await ledger.queries.horizon() is None
+    await ledger.tasks.add(
         [
             make_task("http://example.com/1", priority=5, due=START + timedelta(seconds=30)),
             make_task("http://example.com/2", priority=0, due=START + timedelta(seconds=20)),
@@ -865,33 +872,33 @@ async def test_the_horizon_is_the_earliest_due_of_all_priorities(ledger: Ledger,
         ]
     )
 
-    assert await ledger.horizon() == START + timedelta(seconds=20)
+    assert await ledger.queries.horizon() == START + timedelta(seconds=20)
 
 
 async def test_the_horizon_knows_live_leases_and_deferred_tasks(ledger: Ledger, clock: FakeClock):
-    await ledger.add([make_task()])
-    assert await ledger.horizon() == START
+    await ledger.tasks.add([make_task()])
+    assert await ledger.queries.horizon() == START
     lease = await claimed_one(ledger)
-    assert await ledger.horizon() == START + LEASE
-    await ledger.commit([failure(ledger, lease)])
-    assert await ledger.horizon() == START + timedelta(seconds=2.5)
+    assert await ledger.queries.horizon() == START + LEASE
+    await ledger.outcomes.commit([failure(ledger, lease)])
+    assert await ledger.queries.horizon() == START + timedelta(seconds=2.5)
     clock.advance(seconds=5)
-    await ledger.commit([success(ledger, await claimed_one(ledger))])
-    assert await ledger.horizon() is None
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger))])
+    assert await ledger.queries.horizon() is None
 
 
 async def test_counts_and_reasons(ledger: Ledger):
-    assert (await ledger.counts()).total == 0
-    assert await ledger.reasons() == {}
+    assert (await ledger.queries.counts()).total == 0
+    assert await ledger.queries.reasons() == {}
     for n, reason in enumerate((Reason.TLS, Reason.TLS, Reason.REFUSED_ROBOTS)):
         await given_up(ledger, make_task(f"http://example.com/ignored{n}"), reason)
     tasks = make_tasks(6)
-    await ledger.add(tasks[:3])
+    await ledger.tasks.add(tasks[:3])
     one, two, _ = await claimed(ledger)
-    await ledger.commit([failure(ledger, one), success(ledger, two)])
-    await ledger.add(tasks[3:])
+    await ledger.outcomes.commit([failure(ledger, one), success(ledger, two)])
+    await ledger.tasks.add(tasks[3:])
 
-    counts = await ledger.counts()
+    counts = await ledger.queries.counts()
 
     assert {status: counts[status] for status in Status} == {
         Status.TODO: 3,
@@ -901,7 +908,7 @@ async def test_counts_and_reasons(ledger: Ledger):
         Status.IGNORED: 3,
     }
     assert counts.total == 9
-    reasons = await ledger.reasons()
+    reasons = await ledger.queries.reasons()
     assert next(iter(reasons)) == "tls"
     assert reasons == {"tls": 2, "connect": 1, "refused-robots": 1}
 
@@ -911,24 +918,25 @@ async def test_what_is_counted_some_at_a_time_adds_up(
     ledger: Ledger, at_once: int, monkeypatch: pytest.MonkeyPatch
 ):
     for constant in (
-        "mongo.questions._COUNTED",
-        "mongo.questions._READ",
+        "mongo.queries._COUNTED",
+        "mongo.queries._READ",
         "mongo.hosts._COUNTED",
-        "sqlite.questions.COUNTED",
-        "sqlite.questions.READ",
-        "sqlite.items.COUNTED",
+        "sqlite.queries.COUNTED",
+        "sqlite.queries.READ",
         "sqlite.hosts.READ",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)
     # Many of one time, and some of others.
-    await ledger.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(17)])
+    await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(17)])
     leases = await claimed(ledger, limit=11)
-    await ledger.commit([success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases[:4]])
-    await ledger.commit([failure(ledger, lease) for lease in leases[4:6]])
+    await ledger.outcomes.commit(
+        [success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases[:4]]
+    )
+    await ledger.outcomes.commit([failure(ledger, lease) for lease in leases[4:6]])
     for lease, reason in zip(leases[6:9], (Reason.TLS, Reason.TLS, Reason.PROTOCOL), strict=True):
-        await ledger.commit([failure(ledger, lease, reason, policy=ONCE)])
+        await ledger.outcomes.commit([failure(ledger, lease, reason, policy=ONCE)])
 
-    counts = await ledger.counts()
+    counts = await ledger.queries.counts()
 
     assert counts.by_status == {
         Status.TODO: 6,
@@ -937,25 +945,25 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         Status.FINISHED: 4,
         Status.IGNORED: 3,
     }
-    assert await ledger.item_count() == 8
-    assert await ledger.reasons() == {"connect": 2, "tls": 2, "protocol": 1}
-    by_host = await ledger.host_counts()
+    assert await ledger.queries.item_count() == 8
+    assert await ledger.queries.reasons() == {"connect": 2, "tls": 2, "protocol": 1}
+    by_host = await ledger.hosts.counts()
     assert sum(of_host.total for of_host in by_host.values()) == 17
     for status in Status:
         assert sum(of_host[status] for of_host in by_host.values()) == counts[status]
 
 
 async def test_a_ledger_says_whether_it_has_tasks_of_some_statuses(ledger: Ledger):
-    assert not await ledger.has(tuple(Status))
-    await ledger.add(make_tasks(1))
-    assert await ledger.has([Status.FINISHED, Status.TODO])
-    assert not await ledger.has([Status.FINISHED])
+    assert not await ledger.queries.has(tuple(Status))
+    await ledger.tasks.add(make_tasks(1))
+    assert await ledger.queries.has([Status.FINISHED, Status.TODO])
+    assert not await ledger.queries.has([Status.FINISHED])
 
-    await ledger.commit([success(ledger, await claimed_one(ledger))])
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger))])
 
-    assert await ledger.has([Status.FINISHED])
-    assert not await ledger.has([Status.FAILED, Status.IGNORED])
-    assert not await ledger.has([])
+    assert await ledger.queries.has([Status.FINISHED])
+    assert not await ledger.queries.has([Status.FAILED, Status.IGNORED])
+    assert not await ledger.queries.has([])
 
 
 # --- items
@@ -965,44 +973,44 @@ async def test_items_come_in_the_order_of_ids_and_then_as_they_were_yielded(
     ledger: Ledger, clock: FakeClock
 ):
     tasks = make_tasks(40)
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
     leases = await claimed(ledger)
     clock.advance(seconds=3)
-    await ledger.commit(
+    await ledger.outcomes.commit(
         [
             success(ledger, lease, *({"url": lease.task.url, "n": n} for n in range(number % 3)))
             for number, lease in enumerate(leases)
         ]
     )
 
-    rows = [row async for row in ledger.items()]
+    rows = [row async for row in ledger.queries.items()]
 
     by_id = sorted(enumerate(leases), key=lambda pair: pair[1].task.id)
     assert [row.item for row in rows] == [
         {"url": lease.task.url, "n": n} for number, lease in by_id for n in range(number % 3)
     ]
     assert {row.fetched_at for row in rows} == {clock.time}
-    assert await ledger.item_count() == len(rows) == 39
+    assert await ledger.queries.item_count() == len(rows) == 39
 
 
 async def test_an_item_says_where_its_page_really_was(ledger: Ledger):
-    await ledger.add([make_task("http://example.com/asked")])
+    await ledger.tasks.add([make_task("http://example.com/asked")])
     lease = await claimed_one(ledger)
-    await ledger.commit([success(ledger, lease, {}, url="http://example.com/redirected")])
+    await ledger.outcomes.commit([success(ledger, lease, {}, url="http://example.com/redirected")])
 
-    (row,) = [row async for row in ledger.items()]
+    (row,) = [row async for row in ledger.queries.items()]
 
     assert (row.item, row.url) == ({}, "http://example.com/redirected")
 
 
 async def test_many_items_of_one_page_come_complete(ledger: Ledger):
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     leases = await claimed(ledger)
-    await ledger.commit(
+    await ledger.outcomes.commit(
         [success(ledger, lease, *({"n": n} for n in range(700))) for lease in leases]
     )
 
-    assert [row.item["n"] async for row in ledger.items()] == list(range(700)) * 3
+    assert [row.item["n"] async for row in ledger.queries.items()] == list(range(700)) * 3
 
 
 # --- hostile values
@@ -1041,18 +1049,18 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_a_hostile_item_comes_back_as_it_was_cleaned(ledger: Ledger, name: str):
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     good, bad = await claimed(ledger)
 
-    answer = await ledger.commit(
+    answer = await ledger.outcomes.commit(
         [success(ledger, bad, HOSTILE[name]), success(ledger, good, {"n": 1})]
     )
 
     assert (answer.lost, answer.rejected) == ((), ())
-    record = await ledger.get(bad.task.id)
+    record = await ledger.tasks.get(bad.task.id)
     assert record is not None
     assert record.items == (values.item(HOSTILE[name]),)
-    items = [row.item async for row in ledger.items()]
+    items = [row.item async for row in ledger.queries.items()]
     assert {"n": 1} in items
     assert values.item(HOSTILE[name]) in items
 
@@ -1062,17 +1070,17 @@ async def test_a_hostile_context_comes_back_as_it_was_cleaned(ledger: Ledger, na
     context = values.clean(HOSTILE[name])
     task = make_task(context=context)
 
-    assert (await ledger.add([task])).new == 1
+    assert (await ledger.tasks.add([task])).new == 1
 
     lease = await claimed_one(ledger)
     assert lease.task.context == context
 
 
 async def test_a_huge_item_harms_no_other(ledger: Ledger):
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     first, huge, last = await claimed(ledger)
 
-    answer = await ledger.commit(
+    answer = await ledger.outcomes.commit(
         [
             success(ledger, first, {"n": 1}),
             success(ledger, huge, {"v": "x" * (20 << 20)}),
@@ -1083,7 +1091,7 @@ async def test_a_huge_item_harms_no_other(ledger: Ledger):
     assert answer.lost == ()
     assert await status_of(ledger, first.task) is Status.FINISHED
     assert await status_of(ledger, last.task) is Status.FINISHED
-    record = await ledger.get(huge.task.id)
+    record = await ledger.tasks.get(huge.task.id)
     assert record is not None
     if answer.rejected:
         assert [lease for lease, _ in answer.rejected] == [huge]
@@ -1098,24 +1106,24 @@ async def test_a_huge_item_harms_no_other(ledger: Ledger):
 
 async def test_an_outcome_that_cannot_be_held_is_rejected_alone(ledger: Ledger):
     """Nothing unclean gets here; should it ever, it must not take the batch with it."""
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     first, bad, last = await claimed(ledger)
     unclean = settled(ledger, bad, Succeeded(items=({"v": "\ud800"}, {"w": object()})))
     batch = [success(ledger, first, {"n": 1}), unclean, success(ledger, last, {"n": 3})]
 
-    answer = await ledger.commit(batch)
+    answer = await ledger.outcomes.commit(batch)
 
     assert answer.lost == ()
     assert [lease for lease, _ in answer.rejected] == [bad]
-    record = await ledger.get(bad.task.id)
+    record = await ledger.tasks.get(bad.task.id)
     assert record is not None
     assert (record.task.status, record.task.reason) == (Status.IGNORED, Reason.STORE_REJECTED)
     assert record.task.lock is None
     assert record.items == ()
-    assert sorted([row.item["n"] async for row in ledger.items()]) == [1, 3]
-    again = await ledger.commit(batch)
+    assert sorted([row.item["n"] async for row in ledger.queries.items()]) == [1, 3]
+    again = await ledger.outcomes.commit(batch)
     assert again.lost == ()
-    assert await ledger.get(bad.task.id) == record
+    assert await ledger.tasks.get(bad.task.id) == record
 
 
 async def test_a_task_that_cannot_be_held_is_rejected_alone(ledger: Ledger):
@@ -1124,24 +1132,24 @@ async def test_a_task_that_cannot_be_held_is_rejected_alone(ledger: Ledger):
     number = replace(number, context={"v": 2**70}, priority=2**70)
     thing = replace(thing, context={"v": object()})
 
-    added = await ledger.add([surrogate, good, number, thing])
+    added = await ledger.tasks.add([surrogate, good, number, thing])
 
     assert (added.new, added.known) == (1, 0)
     assert [task.id for task, _ in added.rejected] == ids([surrogate, number, thing])
     assert all(why for _, why in added.rejected)
-    assert ids(await ledger.page(limit=10)) == [good.id]
+    assert ids(await ledger.tasks.page(limit=10)) == [good.id]
 
 
 async def test_a_response_that_cannot_be_held_is_rejected_alone(ledger: Ledger):
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     bad, good = await claimed(ledger)
     response = ResponseInfo(status=200, final_url="http://example.com/", etag="\udcff")
     settlement = settled(ledger, bad, Succeeded(response=response, items=({"n": 1},)))
 
-    answer = await ledger.commit([settlement, success(ledger, good, {"n": 2})])
+    answer = await ledger.outcomes.commit([settlement, success(ledger, good, {"n": 2})])
 
     assert [lease for lease, _ in answer.rejected] == [bad]
-    assert [row.item async for row in ledger.items()] == [{"n": 2}]
+    assert [row.item async for row in ledger.queries.items()] == [{"n": 2}]
 
 
 # --- workers
@@ -1153,26 +1161,28 @@ def worker(name: str) -> Worker:
 
 async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
     dead, alive = await store.open(), await store.open()
-    await dead.join(worker("a"))
-    await dead.add(make_tasks(6))
-    page = await dead.page(limit=6)
-    lost = (await dead.claim(page[:3], worker="a", lease=LEASE, max_lost=3)).leases
+    await dead.workers.join(worker("a"))
+    await dead.tasks.add(make_tasks(6))
+    page = await dead.tasks.page(limit=6)
+    lost = (await dead.leases.claim(page[:3], worker="a", lease=LEASE, max_lost=3)).leases
     # Names that a careless pattern would take for the dead one's.
-    await dead.claim(page[3:4], worker="ab", lease=LEASE, max_lost=3)
-    await dead.claim(page[4:5], worker="a:b", lease=LEASE, max_lost=3)
-    await dead.claim(page[5:], worker="x.a", lease=LEASE, max_lost=3)
+    await dead.leases.claim(page[3:4], worker="ab", lease=LEASE, max_lost=3)
+    await dead.leases.claim(page[4:5], worker="a:b", lease=LEASE, max_lost=3)
+    await dead.leases.claim(page[5:], worker="x.a", lease=LEASE, max_lost=3)
 
-    assert await alive.leave("a.") == 0
-    assert await alive.leave("a") >= 3
+    assert await alive.workers.leave("a.") == 0
+    assert await alive.workers.leave("a") >= 3
 
     again = await claimed(alive, worker="c")
     assert {lease.task.id for lease in lost} <= {lease.task.id for lease in again}
     assert len(again) <= 4
     assert all(lease.task.status is Status.PROCESSING for lease in again)
-    record = await alive.get(lost[0].task.id)
+    record = await alive.tasks.get(lost[0].task.id)
     assert record is not None
     assert (record.task.lost, record.task.begun, record.task.retry) == (0, 0, 0)
-    assert set((await dead.commit([success(dead, lease) for lease in lost])).lost) == set(lost)
+    assert set((await dead.outcomes.commit([success(dead, lease) for lease in lost])).lost) == set(
+        lost
+    )
 
 
 # --- the whole
@@ -1180,12 +1190,12 @@ async def test_the_tasks_of_a_dead_worker_are_claimable_at_once(store: Ledgers):
 
 async def test_a_crawl_of_two_processes_finishes_every_task_once(store: Ledgers, clock: FakeClock):
     clients = [await store.open(), await store.open()]
-    await clients[0].add(make_tasks(60))
+    await clients[0].tasks.add(make_tasks(60))
 
     async def work(name: str, client: Ledger) -> int:
         committed = 0
         while leases := await claimed(client, worker=name, limit=7):
-            page = await client.commit(
+            page = await client.outcomes.commit(
                 [success(client, lease, {"url": lease.task.url}) for lease in leases]
             )
             committed += len(leases) - len(page.lost)
@@ -1194,9 +1204,9 @@ async def test_a_crawl_of_two_processes_finishes_every_task_once(store: Ledgers,
     numbers = await asyncio.gather(*(work(f"w{n}", client) for n, client in enumerate(clients)))
 
     assert sum(numbers) == 60
-    assert (await clients[1].counts()).by_status == {Status.FINISHED: 60}
-    assert len({row.item["url"] async for row in clients[0].items()}) == 60
-    assert await clients[0].horizon() is None
+    assert (await clients[1].queries.counts()).by_status == {Status.FINISHED: 60}
+    assert len({row.item["url"] async for row in clients[0].queries.items()}) == 60
+    assert await clients[0].queries.horizon() is None
 
 
 async def test_now_is_in_utc_and_whole_milliseconds(ledger: Ledger):
@@ -1218,17 +1228,17 @@ def refused(url: str, **more: Any) -> Task:
 async def test_a_link_that_lies_too_deep_is_kept_and_nothing_of_it_is_due(ledger: Ledger):
     task = refused("http://a.com/", depth=6, hops=2)
 
-    added = await ledger.add([task])
+    added = await ledger.tasks.add([task])
 
     assert (added.new, added.known) == (1, 0)
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     assert record.task == task
     assert (task.status, task.reason, task.due) == (Status.IGNORED, Reason.REFUSED_DEPTH, None)
-    assert await ledger.page(limit=10) == []
-    assert await ledger.horizon() is None
-    assert await ledger.reasons() == {"refused-depth": 1}
-    assert await ledger.retry_failed(TaskFilter(reason=Reason.REFUSED_DEPTH)) == 0
+    assert await ledger.tasks.page(limit=10) == []
+    assert await ledger.queries.horizon() is None
+    assert await ledger.queries.reasons() == {"refused-depth": 1}
+    assert await ledger.admin.retry_failed(TaskFilter(reason=Reason.REFUSED_DEPTH)) == 0
 
 
 @pytest.mark.parametrize(("max_depth", "admitted"), [(5, 0), (6, 1), (7, 2), (None, 3)])
@@ -1238,13 +1248,13 @@ async def test_links_are_admitted_down_to_a_depth(
     links = [refused(f"http://{n}.com/", depth=n, parent=b"p" * 16) for n in (6, 7, 30)]
     unwanted, waiting = make_task("http://b.com/1", depth=1), make_task("http://b.com/2", depth=1)
     await given_up(ledger, unwanted, Reason.REFUSED_SCOPE)
-    await ledger.add([*links, waiting])
-    before = {task.id: await ledger.get(task.id) for task in (*links, unwanted, waiting)}
+    await ledger.tasks.add([*links, waiting])
+    before = {task.id: await ledger.tasks.get(task.id) for task in (*links, unwanted, waiting)}
     clock.advance(seconds=5)
 
-    assert await ledger.admit_to_depth(max_depth) == admitted
+    assert await ledger.admin.admit_to_depth(max_depth) == admitted
 
-    after = {task_id: await ledger.get(task_id) for task_id in before}
+    after = {task_id: await ledger.tasks.get(task_id) for task_id in before}
     for task_id, record in before.items():
         if task_id in ids(links[:admitted]):
             task = replace(
@@ -1257,24 +1267,25 @@ async def test_links_are_admitted_down_to_a_depth(
             record = replace(record, task=task)
         assert after[task_id] == record
     ready = {
-        lease.host.name for lease in await ledger.lease_hosts(worker="a", limit=9, lease=LEASE)
+        lease.host.name
+        for lease in await ledger.host_leases.lease(worker="a", limit=9, lease=LEASE)
     }
     assert ready == {task.host for task in links[:admitted]}
-    assert await ledger.admit_to_depth(max_depth) == 0
+    assert await ledger.admin.admit_to_depth(max_depth) == 0
 
 
 async def test_links_are_admitted_a_batch_at_a_time(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    for admissions in (sqlite_admissions, mongo_admissions):
-        monkeypatch.setattr(admissions, "BATCH", 7)
-    await ledger.add([refused(f"http://{n % 7}.com/{n}", depth=n % 3) for n in range(60)])
+    for admin in (sqlite_admin, mongo_admin):
+        monkeypatch.setattr(admin, "BATCH", 7)
+    await ledger.tasks.add([refused(f"http://{n % 7}.com/{n}", depth=n % 3) for n in range(60)])
 
-    assert await ledger.admit_to_depth(1) == 40
+    assert await ledger.admin.admit_to_depth(1) == 40
 
-    counts = await ledger.counts()
+    counts = await ledger.queries.counts()
     assert (counts[Status.TODO], counts[Status.IGNORED]) == (40, 20)
-    hosts = await ledger.lease_hosts(worker="a", limit=9, lease=LEASE)
+    hosts = await ledger.host_leases.lease(worker="a", limit=9, lease=LEASE)
     assert len(hosts) == 7
 
 
@@ -1286,9 +1297,9 @@ async def test_a_link_that_is_found_nearer_is_admitted_with_its_new_depth(
     )
     known, unwanted = make_task("http://b.com/1", depth=6), make_task("http://b.com/2", depth=6)
     await given_up(ledger, unwanted, Reason.REFUSED_SCOPE)
-    await ledger.add([nearer, same, deeper, seed, known])
+    await ledger.tasks.add([nearer, same, deeper, seed, known])
     untouched = [same, deeper, known, unwanted]
-    before = [await ledger.get(task.id) for task in untouched]
+    before = [await ledger.tasks.get(task.id) for task in untouched]
     clock.advance(seconds=5)
     now: Any = {"status": Status.TODO, "reason": None, "due": clock.time, "update_time": clock.time}
     found = [
@@ -1301,16 +1312,16 @@ async def test_a_link_that_is_found_nearer_is_admitted_with_its_new_depth(
         make_task("http://b.com/unknown"),
     ]
 
-    assert await ledger.admit_nearer(found) == 2
+    assert await ledger.tasks.admit_nearer(found) == 2
 
     for task in (found[0], found[3]):
-        record = await ledger.get(task.id)
+        record = await ledger.tasks.get(task.id)
         assert record is not None
         assert record.task == task
-    assert [await ledger.get(task.id) for task in untouched] == before
-    assert await ledger.get(found[-1].id) is None
-    assert await ledger.admit_nearer(found) == 0
-    assert await ledger.admit_nearer([]) == 0
+    assert [await ledger.tasks.get(task.id) for task in untouched] == before
+    assert await ledger.tasks.get(found[-1].id) is None
+    assert await ledger.tasks.admit_nearer(found) == 0
+    assert await ledger.tasks.admit_nearer([]) == 0
 
 
 async def test_a_task_that_was_tried_and_refused_for_depth_is_admitted_as_if_never_tried(
@@ -1319,7 +1330,7 @@ async def test_a_task_that_was_tried_and_refused_for_depth_is_admitted_as_if_nev
     task = make_task(depth=5)
     await given_up(ledger, task, Reason.REFUSED_DEPTH)
 
-    assert await ledger.admit_to_depth(6) == 1
+    assert await ledger.admin.admit_to_depth(6) == 1
 
     lease = await claimed_one(ledger)
     assert (lease.task.retry, lease.task.lost, lease.fence) == (0, 0, 2)
@@ -1330,30 +1341,32 @@ async def test_a_task_that_was_tried_and_refused_for_depth_is_admitted_as_if_nev
 
 async def test_the_state_is_what_was_written_down_last_of_each_name(store: Ledgers):
     one, two = await store.open(), await store.open()
-    assert await one.state() == {}
+    assert await one.notes.state() == {}
 
-    await one.set_state({"depth": {"limit": None}, "seeds": {"hosts": ["a.com:80"], "$x.y": 1}})
-    await two.set_state({"depth": {"limit": 3}})
+    await one.notes.set_state(
+        {"depth": {"limit": None}, "seeds": {"hosts": ["a.com:80"], "$x.y": 1}}
+    )
+    await two.notes.set_state({"depth": {"limit": 3}})
 
     expected = {"depth": {"limit": 3}, "seeds": {"hosts": ["a.com:80"], "$x.y": 1}}
-    assert await one.state() == expected
-    assert await two.state() == expected
-    await two.set_state({})
-    await two.set_state({"seeds": None, "never": None})
-    assert await one.state() == {"depth": {"limit": 3}}
+    assert await one.notes.state() == expected
+    assert await two.notes.state() == expected
+    await two.notes.set_state({})
+    await two.notes.set_state({"seeds": None, "never": None})
+    assert await one.notes.state() == {"depth": {"limit": 3}}
 
 
 async def test_with_tasks_that_are_purged_goes_that_all_seeds_are_there(ledger: Ledger):
-    await ledger.add(make_tasks(2))
-    await ledger.set_state({"depth": {"limit": 3}, "seeds": {"hosts": []}})
+    await ledger.tasks.add(make_tasks(2))
+    await ledger.notes.set_state({"depth": {"limit": 3}, "seeds": {"hosts": []}})
 
-    assert await ledger.purge(TaskFilter(ids=[make_tasks(1)[0].id])) == 1
+    assert await ledger.admin.purge(TaskFilter(ids=[make_tasks(1)[0].id])) == 1
 
-    assert await ledger.state() == {"depth": {"limit": 3}}
+    assert await ledger.notes.state() == {"depth": {"limit": 3}}
 
 
 async def test_the_state_stays_when_the_ledger_is_opened_again(store: Ledgers):
     ledger = await store.open()
-    await ledger.set_state({"depth": {"limit": 3}})
+    await ledger.notes.set_state({"depth": {"limit": 3}})
 
-    assert await (await store.open()).state() == {"depth": {"limit": 3}}
+    assert await (await store.open()).notes.state() == {"depth": {"limit": 3}}

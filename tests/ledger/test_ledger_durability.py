@@ -8,6 +8,7 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
 from tests.ledger.test_ledger_plans import Overheard
 from tests.support.ledgers import LEASE, FakeClock, claimed, failure, make_tasks
@@ -31,8 +32,8 @@ async def ledger(
     mongodb_uri: str, database_name: str, overheard: Overheard, clock: FakeClock
 ) -> AsyncIterator[MongoLedger]:
     client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
-    ledger = MongoLedger(client[database_name], "books", clock=clock)
-    await ledger.prepare()
+    ledger = MongoLedger(MongoStore(client[database_name], "books", clock=clock))
+    await ledger.inspection.prepare()
     yield ledger
     await client.close()
 
@@ -54,27 +55,27 @@ async def test_claims_are_quick_and_outcomes_durable(
         overheard.commands.clear()
 
     overheard.commands.clear()
-    await ledger.add(make_tasks(3))
+    await ledger.tasks.add(make_tasks(3))
     note("add")
     first, second, third = await claimed(ledger)
     note("claim")
-    await ledger.begin(first)
+    await ledger.leases.begin(first)
     note("begin")
-    await ledger.renew([first, second, third], lease=LEASE)
+    await ledger.leases.renew([first, second, third], lease=LEASE)
     note("renew")
-    await ledger.commit([failure(ledger, first, Reason.TLS)])
+    await ledger.outcomes.commit([failure(ledger, first, Reason.TLS)])
     note("commit")
-    await ledger.release([second])
+    await ledger.outcomes.release([second])
     note("release")
-    await ledger.retry_failed(TaskFilter())
+    await ledger.admin.retry_failed(TaskFilter())
     note("retry_failed")
-    await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
+    await ledger.hosts.give_up("example.com", reason=Reason.HOST_UNREACHABLE)
     note("give_up_host")
-    await ledger.begin(third)
+    await ledger.leases.begin(third)
     overheard.commands.clear()
     clock.advance(seconds=LEASE.total_seconds() + 1)
-    page = await ledger.page(limit=3)
-    given_up = await ledger.claim(page, worker="b", lease=timedelta(seconds=60), max_lost=1)
+    page = await ledger.tasks.page(limit=3)
+    given_up = await ledger.leases.claim(page, worker="b", lease=timedelta(seconds=60), max_lost=1)
     note("abandon")
 
     assert given_up.abandoned == 1

@@ -11,8 +11,10 @@ import pymongo
 import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
-from crawlcw.ledger.mongo import MongoLedger, change_stream
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.mongo import MongoLedger, changes
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import Payload, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
@@ -36,15 +38,15 @@ async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(
     mongodb_uri: str, database_name: str, url: str
 ):
     first = await MongoLedger.open(url, "books")
-    await first.set_state({"seeds": {"hosts": []}})
+    await first.notes.set_state({"seeds": {"hosts": []}})
     again = await MongoLedger.open(url, "books")
-    assert await again.state() == {"seeds": {"hosts": []}}
+    assert await again.notes.state() == {"seeds": {"hosts": []}}
     with pymongo.MongoClient(mongodb_uri) as client:
         client[database_name]["books"].drop()
 
     second = await MongoLedger.open(url, "books")
 
-    assert await second.state() == {}
+    assert await second.notes.state() == {}
     for ledger in (first, again, second):
         await ledger.close()
 
@@ -63,7 +65,7 @@ async def test_a_ledger_of_version_2_is_brought_up_to_date_by_all_that_open_it(
     mongodb_uri: str, database_name: str, url: str, driver: str
 ):
     first = await MongoLedger.open(url, "books", driver=driver)
-    await first.add(make_tasks(3))
+    await first.tasks.add(make_tasks(3))
     with pymongo.MongoClient(mongodb_uri) as client:
         make_it_version_2(client[database_name])
 
@@ -77,9 +79,9 @@ async def test_a_ledger_of_version_2_is_brought_up_to_date_by_all_that_open_it(
         assert BY_STATUS in indexes
         assert OUTDATED not in indexes
         assert client[database_name]["crawlcw.schema"].find_one() == {"_id": "books", "version": 3}
-    assert (await opened[0].counts())[Status.TODO] == 3
+    assert (await opened[0].queries.counts())[Status.TODO] == 3
     looked = await MongoLedger.look(url, "books", driver=driver)
-    assert (await looked.health()).violations == ()
+    assert (await looked.inspection.health()).violations == ()
     for each in (first, looked, *opened):
         await each.close()
 
@@ -97,8 +99,10 @@ async def ledger(
     mongodb_uri: str, database_name: str, overheard: Overheard
 ) -> AsyncIterator[MongoLedger]:
     client: Any = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
-    ledger = MongoLedger(client[database_name], "books", clock=FakeClock(), tracked=True)
-    await ledger.prepare()
+    ledger = MongoLedger(
+        MongoStore(client[database_name], "books", clock=FakeClock(), kind=LedgerKind.USE_CASE)
+    )
+    await ledger.inspection.prepare()
     yield ledger
     await client.close()
 
@@ -107,7 +111,7 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
     ledger: MongoLedger, mongodb_uri: str, database_name: str, overheard: Overheard
 ):
     numbers = count()
-    await ledger.add(
+    await ledger.tasks.add(
         [
             make_task(
                 id=next(numbers).to_bytes(16, "big"),
@@ -130,7 +134,7 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
         for each in chosen:
             for after in (None, behind):
                 overheard.commands.clear()
-                assert len(await ledger.find(each, limit=100, after=after)) == 100
+                assert len(await ledger.queries.find(each, limit=100, after=after)) == 100
                 assert sum(check_plans(client[database_name], overheard, "find")) == 100
 
 
@@ -138,15 +142,15 @@ async def test_the_items_and_values_of_a_task_are_found_by_an_index(
     ledger: MongoLedger, mongodb_uri: str, database_name: str, overheard: Overheard
 ):
     tasks = make_tasks(30)
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
     for task in tasks:
-        await ledger.put_blob(task.id, "x")
+        await ledger.blobs.put(task.id, "x")
     large = {"x": "x" * (1 << 21)}
-    await ledger.commit(
+    await ledger.outcomes.commit(
         [settled(ledger, each, Succeeded(items=(large,))) for each in await claimed(ledger)]
     )
     overheard.commands.clear()
-    assert await ledger.purge(TaskFilter(ids=[tasks[0].id])) == 1
+    assert await ledger.admin.purge(TaskFilter(ids=[tasks[0].id])) == 1
 
     with pymongo.MongoClient(mongodb_uri) as client:
         database = client[database_name]
@@ -162,13 +166,13 @@ async def test_a_spider_does_not_pay_for_what_tracked_tasks_carry(
     mongodb_uri: str, database_name: str, overheard: Overheard
 ):
     client: Any = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
-    ledger = MongoLedger(client[database_name], "books", clock=FakeClock())
-    await ledger.prepare()
-    await ledger.add(make_tasks(2))
+    ledger = MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
+    await ledger.inspection.prepare()
+    await ledger.tasks.add(make_tasks(2))
     overheard.commands.clear()
 
     leases = await claimed(ledger)
-    await ledger.leave("a")
+    await ledger.workers.leave("a")
 
     page, one, other, leaving = overheard.commands[:4]
     assert page["projection"] == {"errors": 0, "response": 0, "items": 0}
@@ -185,13 +189,13 @@ async def test_a_claim_whose_reply_was_lost_is_adopted_with_what_the_task_carrie
     ledger: MongoLedger,
 ):
     carried = Payload(data={"n": 1}, results={"scan": 2})
-    await ledger.add([make_task(carried=carried)])
-    page = await ledger.page(limit=1)
-    ledger._tasks = Losing(ledger._tasks, "find_one_and_update", applied=True)
+    await ledger.tasks.add([make_task(carried=carried)])
+    page = await ledger.tasks.page(limit=1)
+    ledger.store.tasks = Losing(ledger.store.tasks, "find_one_and_update", applied=True)
     with pytest.raises(LedgerUnavailableError):
-        await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+        await ledger.leases.claim(page, worker="w", lease=LEASE, max_lost=3)
 
-    again = await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+    again = await ledger.leases.claim(page, worker="w", lease=LEASE, max_lost=3)
 
     assert [(lease.fence, lease.task.carried) for lease in again.leases] == [(1, carried)]
 
@@ -216,22 +220,22 @@ async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
     ledger: MongoLedger, change: str
 ):
     task = make_task(carried=Payload())
-    await ledger.add([task])
-    blob = await ledger.put_blob(task.id, "x")
+    await ledger.tasks.add([task])
+    blob = await ledger.blobs.put(task.id, "x")
     waiting = TaskFilter(statuses=[Status.TODO])
     changes = {
-        "withdraw": lambda: ledger.withdraw(waiting, reason=Reason.WITHDRAWN),
-        "reopen": lambda: ledger.reopen(waiting),
-        "purge": lambda: ledger.purge(waiting),
+        "withdraw": lambda: ledger.admin.withdraw(waiting, reason=Reason.WITHDRAWN),
+        "reopen": lambda: ledger.admin.reopen(waiting),
+        "purge": lambda: ledger.admin.purge(waiting),
     }
-    ledger._durable = Beforehand(ledger._durable, lambda: claimed(ledger))
+    ledger.store.durable = Beforehand(ledger.store.durable, lambda: claimed(ledger))
 
     assert await changes[change]() == 0
 
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     assert (record.task.status, record.task.fence) == (Status.PROCESSING, 1)
-    assert await ledger.read_blob(blob) == "x"
+    assert await ledger.blobs.read(blob) == "x"
 
 
 # --- change streams
@@ -241,7 +245,7 @@ class Told:
     """A stream that is open, and what comes of it."""
 
     def __init__(self, ledger: MongoLedger) -> None:
-        self._notices = ledger.changes()
+        self._notices = ledger.changes.watch()
 
     async def __aenter__(self) -> "Told":
         await self.next()
@@ -257,7 +261,7 @@ class Told:
 @pytest.fixture(params=DRIVERS)
 async def watched(request: pytest.FixtureRequest, url: str) -> AsyncIterator[MongoLedger]:
     ledger = await MongoLedger.open(
-        url, "orders", driver=request.param, clock=FakeClock(), tracked=True
+        url, "orders", driver=request.param, clock=FakeClock(), kind=LedgerKind.USE_CASE
     )
     yield ledger
     await ledger.close()
@@ -269,39 +273,39 @@ async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
     tasks = make_tasks(3, carried=Payload())
 
     async with Told(watched) as told:
-        await watched.add(tasks)
+        await watched.tasks.add(tasks)
         await told.next()
     first, second, third = await claimed(watched, worker="w")
     async with Told(watched) as told:
-        await watched.commit([settled(watched, first, failed)])
+        await watched.outcomes.commit([settled(watched, first, failed)])
         await told.next()
     async with Told(watched) as told:
-        await watched.release([second])
+        await watched.outcomes.release([second])
         await told.next()
     async with Told(watched) as told:
-        await watched.leave("w")
+        await watched.workers.leave("w")
         await told.next()
     async with Told(watched) as told:
-        await watched.reopen(TaskFilter(ids=[second.task.id]), stage="next")
+        await watched.admin.reopen(TaskFilter(ids=[second.task.id]), stage="next")
         await told.next()
     async with Told(watched) as told:
-        await watched.retry_failed(TaskFilter())
+        await watched.admin.retry_failed(TaskFilter())
         await told.next()
-    assert third.task.id in {lease.task.id for lease in await watched.held("w")}
+    assert third.task.id in {lease.task.id for lease in await watched.leases.held("w")}
 
 
 async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedger):
-    await watched.add(make_tasks(2, carried=Payload()))
+    await watched.tasks.add(make_tasks(2, carried=Payload()))
 
     async with Told(watched) as told:
         leases = await claimed(watched)
-        watched._now.advance(seconds=1)
-        assert await watched.renew(leases, lease=LEASE) == set()
-        assert await watched.save(leases[0], data={"n": 1}, duration=LEASE)
+        watched.store.now.advance(seconds=1)
+        assert await watched.leases.renew(leases, lease=LEASE) == set()
+        assert await watched.leases.save(leases[0], data={"n": 1}, duration=LEASE)
         done = Succeeded(progress=Progress(worker="w", began=START))
-        await watched.commit([settled(watched, lease, done) for lease in leases])
+        await watched.outcomes.commit([settled(watched, lease, done) for lease in leases])
         # Whatever those had told would come before this, and after it nothing comes.
-        await watched.add([make_task("http://x/last", carried=Payload())])
+        await watched.tasks.add([make_task("http://x/last", carried=Payload())])
         await told.next()
         with pytest.raises(TimeoutError):
             await told.next(within=0.2)
@@ -311,13 +315,16 @@ async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedg
 async def test_a_stream_whose_connection_breaks_raises(
     url: str, driver: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(change_stream, "_PATIENCE", 0.2)
-    monkeypatch.setattr(change_stream, "_ANSWERED_WITHIN", 0.5)
+    monkeypatch.setattr(changes, "_PATIENCE", 0.2)
+    monkeypatch.setattr(changes, "_ANSWERED_WITHIN", 0.5)
     with proxied(url) as (proxy, near):
         ledger = await MongoLedger.open(
-            f"{near}&serverSelectionTimeoutMS=200", "orders", driver=driver, tracked=True
+            f"{near}&serverSelectionTimeoutMS=200",
+            "orders",
+            driver=driver,
+            kind=LedgerKind.USE_CASE,
         )
-        told = ledger.changes()
+        told = ledger.changes.watch()
         await anext(told)
         # The driver opens a stream anew by itself, once. The rest goes on: PyMongo
         # leaves a socket open where it is told to close while it connects.
@@ -348,7 +355,7 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("driver", DRIVERS)
 async def test_a_server_that_is_alone_tells_of_nothing(standalone: str, driver: str):
-    ledger = await MongoLedger.open(standalone, "orders", driver=driver, tracked=True)
+    ledger = await MongoLedger.open(standalone, "orders", driver=driver, kind=LedgerKind.USE_CASE)
 
-    assert [notice async for notice in ledger.changes()] == [None]
+    assert [notice async for notice in ledger.changes.watch()] == [None]
     await ledger.close()

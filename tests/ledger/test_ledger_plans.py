@@ -15,6 +15,7 @@ from pymongo.monitoring import CommandListener
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import Status
 from tests.support.ledgers import START, FakeClock, make_task
 
@@ -83,8 +84,8 @@ async def ledger(
     mongodb_uri: str, crowded: pymongo.database.Database, overheard: Overheard
 ) -> AsyncIterator[MongoLedger]:
     client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
-    ledger = MongoLedger(client[crowded.name], "books", clock=FakeClock())
-    await ledger.prepare()
+    ledger = MongoLedger(MongoStore(client[crowded.name], "books", clock=FakeClock()))
+    await ledger.inspection.prepare()
     if not crowded["books"].estimated_document_count():
         crowded["books"].insert_many(crowd(), ordered=False)
     # What came before was preparation.
@@ -127,7 +128,7 @@ def check_plans(database, overheard: Overheard, name: str, *, spare: int = 20) -
 
 
 async def test_a_page_reads_what_it_returns(ledger, crowded, overheard):
-    page = await ledger.page(limit=200)
+    page = await ledger.tasks.page(limit=200)
 
     assert len(page) == 200
     assert {task.priority for task in page} == {2}
@@ -135,7 +136,7 @@ async def test_a_page_reads_what_it_returns(ledger, crowded, overheard):
 
 
 async def test_a_page_over_all_priorities_reads_what_it_returns(ledger, crowded, overheard):
-    page = await ledger.page(limit=9_000)
+    page = await ledger.tasks.page(limit=9_000)
 
     assert len(page) == 9_000
     assert {task.priority for task in page} == {0, 1, 2}
@@ -146,7 +147,7 @@ async def test_a_page_over_all_priorities_reads_what_it_returns(ledger, crowded,
 async def test_a_page_of_some_hosts_reads_what_it_returns(ledger, crowded, overheard, hosts):
     names = [f"h{n}.com" for n in range(hosts)]
 
-    page = await ledger.page(limit=200, hosts=names)
+    page = await ledger.tasks.page(limit=200, hosts=names)
 
     assert len(page) == min(200, hosts * 50)
     assert {task.host for task in page} <= set(names)
@@ -155,25 +156,25 @@ async def test_a_page_of_some_hosts_reads_what_it_returns(ledger, crowded, overh
 
 
 async def test_a_page_when_nothing_is_due_reads_next_to_nothing(ledger, crowded, overheard):
-    ledger._now.time = START - timedelta(days=1)
+    ledger.store.now.time = START - timedelta(days=1)
 
-    assert await ledger.page(limit=200) == []
-    assert await ledger.page(limit=200, hosts=["h1.com", "h2.com"]) == []
+    assert await ledger.tasks.page(limit=200) == []
+    assert await ledger.tasks.page(limit=200, hosts=["h1.com", "h2.com"]) == []
     assert check_plans(crowded, overheard, "find") == [0, 0]
 
 
 async def test_the_horizon_is_one_look_for_each_priority(ledger, crowded, overheard):
     earliest = min(d["due"] for d in crowded["books"].find({"status": Status.TODO}, {"due": 1}))
 
-    assert await ledger.horizon() == earliest
+    assert await ledger.queries.horizon() == earliest
     assert check_plans(crowded, overheard, "find") == [1, 1, 1, 0]
 
 
 async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     ledger, crowded, overheard, monkeypatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.questions._COUNTED", TASKS // 5)
-    counts = await ledger.counts()
+    monkeypatch.setattr("crawlcw.ledger.mongo.queries._COUNTED", TASKS // 5)
+    counts = await ledger.queries.counts()
 
     assert counts.total == TASKS
     commands = [c for c in overheard.commands if "aggregate" in c]
@@ -189,20 +190,20 @@ async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
 
 
 async def test_a_look_for_one_task_reads_one_key(ledger, crowded, overheard):
-    assert await ledger.has([Status.FINISHED, Status.IGNORED])
-    assert await ledger.has([Status.TODO])
+    assert await ledger.queries.has([Status.FINISHED, Status.IGNORED])
+    assert await ledger.queries.has([Status.TODO])
 
     assert check_plans(crowded, overheard, "find") == [1, 1]
 
 
 async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):
-    page = await ledger.page(limit=3)
-    claimed = await ledger.claim(page, worker="w", lease=timedelta(minutes=1), max_lost=3)
+    page = await ledger.tasks.page(limit=3)
+    claimed = await ledger.leases.claim(page, worker="w", lease=timedelta(minutes=1), max_lost=3)
     leases = list(claimed.leases)
-    await ledger.renew(leases, lease=timedelta(minutes=1))
+    await ledger.leases.renew(leases, lease=timedelta(minutes=1))
 
     # They do change the collection; giving the tasks back undoes it.
-    assert await ledger.release(leases) == 3
+    assert await ledger.outcomes.release(leases) == 3
     assert len(check_plans(crowded, overheard, "findAndModify", spare=5)) == 3
     hints = [update["hint"] for c in overheard.commands for update in c.get("updates", ())]
     assert set(hints) == {"_id_"}

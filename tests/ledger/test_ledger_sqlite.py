@@ -20,6 +20,7 @@ from crawlcw.errors import (
     Reason,
 )
 from crawlcw.ledger import documents
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows
 from crawlcw.ledger.sqlite.clock import machine_clock
@@ -65,16 +66,20 @@ async def test_a_file_that_is_gone_is_noticed_by_whatever_is_done_next(path: Pat
     ledger = await SqliteLedger.open(path, "books")
     away = path.rename(path.with_name("away.db"))
 
-    for operation in (ledger.horizon, ledger.counts, lambda: ledger.add(make_tasks(1))):
+    for operation in (
+        ledger.queries.horizon,
+        ledger.queries.counts,
+        lambda: ledger.tasks.add(make_tasks(1)),
+    ):
         with pytest.raises(LedgerGoneError, match="was removed while it was in use"):
             await operation()
     path.write_bytes(away.read_bytes())
-    for operation in (ledger.horizon, lambda: ledger.leave("a")):
+    for operation in (ledger.queries.horizon, lambda: ledger.workers.leave("a")):
         with pytest.raises(LedgerGoneError, match="was replaced by another file"):
             await operation()
 
     away.replace(path)
-    assert await ledger.horizon() is None, "it is the file that it was"
+    assert await ledger.queries.horizon() is None, "it is the file that it was"
     await ledger.close()
 
 
@@ -91,35 +96,35 @@ async def test_a_file_is_the_same_by_any_of_its_names(
     # As a spider may do.
     monkeypatch.chdir(tmp_path / "elsewhere")
 
-    assert (await linked.add(make_tasks(1))).new == 1
-    assert (await real.counts()).total == 1
+    assert (await linked.tasks.add(make_tasks(1))).new == 1
+    assert (await real.queries.counts()).total == 1
     await linked.close()
     await real.close()
 
 
 async def test_what_was_written_is_there_in_the_next_process(path: Path):
     first = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await first.add(make_tasks(3))
-    await first.commit([success(first, lease, {"n": 1}) for lease in await claimed(first)])
+    await first.tasks.add(make_tasks(3))
+    await first.outcomes.commit([success(first, lease, {"n": 1}) for lease in await claimed(first)])
     await first.close()
 
     second = await SqliteLedger.open(path, "books", clock=FakeClock())
 
-    assert (await second.counts()).by_status == {Status.FINISHED: 3}
-    assert await second.item_count() == 3
+    assert (await second.queries.counts()).by_status == {Status.FINISHED: 3}
+    assert await second.queries.item_count() == 3
     await second.close()
 
 
 async def test_spiders_share_a_file_and_nothing_else(path: Path):
     books = await SqliteLedger.open(path, "books", clock=FakeClock())
     films = await SqliteLedger.open(path, "films-2", clock=FakeClock())
-    await books.add([make_task()])
+    await books.tasks.add([make_task()])
 
-    assert (await films.add([make_task()])).new == 1
-    await books.commit([success(books, await claimed_one(books), {"n": 1})])
+    assert (await films.tasks.add([make_task()])).new == 1
+    await books.outcomes.commit([success(books, await claimed_one(books), {"n": 1})])
 
-    assert (await films.counts()).by_status == {Status.TODO: 1}
-    assert await films.item_count() == 0
+    assert (await films.queries.counts()).by_status == {Status.TODO: 1}
+    assert await films.queries.item_count() == 0
     await books.close()
     await films.close()
 
@@ -181,19 +186,19 @@ def made_older(path: Path, version: int) -> str:
 
 @pytest.mark.parametrize("version", [2, 3, 4])
 async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, version: int):
-    await (await SqliteLedger.open(path, "books", tracked=False)).close()
+    await (await SqliteLedger.open(path, "books", kind=LedgerKind.SPIDER)).close()
     new = made_older(path, version)
 
     with pytest.raises(LedgerConfigurationError, match=r"up to date by `crawlcw stats books`"):
         await SqliteLedger.look(path, "books")
     with pytest.raises(LedgerConfigurationError, match="holds a spider named books"):
-        await SqliteLedger.open(path, "books", tracked=True)
+        await SqliteLedger.open(path, "books", kind=LedgerKind.USE_CASE)
     first, second = await asyncio.gather(*(SqliteLedger.open(path, "books") for _ in range(2)))
-    await first.add([make_task()])
+    await first.tasks.add([make_task()])
     lease = await claimed_one(second)
-    assert await first.begin(lease)
+    assert await first.leases.begin(lease)
 
-    assert (await second.health()).violations == ()
+    assert (await second.inspection.health()).violations == ()
     with sqlite3.connect(path) as db:
         made = dict(db.execute("SELECT name, sql FROM sqlite_master"))
     db.close()
@@ -204,21 +209,21 @@ async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, versi
 
 
 async def test_a_use_case_of_an_older_schema_stays_one(path: Path):
-    first = await SqliteLedger.open(path, "books", tracked=True)
-    await first.set_policy({"max_retry": 7})
+    first = await SqliteLedger.open(path, "books", kind=LedgerKind.USE_CASE)
+    await first.notes.set_policy({"max_retry": 7})
     await first.close()
     made_older(path, 4)
 
-    second = await SqliteLedger.open(path, "books", tracked=None)
+    second = await SqliteLedger.open(path, "books", kind=None)
 
-    assert second.tracked
-    assert await second.policy() == {"max_retry": 7}
+    assert second.kind is LedgerKind.USE_CASE
+    assert await second.notes.policy() == {"max_retry": 7}
     await second.close()
 
 
 async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(path: Path):
     first = await SqliteLedger.open(path, "books")
-    await first.set_state({"seeds": {"hosts": []}})
+    await first.notes.set_state({"seeds": {"hosts": []}})
     await first.close()
     with sqlite3.connect(path) as db:
         db.execute('DROP TABLE "books"')
@@ -226,7 +231,7 @@ async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(path: Pa
 
     second = await SqliteLedger.open(path, "books")
 
-    assert await second.state() == {}
+    assert await second.notes.state() == {}
     await second.close()
 
 
@@ -262,7 +267,7 @@ async def test_a_folder_that_cannot_be_made_is_refused(path: Path):
 
 async def test_a_damaged_file_is_refused(path: Path):
     ledger = await SqliteLedger.open(path, "books")
-    await ledger.add(make_tasks(200))
+    await ledger.tasks.add(make_tasks(200))
     await ledger.close()
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
@@ -279,31 +284,31 @@ async def test_a_file_locked_by_another_is_unavailable(path: Path, monkeypatch: 
     other.execute("BEGIN IMMEDIATE")
 
     with pytest.raises(LedgerUnavailableError, match=r"ledger\.db is locked by another process"):
-        await ledger.add([make_task()])
+        await ledger.tasks.add([make_task()])
     # Who only reads does not wait for who writes.
-    assert (await ledger.counts()).total == 0
+    assert (await ledger.queries.counts()).total == 0
 
     other.execute("ROLLBACK")
     other.close()
-    assert (await ledger.add([make_task()])).new == 1
+    assert (await ledger.tasks.add([make_task()])).new == 1
     await ledger.close()
 
 
 async def test_a_full_disk_is_unavailable_and_nothing_is_half_written(path: Path):
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     first, second = await claimed(ledger)
-    pages = ledger._writer._db.execute("PRAGMA page_count").fetchone()[0]
-    ledger._writer._db.execute(f"PRAGMA max_page_count = {pages + 5}")
+    pages = ledger.store.writer._db.execute("PRAGMA page_count").fetchone()[0]
+    ledger.store.writer._db.execute(f"PRAGMA max_page_count = {pages + 5}")
 
     with pytest.raises(LedgerUnavailableError, match="the disk is full"):
-        await ledger.commit(
+        await ledger.outcomes.commit(
             [success(ledger, first, {"n": 1}), success(ledger, second, {"v": "x" * 100_000})]
         )
 
-    assert (await ledger.counts()).by_status == {Status.PROCESSING: 2}
-    assert await ledger.item_count() == 0
-    assert (await ledger.commit([success(ledger, first, {"n": 1})])).lost == ()
+    assert (await ledger.queries.counts()).by_status == {Status.PROCESSING: 2}
+    assert await ledger.queries.item_count() == 0
+    assert (await ledger.outcomes.commit([success(ledger, first, {"n": 1})])).lost == ()
     await ledger.close()
 
 
@@ -313,9 +318,9 @@ async def test_a_closed_ledger_is_unavailable(path: Path):
     await ledger.close()
 
     with pytest.raises(LedgerUnavailableError, match="was closed"):
-        await ledger.counts()
+        await ledger.queries.counts()
     with pytest.raises(LedgerUnavailableError, match="was closed"):
-        await ledger.add([make_task()])
+        await ledger.tasks.add([make_task()])
 
 
 async def test_a_value_over_the_limit_is_rejected_alone(
@@ -326,14 +331,14 @@ async def test_a_value_over_the_limit_is_rejected_alone(
     long = make_task(context={"v": "é" * 500})
     body = make_task("http://example.com/2", body=b"x" * 1001)
 
-    added = await ledger.add([long, body, make_task("http://example.com/3")])
+    added = await ledger.tasks.add([long, body, make_task("http://example.com/3")])
 
     assert [task for task, _ in added.rejected] == [long, body]
     assert added.rejected[0][1] == "a value of 1008 bytes, 1000 are allowed"
     lease = await claimed_one(ledger)
-    answer = await ledger.commit([success(ledger, lease, {"v": "x" * 1000})])
+    answer = await ledger.outcomes.commit([success(ledger, lease, {"v": "x" * 1000})])
     assert [lease for lease, _ in answer.rejected] == [lease]
-    assert await ledger.reasons() == {"store-rejected": 1}
+    assert await ledger.queries.reasons() == {"store-rejected": 1}
     await ledger.close()
 
 
@@ -346,12 +351,12 @@ async def test_an_operation_waits_for_a_cancelled_one_that_is_not_over(path: Pat
             started.set()
             end.wait(10)
 
-    cancelled = asyncio.create_task(ledger._writer.run(slow))
+    cancelled = asyncio.create_task(ledger.store.writer.run(slow))
     await asyncio.to_thread(started.wait, 10)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    adding = asyncio.create_task(ledger.add(make_tasks(3)))
+    adding = asyncio.create_task(ledger.tasks.add(make_tasks(3)))
     done, _ = await asyncio.wait([adding], timeout=0.1)
     assert not done
 
@@ -390,35 +395,37 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
     def note(operation: str) -> None:
         durable[operation] = disk.has_everything()
 
-    await ledger.add(make_tasks(2))
+    await ledger.tasks.add(make_tasks(2))
     note("add")
     first, second = await claimed(ledger)
     note("claim")
-    await ledger.commit([failure(ledger, first, Reason.TLS)])
+    await ledger.outcomes.commit([failure(ledger, first, Reason.TLS)])
     note("commit")
-    await ledger.renew([second], lease=LEASE * 2)
+    await ledger.leases.renew([second], lease=LEASE * 2)
     note("renew")
-    await ledger.release([second])
+    await ledger.outcomes.release([second])
     note("release")
-    await ledger.retry_failed(TaskFilter())
+    await ledger.admin.retry_failed(TaskFilter())
     note("retry_failed")
     held = await claimed(ledger)
     for lease in held:
-        await ledger.begin(lease)
+        await ledger.leases.begin(lease)
     clock.advance(seconds=61)
-    given_up = await ledger.claim(await ledger.page(limit=1), worker="b", lease=LEASE, max_lost=1)
+    given_up = await ledger.leases.claim(
+        await ledger.tasks.page(limit=1), worker="b", lease=LEASE, max_lost=1
+    )
     assert given_up.abandoned == 1
     note("abandon")
     # A power cut ends all processes, and with them what a lease is for.
-    await ledger.wake_hosts({"new.example": START})
+    await ledger.hosts.wake({"new.example": START})
     note("wake_hosts")
-    hosts = await ledger.lease_hosts(worker="a", limit=1, lease=LEASE)
+    hosts = await ledger.host_leases.lease(worker="a", limit=1, lease=LEASE)
     note("lease_hosts")
-    await ledger.release_hosts([(host, host.host) for host in hosts])
+    await ledger.host_leases.release([(host, host.host) for host in hosts])
     note("release_hosts")
-    await ledger.give_up_host("example.com", reason=Reason.HOST_UNREACHABLE)
+    await ledger.hosts.give_up("example.com", reason=Reason.HOST_UNREACHABLE)
     note("give_up_host")
-    db = ledger._writer._db
+    db = ledger.store.writer._db
     assert db is not None
     assert db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     await ledger.close()
@@ -431,7 +438,7 @@ async def test_while_one_outcome_is_synced_others_may_write(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     one, other = [await SqliteLedger.open(path, "books", clock=FakeClock()) for _ in range(2)]
-    await one.add(make_tasks(3))
+    await one.tasks.add(make_tasks(3))
     first, second = await claimed(one, limit=2)
     started, end = threading.Event(), threading.Event()
 
@@ -440,10 +447,10 @@ async def test_while_one_outcome_is_synced_others_may_write(
         assert end.wait(10)
 
     monkeypatch.setattr(connection, "_sync_file", slow)
-    committing = asyncio.create_task(one.commit([success(one, first)]))
+    committing = asyncio.create_task(one.outcomes.commit([success(one, first)]))
     await asyncio.to_thread(started.wait, 10)
 
-    assert await other.renew([second], lease=LEASE) == set()
+    assert await other.leases.renew([second], lease=LEASE) == set()
     assert len(await claimed(one)) == 1
     assert not committing.done(), "it is not durable yet"
     end.set()
@@ -464,9 +471,9 @@ async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
     with monkeypatch.context() as patch:
         patch.setattr(connection, "_sync_file", broken)
         with pytest.raises(LedgerUnavailableError, match="cannot be synced to its disk: Input"):
-            await ledger.add(make_tasks(2))
+            await ledger.tasks.add(make_tasks(2))
 
-    assert (await ledger.add(make_tasks(2))).known == 2
+    assert (await ledger.tasks.add(make_tasks(2))).known == 2
     await ledger.close()
 
 
@@ -478,10 +485,10 @@ from crawlcw.ledger.sqlite import SqliteLedger
 
 async def main(path, name):
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await ledger.add(make_tasks(200))
-    while page := await ledger.page(limit=10):
+    await ledger.tasks.add(make_tasks(200))
+    while page := await ledger.tasks.page(limit=10):
         for lease in (
-            await ledger.claim(page, worker=name, lease=timedelta(60), max_lost=3)
+            await ledger.leases.claim(page, worker=name, lease=timedelta(60), max_lost=3)
         ).leases:
             print(lease.task.url)
     await ledger.close()
@@ -517,7 +524,7 @@ async def plans(ledger: SqliteLedger, statement: str, values: dict) -> list[str]
         rows = db.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
         return [row["detail"] for row in rows]
 
-    return await ledger._reader.run(explain)
+    return await ledger.store.reader.run(explain)
 
 
 BOUNDS = {
@@ -556,7 +563,7 @@ async def test_the_frontier_is_read_by_its_index_without_a_sort(
 ):
     ledger = await SqliteLedger.open(path, "books")
 
-    (found,) = await plans(ledger, getattr(ledger._sql, statement), BOUNDS)
+    (found,) = await plans(ledger, getattr(ledger.store.sql, statement), BOUNDS)
 
     assert found.endswith(plan)
     await ledger.close()
@@ -566,7 +573,7 @@ async def test_the_frontier_is_read_by_its_index_without_a_sort(
 async def test_results_are_read_in_the_order_of_the_key(path: Path, statement: str):
     ledger = await SqliteLedger.open(path, "books")
 
-    found = await plans(ledger, getattr(ledger._sql, statement), (b"",))
+    found = await plans(ledger, getattr(ledger.store.sql, statement), (b"",))
 
     assert not [line for line in found if line.startswith("SCAN") or "TEMP B-TREE" in line]
     await ledger.close()
@@ -575,7 +582,7 @@ async def test_results_are_read_in_the_order_of_the_key(path: Path, statement: s
 async def test_workers_that_left_are_forgotten_by_their_index(path: Path):
     ledger = await SqliteLedger.open(path, "books")
 
-    found = await plans(ledger, ledger._sql.forget_workers, {"kept": 5})
+    found = await plans(ledger, ledger.store.sql.forget_workers, {"kept": 5})
 
     assert any(line.endswith("USING COVERING INDEX books.workers_left (left>?)") for line in found)
     assert not [line for line in found if "TEMP B-TREE" in line]
@@ -586,19 +593,19 @@ async def test_a_page_reads_no_deferred_task(path: Path):
     """A million revisits of next week must not be walked to find that nothing is due."""
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     later = START + timedelta(days=7)
-    await ledger.add(make_tasks(20_000, due=later, priority=1))
+    await ledger.tasks.add(make_tasks(20_000, due=later, priority=1))
     due = make_task("http://example.com/due")
-    await ledger.add([due])
+    await ledger.tasks.add([due])
     steps = 0
 
     def count() -> None:
         nonlocal steps
         steps += 1
 
-    ledger._reader._db.set_progress_handler(count, 10)
-    assert await ledger.page(limit=10) == [due]
-    assert await ledger.page(limit=10, hosts=["example.com"]) == [due]
-    assert await ledger.horizon() == START
+    ledger.store.reader._db.set_progress_handler(count, 10)
+    assert await ledger.tasks.page(limit=10) == [due]
+    assert await ledger.tasks.page(limit=10, hosts=["example.com"]) == [due]
+    assert await ledger.queries.horizon() == START
     # 20,000 tasks are 100,000 instructions of SQLite's machine at least.
     assert steps * 10 < 2_000
     await ledger.close()
@@ -606,15 +613,15 @@ async def test_a_page_reads_no_deferred_task(path: Path):
 
 async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await ledger.add(make_tasks(40))
+    await ledger.tasks.add(make_tasks(40))
     leases = await claimed(ledger)
-    await ledger.commit([success(ledger, lease, {"v": "x" * 100_000}) for lease in leases])
-    stream = ledger.items()
+    await ledger.outcomes.commit([success(ledger, lease, {"v": "x" * 100_000}) for lease in leases])
+    stream = ledger.queries.items()
     await anext(stream)
 
-    assert len(await ledger._reader.run(ledger._some_items, b"")) == 11
-    assert not ledger._reader._db.in_transaction
-    assert (await ledger.add([make_task("http://example.com/more")])).new == 1
+    assert len(await ledger.store.reader.run(ledger.queries._some_items, b"")) == 11
+    assert not ledger.store.reader._db.in_transaction
+    assert (await ledger.tasks.add([make_task("http://example.com/more")])).new == 1
     assert 1 + len([row async for row in stream]) == 40
     await ledger.close()
 
@@ -659,14 +666,14 @@ async def test_a_ledgers_time_goes_on_from_what_a_worker_has_shown(path: Path, l
     later = FakeClock()
     later.time = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
     before = await SqliteLedger.open(path, "books", clock=later)
-    await before.add([make_task("http://a.example/", due=before.now())])
-    await before.join(this_worker(now=before.now()))
+    await before.tasks.add([make_task("http://a.example/", due=before.now())])
+    await before.workers.join(this_worker(now=before.now()))
     await before.close()
 
     after = await (SqliteLedger.look if look else SqliteLedger.open)(path, "books")
 
     assert timedelta() <= after.now() - later.time < timedelta(minutes=1)
-    assert len(await after.page(limit=2)) == 1
+    assert len(await after.tasks.page(limit=2)) == 1
     await after.close()
 
 
@@ -674,7 +681,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
     """A page is finished, its links added before, while the horizon is looked for."""
     reading = await SqliteLedger.open(path, "books", clock=FakeClock())
     writing = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    await reading.add([make_task("http://a.example/page")])
+    await reading.tasks.add([make_task("http://a.example/page")])
     link = documents.document(make_task("http://a.example/link", priority=5))
     descending = priorities.descending
 
@@ -691,7 +698,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(priorities, "descending", changed_behind_the_first)
 
-    assert await reading.horizon() == START
+    assert await reading.queries.horizon() == START
 
     writing.close()
     await reading.close()

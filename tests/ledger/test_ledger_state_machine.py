@@ -75,7 +75,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.runner.close()
 
     def record(self, task_id: bytes) -> Record:
-        record = self.run(self.clients[0].get(task_id))
+        record = self.run(self.clients[0].tasks.get(task_id))
         assert record is not None
         return record
 
@@ -89,13 +89,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.run(self.clients[0].add(TASKS[:2]))
+        self.run(self.clients[0].tasks.add(TASKS[:2]))
 
     @rule(client=some_client, tasks=some_tasks)
     def add(self, client, tasks):
-        known = [self.run(self.clients[0].get(task.id)) for task in tasks]
+        known = [self.run(self.clients[0].tasks.get(task.id)) for task in tasks]
 
-        added = self.run(self.clients[client].add(tasks))
+        added = self.run(self.clients[client].tasks.add(tasks))
 
         assert added.known == len([record for record in known if record])
         assert added.new == len(tasks) - added.known
@@ -106,7 +106,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(client=some_client, limit=st.integers(1, 5), worker=st.sampled_from("ab"))
     def page_and_claim(self, client, limit, worker):
         ledger = self.clients[client]
-        page = self.run(ledger.page(limit=limit))
+        page = self.run(ledger.tasks.page(limit=limit))
         assert all(task.due <= self.store.clock.time for task in page)
         self.pages.append(page)
 
@@ -114,7 +114,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(client=some_client, limit=st.integers(1, 5))
     def page(self, client, limit):
-        self.pages.append(self.run(self.clients[client].page(limit=limit)))
+        self.pages.append(self.run(self.clients[client].tasks.page(limit=limit)))
 
     @rule(client=some_client, data=st.data(), worker=st.sampled_from("ab"))
     def claim_an_old_page(self, client, data, worker):
@@ -124,11 +124,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(client=some_client)
     def leases_run_out_and_are_taken_over(self, client):
         self.store.clock.advance(seconds=61)
-        self.claim(client, self.run(self.clients[client].page(limit=5)), "b")
+        self.claim(client, self.run(self.clients[client].tasks.page(limit=5)), "b")
 
     @rule(first=some_client, second=some_client)
     def two_claim_one_page(self, first, second):
-        page = self.run(self.clients[first].page(limit=3))
+        page = self.run(self.clients[first].tasks.page(limit=3))
 
         taken = self.claim(first, page, "a")
         assert taken == len(page)
@@ -138,7 +138,9 @@ class LedgerMachine(RuleBasedStateMachine):
         before = {task.id: self.record(task.id).task for task in page}
         # No two processes have one name.
         name = f"{worker}{client}"
-        answer = self.run(self.clients[client].claim(page, worker=name, lease=LEASE, max_lost=3))
+        answer = self.run(
+            self.clients[client].leases.claim(page, worker=name, lease=LEASE, max_lost=3)
+        )
         told = len(answer.leases) + answer.missed + answer.abandoned + answer.put_off
         assert told == len(page)
         for lease in answer.leases:
@@ -156,7 +158,7 @@ class LedgerMachine(RuleBasedStateMachine):
             client, lease = data.draw(st.sampled_from(self.leases))
             held = self.holds(lease)
 
-            lost = self.run(self.clients[client].renew([lease], lease=LEASE))
+            lost = self.run(self.clients[client].leases.renew([lease], lease=LEASE))
 
             assert lost == (set() if held else {lease.task.id})
 
@@ -166,7 +168,7 @@ class LedgerMachine(RuleBasedStateMachine):
             client, lease = data.draw(st.sampled_from(self.leases))
             held = self.holds(lease)
 
-            assert self.run(self.clients[client].begin(lease)) == held
+            assert self.run(self.clients[client].leases.begin(lease)) == held
 
     @rule(data=st.data(), items=st.integers(0, 2), revisit=st.booleans())
     def succeed(self, data, items, revisit):
@@ -198,7 +200,7 @@ class LedgerMachine(RuleBasedStateMachine):
         held = self.holds(lease)
         already = (lease.task.id, lease.fence) in self.outcomes
 
-        answer = self.run(self.clients[client].commit([settlement]))
+        answer = self.run(self.clients[client].outcomes.commit([settlement]))
 
         assert answer.rejected == ()
         if held:
@@ -219,7 +221,7 @@ class LedgerMachine(RuleBasedStateMachine):
             client, lease = data.draw(st.sampled_from(self.leases))
             held = self.holds(lease)
 
-            assert self.run(self.clients[client].release([lease])) == int(held)
+            assert self.run(self.clients[client].outcomes.release([lease])) == int(held)
 
     @rule(client=some_client, dry_run=st.booleans(), reason=st.none() | some_reason)
     def retry_failed(self, client, dry_run, reason):
@@ -232,14 +234,14 @@ class LedgerMachine(RuleBasedStateMachine):
             and reason in (None, record.task.reason)
         ]
 
-        number = self.run(self.clients[client].retry_failed(selection, dry_run=dry_run))
+        number = self.run(self.clients[client].admin.retry_failed(selection, dry_run=dry_run))
 
         assert number == len(expected)
 
     @rule(client=some_client, worker=st.sampled_from("ab"))
     def leave(self, client, worker):
         name = f"{worker}{client}"
-        self.run(self.clients[client].leave(name))
+        self.run(self.clients[client].workers.leave(name))
 
         for record in self.seen.values():
             if record and (record.task.lock or "").startswith(f"{name}:"):
@@ -251,7 +253,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_task_is_sound(self):
-        now = {task.id: self.run(self.clients[0].get(task.id)) for task in TASKS}
+        now = {task.id: self.run(self.clients[0].tasks.get(task.id)) for task in TASKS}
         for task_id, record in now.items():
             if record is None:
                 assert self.seen.get(task_id) is None
@@ -294,13 +296,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def check_numbers(self, records: Sequence[Record]) -> None:
         ledger = self.clients[-1]
         statuses = [record.task.status for record in records]
-        counts = self.run(ledger.counts())
+        counts = self.run(ledger.queries.counts())
         assert {s: counts[s] for s in Status} == {s: statuses.count(s) for s in Status}
         dues = [record.task.due for record in records if record.task.due]
-        assert self.run(ledger.horizon()) == min(dues, default=None)
+        assert self.run(ledger.queries.horizon()) == min(dues, default=None)
         now = self.store.clock.time
         due_now = {r.task.id for r in records if r.task.due and r.task.due <= now}
-        assert {task.id for task in self.run(ledger.page(limit=10))} == due_now
+        assert {task.id for task in self.run(ledger.tasks.page(limit=10))} == due_now
 
 
 class OnSqlite(LedgerMachine):

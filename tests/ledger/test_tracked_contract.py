@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, Reason
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -61,12 +62,12 @@ def progress(**fields: Any) -> Progress:
 
 
 async def commit(ledger: TrackedLedger, lease: Lease, outcome: Outcome, **more: Any) -> None:
-    committed = await ledger.commit([settled(ledger, lease, outcome, **more)])
+    committed = await ledger.outcomes.commit([settled(ledger, lease, outcome, **more)])
     assert (committed.lost, committed.rejected) == ((), ())
 
 
 async def task_of(ledger: TrackedLedger, task: Task) -> Task:
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     return record.task
 
@@ -85,19 +86,20 @@ async def test_a_use_case_is_not_opened_as_a_spider_nor_the_reverse(
         url = with_database(uri, request.getfixturevalue("database_name"))
         opening = partial(MongoLedger.open, url, driver=store)
         looking = partial(MongoLedger.look, url, driver=store)
-    for name, tracked in (("orders", True), ("books", False)):
-        await (await opening(name, tracked=tracked)).close()
+    kinds = {"orders": LedgerKind.USE_CASE, "books": LedgerKind.SPIDER}
+    for name, kind in kinds.items():
+        await (await opening(name, kind=kind)).close()
 
     for again in (opening, looking):
-        for name, tracked in (("orders", True), ("books", False)):
-            for asked in (tracked, None):
-                opened = await again(name, tracked=asked)
-                assert opened.tracked is tracked
+        for name, kind in kinds.items():
+            for asked in (kind, None):
+                opened = await again(name, kind=asked)
+                assert opened.kind is kind
                 await opened.close()
             with pytest.raises(LedgerConfigurationError, match=f"{name}.* another name"):
-                await again(name, tracked=not tracked)
+                await again(name, kind=LedgerKind.of(not kind.tracked))
     new = await opening("new")
-    assert not new.tracked
+    assert new.kind is LedgerKind.SPIDER
     await new.close()
 
 
@@ -107,9 +109,9 @@ async def test_a_use_case_is_not_opened_as_a_spider_nor_the_reverse(
 async def test_a_claim_returns_what_the_task_carries(ledger: TrackedLedger):
     carried = Payload(data=HOSTILE, results={"scan": HOSTILE})
     one, other = make(1, carried=carried), make(2)
-    await ledger.add([one, other])
+    await ledger.tasks.add([one, other])
 
-    page = await ledger.page(limit=10)
+    page = await ledger.tasks.page(limit=10)
     leases = await claimed(ledger)
 
     assert [task.carried for task in page] == [None, None]
@@ -120,9 +122,9 @@ async def test_a_task_that_is_taken_over_is_returned_with_what_was_saved(
     store: Ledgers, clock: FakeClock
 ):
     ledger: Any = await store.open()
-    await ledger.add([make()])
+    await ledger.tasks.add([make()])
     first = await claimed_one(ledger)
-    assert await ledger.save(first, data={"n": 7}, duration=LEASE)
+    assert await ledger.leases.save(first, data={"n": 7}, duration=LEASE)
     clock.advance(seconds=61)
 
     second = await claimed_one(ledger, worker="b")
@@ -137,7 +139,7 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
     ledger: TrackedLedger, clock: FakeClock
 ):
     task = make(context={"old": 1}, retry=2, lost=1)
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     lease = await claimed_one(ledger)
     clock.advance(seconds=5)
     advanced = Advanced(
@@ -149,10 +151,10 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
     settlement = settled(ledger, lease, advanced)
 
     for _ in range(2):  # a reply may be lost, and the outcome be sent again
-        committed = await ledger.commit([settlement])
+        committed = await ledger.outcomes.commit([settlement])
         assert committed.lost == ()
 
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
     assert record is not None
     after = record.task
     assert (after.callback, after.host, after.context) == ("cut", "cut", HOSTILE)
@@ -163,16 +165,16 @@ async def test_an_advance_queues_the_next_stage_and_keeps_what_was_done(
     (trace,) = record.trace
     assert (trace.fence, trace.stage, trace.worker, trace.event) == (1, "scan", "w", "advance")
     assert (trace.began, trace.ended) == (START, clock.time)
-    assert await ledger.page(limit=1, hosts=["cut"]) == []
+    assert await ledger.tasks.page(limit=1, hosts=["cut"]) == []
     clock.advance(seconds=7)
-    assert [each.url for each in await ledger.page(limit=1, hosts=["cut"])] == ["order-0"]
+    assert [each.url for each in await ledger.tasks.page(limit=1, hosts=["cut"])] == ["order-0"]
 
 
 async def test_the_results_of_other_stages_are_kept_and_a_context_that_is_none_is_gone(
     ledger: TrackedLedger,
 ):
     task = make(context={"old": 1}, carried=Payload(data={"n": 1}, results={"scan": 1}))
-    await ledger.add([task])
+    await ledger.tasks.add([task])
 
     await commit(
         ledger,
@@ -193,17 +195,17 @@ async def test_a_late_advance_of_a_lease_that_was_taken_over_writes_nothing(
     ledger: TrackedLedger, clock: FakeClock
 ):
     task = make()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     stale = await claimed_one(ledger)
     clock.advance(seconds=61)
     newer = await claimed_one(ledger, worker="b")
-    before = await ledger.get(task.id)
+    before = await ledger.tasks.get(task.id)
     late = Advanced(stage="cut", progress=progress(data={"n": 9}, results={"scan": 9}))
 
-    committed = await ledger.commit([settled(ledger, stale, late)])
+    committed = await ledger.outcomes.commit([settled(ledger, stale, late)])
 
     assert committed.lost == (stale,)
-    assert await ledger.get(task.id) == before
+    assert await ledger.tasks.get(task.id) == before
     await commit(ledger, newer, Succeeded(progress=progress()))
 
 
@@ -211,14 +213,14 @@ async def test_failures_leave_the_data_and_the_trace_stays_bounded(
     ledger: TrackedLedger, clock: FakeClock
 ):
     task = make()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     policy = RetryPolicy(max_retry=99, kept_errors=3)
     failed = Failed(reason=Reason.TASK_ERROR, message="no", progress=progress())
     for _ in range(KEPT_TRACE + 2):
         clock.advance(seconds=3_600)
         await commit(ledger, await claimed_one(ledger), failed, policy=policy)
 
-    record = await ledger.get(task.id)
+    record = await ledger.tasks.get(task.id)
 
     assert record is not None
     assert record.task.carried == task.carried
@@ -232,12 +234,12 @@ async def test_failures_leave_the_data_and_the_trace_stays_bounded(
 
 async def test_a_save_is_kept_and_lengthens_the_lease(ledger: TrackedLedger, clock: FakeClock):
     task = make(carried=Payload(data={"n": 0}, results={"scan": 1}))
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     lease = await claimed_one(ledger)
     clock.advance(seconds=30)
 
-    assert await ledger.save(lease, data=HOSTILE, duration=LEASE)
-    assert await ledger.save(lease, data=HOSTILE, duration=timedelta(seconds=1))
+    assert await ledger.leases.save(lease, data=HOSTILE, duration=LEASE)
+    assert await ledger.leases.save(lease, data=HOSTILE, duration=timedelta(seconds=1))
 
     after = await task_of(ledger, task)
     assert after.carried == Payload(data=HOSTILE, results={"scan": 1})
@@ -249,16 +251,16 @@ async def test_a_save_of_a_lease_that_was_lost_writes_nothing(
     ledger: TrackedLedger, clock: FakeClock
 ):
     task = make()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     stale = await claimed_one(ledger)
     clock.advance(seconds=61)
     lease = await claimed_one(ledger)
-    before = await ledger.get(task.id)
+    before = await ledger.tasks.get(task.id)
 
-    assert not await ledger.save(stale, data={"n": 9}, duration=LEASE)
-    assert await ledger.get(task.id) == before
+    assert not await ledger.leases.save(stale, data={"n": 9}, duration=LEASE)
+    assert await ledger.tasks.get(task.id) == before
     await commit(ledger, lease, Succeeded(progress=progress()))
-    assert not await ledger.save(lease, data={"n": 9}, duration=LEASE)
+    assert not await ledger.leases.save(lease, data={"n": 9}, duration=LEASE)
     assert (await task_of(ledger, task)).carried == task.carried
 
 
@@ -269,34 +271,34 @@ async def test_a_worker_holds_its_own_leases_the_longest_held_first(
     ledger: TrackedLedger, clock: FakeClock
 ):
     tasks = [make(n) for n in range(6)]
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
     lease = timedelta(seconds=10)
     for n, worker in ((3, "w1"), (0, "w1"), (1, "w10"), (2, "w.1"), (4, "w1")):
         clock.advance(seconds=3)
-        await ledger.claim([tasks[n]], worker=worker, lease=lease, max_lost=3)
+        await ledger.leases.claim([tasks[n]], worker=worker, lease=lease, max_lost=3)
 
-    held = await ledger.held("w1")
+    held = await ledger.leases.held("w1")
 
     # The first one ran out by now, and nobody has taken it over.
     assert [each.task.url for each in held] == ["order-3", "order-0", "order-4"]
     assert [each.expires for each in held] == [START + timedelta(seconds=s) for s in (13, 16, 25)]
-    assert [each.task.url for each in await ledger.held("w")] == []
+    assert [each.task.url for each in await ledger.leases.held("w")] == []
     assert {each.fence for each in held} == {1}
 
 
 async def test_what_is_held_can_be_worked_on_and_released(ledger: TrackedLedger, clock: FakeClock):
     new, failed, done = make(1), make(2, status=Status.FAILED, retry=1), make(3)
-    await ledger.add([new, replace(failed, reason=Reason.TASK_ERROR), done])
+    await ledger.tasks.add([new, replace(failed, reason=Reason.TASK_ERROR), done])
     clock.advance(seconds=4)
     await claimed(ledger, worker="w")
     clock.advance(seconds=4)
 
-    held = {each.task.url: each for each in await ledger.held("w")}
+    held = {each.task.url: each for each in await ledger.leases.held("w")}
 
-    assert await ledger.save(held["order-3"], data={"n": 4}, duration=LEASE)
+    assert await ledger.leases.save(held["order-3"], data={"n": 4}, duration=LEASE)
     await commit(ledger, held["order-3"], Succeeded(progress=progress()))
     assert held["order-2"].task.carried == failed.carried
-    assert await ledger.release([held["order-1"], held["order-2"]]) == 2
+    assert await ledger.outcomes.release([held["order-1"], held["order-2"]]) == 2
     after = [await task_of(ledger, task) for task in (new, failed, done)]
     assert [each.status for each in after] == [Status.TODO, Status.FAILED, Status.FINISHED]
     assert [each.due for each in after] == [START + timedelta(seconds=4)] * 2 + [None]
@@ -309,16 +311,16 @@ async def test_what_is_held_can_be_worked_on_and_released(ledger: TrackedLedger,
 
 async def test_settings_are_written_down_one_by_one(store: Ledgers):
     ledger: Any = await store.open()
-    assert await ledger.policy() == {}
+    assert await ledger.notes.policy() == {}
 
-    await ledger.set_policy({"max_retry": 3, "a.b": 1, "$c": {"d.e": 2}})
-    await ledger.set_policy({"max_retry": 5, "": None})
-    await ledger.set_policy({})
+    await ledger.notes.set_policy({"max_retry": 3, "a.b": 1, "$c": {"d.e": 2}})
+    await ledger.notes.set_policy({"max_retry": 5, "": None})
+    await ledger.notes.set_policy({})
 
     expected = {"max_retry": 5, "a.b": 1, "$c": {"d.e": 2}, "": None}
-    assert await ledger.policy() == expected
+    assert await ledger.notes.policy() == expected
     again: Any = await store.open()
-    assert await again.policy() == expected
+    assert await again.notes.policy() == expected
 
 
 # --- values that are set aside
@@ -326,11 +328,11 @@ async def test_settings_are_written_down_one_by_one(store: Ledgers):
 
 async def test_a_large_value_is_kept_beside_its_task(ledger: TrackedLedger):
     task = make()
-    await ledger.add([task])
+    await ledger.tasks.add([task])
     lease = await claimed_one(ledger)
     large = {"$body": b"x" * (20 << 20), "when": START, "": [{"a.b": "\u20ac"}]}
-    context = await ledger.put_blob(task.id, large)
-    result = await ledger.put_blob(task.id, ["small"])
+    context = await ledger.blobs.put(task.id, large)
+    result = await ledger.blobs.put(task.id, ["small"])
 
     await commit(
         ledger,
@@ -338,19 +340,19 @@ async def test_a_large_value_is_kept_beside_its_task(ledger: TrackedLedger):
         Advanced(stage="cut", context=context, progress=progress(results={"scan": result})),
     )
 
-    (found,) = await ledger.page(limit=9)
+    (found,) = await ledger.tasks.page(limit=9)
     assert found.context == context
     assert context.size > 20 << 20
     lease = await claimed_one(ledger)
     assert lease.task.carried is not None
     assert lease.task.carried.results == {"scan": result}
-    assert await ledger.read_blob(context) == large
-    assert await ledger.read_blob(result) == ["small"]
-    await ledger.drop_blobs([context])
-    await ledger.drop_blobs([context])
+    assert await ledger.blobs.read(context) == large
+    assert await ledger.blobs.read(result) == ["small"]
+    await ledger.blobs.drop([context])
+    await ledger.blobs.drop([context])
     with pytest.raises(LedgerError):
-        await ledger.read_blob(context)
-    assert await ledger.read_blob(result) == ["small"]
+        await ledger.blobs.read(context)
+    assert await ledger.blobs.read(result) == ["small"]
 
 
 # --- questions
@@ -373,7 +375,7 @@ async def crowd(ledger: TrackedLedger) -> list[Task]:
                 update_time=START + timedelta(seconds=chance.randrange(8)),
             )
         )
-    await ledger.add(tasks)
+    await ledger.tasks.add(tasks)
     return sorted(tasks, key=lambda task: (task.update_time, task.id), reverse=True)
 
 
@@ -381,7 +383,7 @@ async def found(ledger: TrackedLedger, chosen: TaskFilter, *, limit: int) -> lis
     """Read page after page what is chosen."""
     ids: list[bytes] = []
     after: Cursor | None = None
-    while page := await ledger.find(chosen, limit=limit, after=after):
+    while page := await ledger.queries.find(chosen, limit=limit, after=after):
         assert len(page) <= limit
         ids += [record.task.id for record in page]
         after = Cursor(update_time=page[-1].task.update_time, id=page[-1].task.id)
@@ -418,25 +420,25 @@ async def test_pages_follow_each_other_in_one_order_over_all_statuses(
 
     assert await found(ledger, chosen, limit=7) == expected
     assert await found(ledger, chosen, limit=1_000) == expected
-    assert await ledger.find(chosen, limit=0) == []
+    assert await ledger.queries.find(chosen, limit=0) == []
 
 
 async def test_what_is_found_is_whole_but_for_its_items(ledger: TrackedLedger):
     one, other = make(1), make(2)
-    await ledger.add([one, other])
+    await ledger.tasks.add([one, other])
     leases = {lease.task.url: lease for lease in await claimed(ledger)}
     failed = Failed(reason=Reason.TASK_ERROR, message="no", progress=progress())
     await commit(ledger, leases["order-1"], failed)
     done = Succeeded(items=({"n": 1},), progress=progress(data=HOSTILE, results={"scan": 1}))
     await commit(ledger, leases["order-2"], done)
 
-    first = await ledger.find(TaskFilter(reason=Reason.TASK_ERROR), limit=9)
-    both = await ledger.find(TaskFilter(), limit=9)
+    first = await ledger.queries.find(TaskFilter(reason=Reason.TASK_ERROR), limit=9)
+    both = await ledger.queries.find(TaskFilter(), limit=9)
 
-    assert first == [await ledger.get(one.id)]
+    assert first == [await ledger.tasks.get(one.id)]
     assert first[0].errors[0].message == "no"
     assert first[0].trace[0].event == "fail"
-    whole = await ledger.get(other.id)
+    whole = await ledger.tasks.get(other.id)
     assert whole is not None
     assert whole.items == ({"n": 1},)
     assert both == [replace(whole, items=()), *first]
@@ -452,10 +454,10 @@ TODO, HELD, FAILED, FINISHED, IGNORED = range(5)
 @pytest.fixture
 async def various(ledger: TrackedLedger, clock: FakeClock) -> list[Task]:
     tasks = [make(n, carried=Payload(data={"n": n}, results={"scan": n})) for n in range(5)]
-    await ledger.add(tasks)
-    page = await ledger.page(limit=9)
+    await ledger.tasks.add(tasks)
+    page = await ledger.tasks.page(limit=9)
     claiming = [task for task in page if task.id != tasks[TODO].id]
-    leases = await ledger.claim(claiming, worker="w", lease=LEASE, max_lost=3)
+    leases = await ledger.leases.claim(claiming, worker="w", lease=LEASE, max_lost=3)
     of = {lease.task.id: lease for lease in leases.leases}
     failed = Failed(reason=Reason.TASK_ERROR, progress=progress())
     await commit(ledger, of[tasks[FAILED].id], failed)
@@ -474,16 +476,16 @@ async def changed(ledger: TrackedLedger, before: list[Task]) -> dict[int, Task]:
 async def test_what_is_withdrawn_is_ignored_where_nobody_works_on_it(
     ledger: TrackedLedger, various: list[Task], clock: FakeClock
 ):
-    assert await ledger.withdraw(TaskFilter(host="other"), reason=Reason.WITHDRAWN) == 0
-    assert await ledger.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 2
+    assert await ledger.admin.withdraw(TaskFilter(host="other"), reason=Reason.WITHDRAWN) == 0
+    assert await ledger.admin.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 2
 
     after = await changed(ledger, various)
     assert list(after) == [TODO, FAILED]
     for task in after.values():
         assert (task.status, task.reason) == (Status.IGNORED, Reason.WITHDRAWN)
         assert (task.due, task.update_time) == (None, clock.time)
-    assert await ledger.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 0
-    assert await ledger.retry_failed(TaskFilter(reason=Reason.WITHDRAWN)) == 0
+    assert await ledger.admin.withdraw(TaskFilter(), reason=Reason.WITHDRAWN) == 0
+    assert await ledger.admin.retry_failed(TaskFilter(reason=Reason.WITHDRAWN)) == 0
 
 
 async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
@@ -491,8 +493,8 @@ async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
 ):
     chosen = TaskFilter(until=clock.time)
 
-    assert await ledger.reopen(chosen) == 4
-    assert await ledger.reopen(chosen) == 0
+    assert await ledger.admin.reopen(chosen) == 4
+    assert await ledger.admin.reopen(chosen) == 0
 
     after = await changed(ledger, various)
     assert sorted(after) == [TODO, FAILED, FINISHED, IGNORED]
@@ -508,22 +510,22 @@ async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
 ):
     finished = TaskFilter(statuses=[Status.FINISHED])
 
-    assert await ledger.reopen(finished, stage="second", anew=True) == 1
+    assert await ledger.admin.reopen(finished, stage="second", anew=True) == 1
 
     after = await changed(ledger, various)
     assert list(after) == [FINISHED]
     assert (after[FINISHED].callback, after[FINISHED].host) == ("second", "second")
     assert after[FINISHED].carried == Payload(data={"n": FINISHED})
-    page = await ledger.page(limit=9, hosts=["second"])
+    page = await ledger.tasks.page(limit=9, hosts=["second"])
     assert [task.url for task in page] == ["order-3"]
 
 
 async def test_a_task_that_was_read_before_it_was_reopened_is_not_claimed(ledger: TrackedLedger):
-    await ledger.add([make()])
-    page = await ledger.page(limit=1)
-    assert await ledger.reopen(TaskFilter(), stage="second") == 1
+    await ledger.tasks.add([make()])
+    page = await ledger.tasks.page(limit=1)
+    assert await ledger.admin.reopen(TaskFilter(), stage="second") == 1
 
-    claimed = await ledger.claim(page, worker="w", lease=LEASE, max_lost=3)
+    claimed = await ledger.leases.claim(page, worker="w", lease=LEASE, max_lost=3)
 
     assert (claimed.leases, claimed.missed) == ((), 1)
     assert (await claimed_one(ledger)).task.callback == "second"
@@ -534,29 +536,32 @@ async def test_what_is_chosen_by_ids_and_time_is_changed_and_nothing_else(
 ):
     ids = [various[n].id for n in (TODO, HELD, FINISHED)] + [b"x" * 16]
 
-    assert await ledger.reopen(TaskFilter(ids=ids, until=START)) == 0
-    assert await ledger.reopen(TaskFilter(ids=ids, since=clock.time)) == 0
+    assert await ledger.admin.reopen(TaskFilter(ids=ids, until=START)) == 0
+    assert await ledger.admin.reopen(TaskFilter(ids=ids, since=clock.time)) == 0
     assert (
-        await ledger.reopen(TaskFilter(ids=ids, statuses=[Status.FINISHED, Status.PROCESSING])) == 1
+        await ledger.admin.reopen(
+            TaskFilter(ids=ids, statuses=[Status.FINISHED, Status.PROCESSING])
+        )
+        == 1
     )
-    assert await ledger.withdraw(TaskFilter(ids=ids[:2]), reason=Reason.UNWANTED) == 1
+    assert await ledger.admin.withdraw(TaskFilter(ids=ids[:2]), reason=Reason.UNWANTED) == 1
     assert list(await changed(ledger, various)) == [TODO, FINISHED]
 
 
 async def test_failures_are_retried_by_their_ids(ledger: TrackedLedger, various: list[Task]):
     ids = [various[n].id for n in (TODO, HELD, FAILED, FINISHED)]
 
-    assert await ledger.retry_failed(TaskFilter(ids=ids), dry_run=True) == 1
-    assert await ledger.retry_failed(TaskFilter(ids=ids)) == 1
-    assert await ledger.retry_failed(TaskFilter(ids=())) == 0
+    assert await ledger.admin.retry_failed(TaskFilter(ids=ids), dry_run=True) == 1
+    assert await ledger.admin.retry_failed(TaskFilter(ids=ids)) == 1
+    assert await ledger.admin.retry_failed(TaskFilter(ids=())) == 0
     assert list(await changed(ledger, various)) == [FAILED]
 
 
 async def test_tasks_that_wait_get_another_priority(ledger: TrackedLedger, various: list[Task]):
     priorities = {task.id: n + 1 for n, task in enumerate(various)} | {b"x" * 16: 9}
 
-    assert await ledger.prioritise(priorities) == 2
-    assert await ledger.prioritise(priorities) == 0
+    assert await ledger.admin.prioritise(priorities) == 2
+    assert await ledger.admin.prioritise(priorities) == 0
 
     after = await changed(ledger, various)
     assert {n: task.priority for n, task in after.items()} == {TODO: 1, FAILED: 3}
@@ -568,39 +573,39 @@ async def test_tasks_that_wait_get_another_priority(ledger: TrackedLedger, vario
 async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     ledger: TrackedLedger, various: list[Task]
 ):
-    blobs = {n: await ledger.put_blob(various[n].id, n) for n in (HELD, FINISHED)}
-    (lease,) = await ledger.held("w")
+    blobs = {n: await ledger.blobs.put(various[n].id, n) for n in (HELD, FINISHED)}
+    (lease,) = await ledger.leases.held("w")
 
-    assert await ledger.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED])) == 2
+    assert await ledger.admin.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED])) == 2
 
-    assert [await ledger.get(various[n].id) for n in (FINISHED, IGNORED)] == [None, None]
+    assert [await ledger.tasks.get(various[n].id) for n in (FINISHED, IGNORED)] == [None, None]
     assert await changed(ledger, various[:FINISHED]) == {}
     with pytest.raises(LedgerError):
-        await ledger.read_blob(blobs[FINISHED])
-    assert await ledger.read_blob(blobs[HELD]) == HELD
-    assert await ledger.purge(TaskFilter()) == 3
+        await ledger.blobs.read(blobs[FINISHED])
+    assert await ledger.blobs.read(blobs[HELD]) == HELD
+    assert await ledger.admin.purge(TaskFilter()) == 3
     with pytest.raises(LedgerError):
-        await ledger.read_blob(blobs[HELD])
-    assert (await ledger.counts()).total == 0
-    late = await ledger.commit([settled(ledger, lease, Succeeded(progress=progress()))])
+        await ledger.blobs.read(blobs[HELD])
+    assert (await ledger.queries.counts()).total == 0
+    late = await ledger.outcomes.commit([settled(ledger, lease, Succeeded(progress=progress()))])
     assert late.lost == (lease,)
 
 
 async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: TrackedLedger):
     large = {"large": "x" * (2 << 20)}
     for _ in range(2):
-        await ledger.add([make()])
+        await ledger.tasks.add([make()])
         lease = await claimed_one(ledger)
         await commit(ledger, lease, Succeeded(items=(large, {"n": 1}), progress=progress()))
-        assert [row.item async for row in ledger.items()] == [large, {"n": 1}]
+        assert [row.item async for row in ledger.queries.items()] == [large, {"n": 1}]
 
-        assert await ledger.purge(TaskFilter()) == 1
-        assert [row.item async for row in ledger.items()] == []
+        assert await ledger.admin.purge(TaskFilter()) == 1
+        assert [row.item async for row in ledger.queries.items()] == []
 
 
 # --- being told
 
 
 async def test_a_first_notice_comes_at_once(ledger: TrackedLedger):
-    async with aclosing(ledger.changes()) as notices:
+    async with aclosing(ledger.changes.watch()) as notices:
         await asyncio.wait_for(anext(notices), 20)

@@ -27,14 +27,14 @@ def at(seconds: float) -> datetime:
 
 
 async def at_work(ledger: Ledger) -> dict[str, Worker]:
-    return {each.name: each for each in await ledger.workers()}
+    return {each.name: each for each in await ledger.workers.all()}
 
 
 async def left(ledger: Ledger, name: str, tally: Tally = TALLY) -> None:
     """Let a worker join, count and leave."""
-    await ledger.join(worker(name))
-    await ledger.beat(name, tally)
-    await ledger.leave(name)
+    await ledger.workers.join(worker(name))
+    await ledger.workers.beat(name, tally)
+    await ledger.workers.leave(name)
 
 
 # --- join and leave
@@ -42,14 +42,14 @@ async def left(ledger: Ledger, name: str, tally: Tally = TALLY) -> None:
 
 async def test_workers_join_and_leave(store: Ledgers):
     one, two = await store.open(), await store.open()
-    await one.join(worker("a"))
-    await one.join(worker("b"))
-    await one.join(worker("b"))
+    await one.workers.join(worker("a"))
+    await one.workers.join(worker("b"))
+    await one.workers.join(worker("b"))
 
     assert await at_work(two) == {"a": joined("a"), "b": joined("b")}
-    assert await two.leave("a") == 0
+    assert await two.workers.leave("a") == 0
     assert await at_work(one) == {"b": joined("b")}
-    assert await one.leave("nobody") == 0
+    assert await one.workers.leave("nobody") == 0
     assert await at_work(one) == {"b": joined("b")}
 
 
@@ -62,31 +62,31 @@ async def test_workers_join_and_leave(store: Ledgers):
     ],
 )
 async def test_the_machines_name_is_kept_whatever_it_is(ledger: Ledger, host: str, kept: str):
-    await ledger.join(worker("a", host=host))
+    await ledger.workers.join(worker("a", host=host))
 
     assert await at_work(ledger) == {"a": joined("a", host=kept)}
 
 
 async def test_a_worker_that_leaves_twice_has_left(ledger: Ledger, clock: FakeClock):
-    await ledger.add(make_tasks(2))
-    await ledger.join(worker("a"))
+    await ledger.tasks.add(make_tasks(2))
+    await ledger.workers.join(worker("a"))
     await claimed(ledger, worker="a")
-    await ledger.beat("a", TALLY)
-    assert await ledger.leave("a") == 2
+    await ledger.workers.beat("a", TALLY)
+    assert await ledger.workers.leave("a") == 2
     clock.advance(seconds=1)
     (lease, _) = await claimed(ledger, worker="b")
 
-    await ledger.leave("a")
+    await ledger.workers.leave("a")
 
-    assert await ledger.workers() == []
-    assert await ledger.tally() == TALLY
-    assert await ledger.renew([lease], lease=LEASE) == set()
+    assert await ledger.workers.all() == []
+    assert await ledger.workers.tally() == TALLY
+    assert await ledger.leases.renew([lease], lease=LEASE) == set()
 
 
 async def test_a_worker_that_joins_again_is_at_work(ledger: Ledger):
     await left(ledger, "a")
 
-    await ledger.join(worker("a"))
+    await ledger.workers.join(worker("a"))
 
     assert await at_work(ledger) == {"a": joined("a")}
 
@@ -96,16 +96,16 @@ async def test_a_worker_that_joins_again_is_at_work(ledger: Ledger):
 
 async def test_a_heartbeat_says_when_and_what_was_counted(store: Ledgers):
     one, two = await store.open(), await store.open()
-    await one.join(worker("a", host="m"))
-    await one.join(worker("b"))
+    await one.workers.join(worker("a", host="m"))
+    await one.workers.join(worker("b"))
     store.clock.advance(seconds=7)
 
-    await one.beat("a", TALLY)
+    await one.workers.beat("a", TALLY)
 
     beaten = joined("a", host="m", heartbeat=at(7), tally=TALLY)
     assert await at_work(two) == {"a": beaten, "b": joined("b")}
     store.clock.advance(seconds=1)
-    await one.beat("a", replace(TALLY, pages=4, dropped={}))
+    await one.workers.beat("a", replace(TALLY, pages=4, dropped={}))
     assert (await at_work(two))["a"] == replace(
         beaten, heartbeat=at(8), tally=replace(TALLY, pages=4, dropped={})
     )
@@ -115,52 +115,56 @@ async def test_a_heartbeat_says_when_and_what_was_counted(store: Ledgers):
 async def test_a_heartbeat_of_who_is_not_on_the_list_writes_nothing(ledger: Ledger, leaves: bool):
     if leaves:
         await left(ledger, "a")
-    before = await ledger.tally()
+    before = await ledger.workers.tally()
 
-    await ledger.beat("a", Tally(pages=100))
+    await ledger.workers.beat("a", Tally(pages=100))
 
-    assert await ledger.workers() == []
-    assert await ledger.tally() == before
+    assert await ledger.workers.all() == []
+    assert await ledger.workers.tally() == before
 
 
 async def test_reasons_may_have_any_name(ledger: Ledger):
     dropped = {reason: n for n, reason in enumerate(HOSTILE, start=1)}
-    await ledger.join(worker("a"))
+    await ledger.workers.join(worker("a"))
 
-    await ledger.beat("a", Tally(dropped=dropped))
+    await ledger.workers.beat("a", Tally(dropped=dropped))
 
     assert (await at_work(ledger))["a"].tally == Tally(dropped=dropped)
-    await ledger.leave("a")
-    assert await ledger.tally() == Tally(dropped=dropped)
+    await ledger.workers.leave("a")
+    assert await ledger.workers.tally() == Tally(dropped=dropped)
 
 
 async def test_links_that_were_dropped_are_kept_as_they_are_shown(ledger: Ledger):
     examples = {reason: ["$where", "a.b", "\ud800"] for reason in HOSTILE}
-    await ledger.join(worker("a"))
+    await ledger.workers.join(worker("a"))
 
-    await ledger.beat("a", Tally(examples=examples))
+    await ledger.workers.beat("a", Tally(examples=examples))
 
     kept = {reason: ["$where", "a.b", "\ufffd"] for reason in HOSTILE}
     assert (await at_work(ledger))["a"].tally == Tally(examples=kept)
-    assert await ledger.tally() == Tally(examples=kept)
+    assert await ledger.workers.tally() == Tally(examples=kept)
 
 
 async def test_reasons_that_no_store_can_hold_are_counted_together(ledger: Ledger):
-    await ledger.join(worker("a"))
+    await ledger.workers.join(worker("a"))
 
-    await ledger.beat("a", Tally(dropped={f"x{chr(0xD800 + n)}": n for n in (1, 2)} | {"x": 4}))
+    await ledger.workers.beat(
+        "a", Tally(dropped={f"x{chr(0xD800 + n)}": n for n in (1, 2)} | {"x": 4})
+    )
 
-    assert await ledger.tally() == Tally(dropped={"x\ufffd": 3, "x": 4})
+    assert await ledger.workers.tally() == Tally(dropped={"x\ufffd": 3, "x": 4})
 
 
 async def test_the_tally_is_of_all_workers_those_that_left_included(ledger: Ledger):
-    assert await ledger.tally() == Tally()
-    await ledger.join(worker("idle"))
+    assert await ledger.workers.tally() == Tally()
+    await ledger.workers.join(worker("idle"))
     await left(ledger, "a", TALLY)
-    await ledger.join(worker("b"))
-    await ledger.beat("b", Tally(pages=1, items=1, fetched=2, bytes=10, dropped={"scope": 1}))
+    await ledger.workers.join(worker("b"))
+    await ledger.workers.beat(
+        "b", Tally(pages=1, items=1, fetched=2, bytes=10, dropped={"scope": 1})
+    )
 
-    assert await ledger.tally() == Tally(
+    assert await ledger.workers.tally() == Tally(
         pages=4, items=8, fetched=7, bytes=(1 << 40) + 10, dropped={"depth": 2, "scope": 12}
     )
 
@@ -173,14 +177,14 @@ async def test_of_workers_that_left_the_last_ones_are_kept(
 ):
     monkeypatch.setattr("crawlcw.ledger.documents.KEPT_WORKERS", 3)
     # The oldest of all, and still at work.
-    await ledger.join(worker("at-work"))
-    await ledger.beat("at-work", Tally(pages=1000))
+    await ledger.workers.join(worker("at-work"))
+    await ledger.workers.beat("at-work", Tally(pages=1000))
     for n in range(6):
         clock.advance(seconds=1)
         await left(ledger, f"w{5 - n}", Tally(pages=1 << n))
 
         kept = sum(1 << m for m in range(max(0, n - 2), n + 1))
-        assert (await ledger.tally()).pages == 1000 + kept
+        assert (await ledger.workers.tally()).pages == 1000 + kept
 
     assert list(await at_work(ledger)) == ["at-work"]
 
@@ -193,16 +197,16 @@ async def test_of_workers_that_left_at_the_same_time_as_many_are_kept(
     for n in range(8):
         await left(ledger, f"w{n}", Tally(pages=1))
 
-    assert (await ledger.tally()).pages == 3
+    assert (await ledger.workers.tally()).pages == 3
 
 
 async def test_workers_at_work_are_never_forgotten(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("crawlcw.ledger.documents.KEPT_WORKERS", 0)
     names = {f"w{n}" for n in range(5)}
     for name in names:
-        await ledger.join(worker(name))
+        await ledger.workers.join(worker(name))
 
     await left(ledger, "a")
 
     assert (await at_work(ledger)).keys() == names
-    assert await ledger.tally() == Tally()
+    assert await ledger.workers.tally() == Tally()

@@ -48,27 +48,27 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_what_was_recorded_is_there_and_what_is_left_can_be_done(url: str):
     ledger = await open_ledger(url, "old")
     try:
-        counts = await ledger.counts()
+        counts = await ledger.queries.counts()
         assert counts.by_status == {
             Status.FINISHED: FINISHED,
             Status.IGNORED: IGNORED,
             Status.TODO: TODO,
         }
-        assert min([row.item["title"] async for row in ledger.items()]) == "Page 0"
+        assert min([row.item["title"] async for row in ledger.queries.items()]) == "Page 0"
 
-        hosts = await ledger.lease_hosts(worker="w:1", limit=9, lease=timedelta(minutes=1))
-        page = await ledger.page(limit=99, hosts=[lease.host.name for lease in hosts])
-        claimed = await ledger.claim(
+        hosts = await ledger.host_leases.lease(worker="w:1", limit=9, lease=timedelta(minutes=1))
+        page = await ledger.tasks.page(limit=99, hosts=[lease.host.name for lease in hosts])
+        claimed = await ledger.leases.claim(
             page, worker="w:2", lease=timedelta(minutes=1), max_lost=RetryPolicy().max_lost
         )
         outcomes = [
             settle(lease, Succeeded(), now=ledger.now(), policy=RetryPolicy(), chance=0.5)
             for lease in claimed.leases
         ]
-        committed = await ledger.commit(outcomes)
+        committed = await ledger.outcomes.commit(outcomes)
 
         assert (len(claimed.leases), committed.lost) == (TODO, ())
-        assert await ledger.horizon() is None
-        assert (await ledger.counts())[Status.FINISHED] == FINISHED + TODO
+        assert await ledger.queries.horizon() is None
+        assert (await ledger.queries.counts())[Status.FINISHED] == FINISHED + TODO
     finally:
         await ledger.close()

@@ -195,13 +195,13 @@ async def test_a_worker_that_waits_gets_a_task_as_soon_as_it_is_there(sqlite_url
 async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite_url: str):
     async with served(sqlite_url) as (client, tracker):
         asked = asyncio.Event()
-        held = tracker.ledger.held
+        held = tracker.ledger.leases.held
 
         async def seen(worker: str):
             asked.set()
             return await held(worker)
 
-        tracker.ledger.held = seen  # type: ignore[method-assign]
+        tracker.ledger.leases.held = seen  # type: ignore[method-assign]
         async with serving(tracker, host="127.0.0.1", port=0, token=None) as address:
             other = Client(client.http, address)
             waiting = asyncio.create_task(other.post("/hold_task", worker="ann", wait=30))
@@ -230,13 +230,13 @@ async def test_nothing_is_handed_to_a_client_that_has_gone(
     monkeypatch.setattr(operations, "_is_gone", looked)
     async with served(sqlite_url) as (client, tracker):
         asked = asyncio.Event()
-        held = tracker.ledger.held
+        held = tracker.ledger.leases.held
 
         async def seen(worker: str):
             asked.set()
             return await held(worker)
 
-        tracker.ledger.held = seen  # type: ignore[method-assign]
+        tracker.ledger.leases.held = seen  # type: ignore[method-assign]
         body = b'{"worker": "ann", "wait": 30}'
         _, writer = await connected(client.address, body)
         writer.write(body)
@@ -456,7 +456,7 @@ async def test_what_goes_wrong_behind_the_server_is_told_in_one_sentence(
         raise error
 
     async with served(sqlite_url) as (client, tracker):
-        monkeypatch.setattr(tracker.ledger, "counts", broken)
+        monkeypatch.setattr(tracker.ledger.queries, "counts", broken)
 
         async with client.http.get(client.address + "/stats") as response:
             answer = response.status, await response.json()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 PAGE = Path(__file__).parents[2] / "crawlcw" / "guide" / "api.md"
 MODULES = ("crawlcw", "crawlcw.tracking", "crawlcw.testing", "crawlcw.errors")
@@ -123,6 +123,19 @@ def _class(name: str, kind: type) -> Iterator[str]:
             f"- `{field}`" + (f": {about}" if about else "")
             for field, about in members.fields.items()
         )
+    yield from _methods(members)
+    for facet, protocol in get_type_hints(kind).items() if _is_protocol(kind) else ():
+        if _is_protocol(protocol):
+            yield f"#### {name}.{facet}\n"
+            yield _markdown(inspect.cleandoc(protocol.__doc__ or "")) + "\n"
+            yield from _methods(_members(protocol))
+
+
+def _is_protocol(kind: Any) -> bool:
+    return getattr(kind, "_is_protocol", False)
+
+
+def _methods(members: "_Members") -> Iterator[str]:
     methods = {n: f for n, f in members.functions.items() if not n.startswith("_")}
     for function in methods.values():
         decorators = _decorators(function)

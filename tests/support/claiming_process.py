@@ -18,7 +18,7 @@ from crawlcw.tracking import Tracker
 async def claim_all(tracker: Tracker) -> list[tuple[str, int]]:
     """Claim from the top, as all others do, until nothing is left."""
     claims = []
-    while page := await tracker.ledger.page(limit=random.randint(50, 400)):
+    while page := await tracker.ledger.tasks.page(limit=random.randint(50, 400)):
         claimed = await tracker.session.claim(page)
         claims += [(lease.task.url, lease.fence) for lease in claimed.leases]
     return claims

@@ -10,6 +10,7 @@ import pymongo
 import pytest
 
 from crawlcw.errors import Reason
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -31,6 +32,17 @@ BACKENDS = (
     pytest.param("motor", marks=pytest.mark.thorough),
     pytest.param("pymongo-batch", marks=pytest.mark.thorough),
 )
+
+
+class Instead:
+    """A facet of a ledger of which a test replaces some operations."""
+
+    def __init__(self, facet: Any, **operations: Any) -> None:
+        self._facet = facet
+        vars(self).update(operations)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._facet, name)
 
 
 class FakeClock:
@@ -66,16 +78,19 @@ class Ledgers:
 
 def on_sqlite(folder: Path, *, tracked: bool = False) -> Ledgers:
     path = folder / "ledger.db"
-    kind: dict[str, Any] = {"tracked": True} if tracked else {}
-    return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock, **kind))
+    # A spider's is what it is by itself.
+    kind = LedgerKind.USE_CASE if tracked else None
+    return Ledgers(lambda own: SqliteLedger.open(path, "books", clock=own.clock, kind=kind))
 
 
 def on_mongomock(*, tracked: bool = False) -> Ledgers:
     database = mongomock_double.database()
 
     async def open_client(own: Ledgers) -> Ledger:
-        ledger = mongomock_double.Ledger(database, "books", clock=own.clock, tracked=tracked)
-        await ledger.prepare()
+        ledger = mongomock_double.ledger(
+            database, "books", clock=own.clock, kind=LedgerKind.of(tracked)
+        )
+        await ledger.inspection.prepare()
         return ledger
 
     return Ledgers(open_client)
@@ -87,7 +102,7 @@ def on_mongodb(
     url = with_database(uri, database)
     return Ledgers(
         lambda own: MongoLedger.open(
-            url, "books", driver=driver, claims=claims, clock=own.clock, tracked=tracked
+            url, "books", driver=driver, claims=claims, clock=own.clock, kind=LedgerKind.of(tracked)
         )
     )
 
@@ -140,8 +155,8 @@ def make_tasks(number: int, **overrides: Any) -> list[Task]:
 
 async def claimed(ledger: Ledger, *, worker: str = "a", limit: int = 1000) -> list[Lease]:
     """Claim everything that is due."""
-    page = await ledger.page(limit=limit)
-    return list((await ledger.claim(page, worker=worker, lease=LEASE, max_lost=3)).leases)
+    page = await ledger.tasks.page(limit=limit)
+    return list((await ledger.leases.claim(page, worker=worker, lease=LEASE, max_lost=3)).leases)
 
 
 async def claimed_one(ledger: Ledger, *, worker: str = "a") -> Lease:

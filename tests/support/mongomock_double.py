@@ -23,6 +23,7 @@ from pymongo.errors import (
 from pymongo.results import BulkWriteResult, DeleteResult, UpdateResult
 
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo.store import MongoStore
 
 _MAX_DOCUMENT = 16 << 20
 
@@ -87,12 +88,17 @@ class Download:
         return self._content
 
 
-class Ledger(MongoLedger):
-    """The ledger on the double."""
+class DoubleStore(MongoStore):
+    """What the ledger's facets stand on, on the double."""
 
-    def _bucket(self) -> Bucket:
-        bucket: Bucket = self._database.bucket(self._bucket_name)
+    def bucket(self) -> Bucket:
+        bucket: Bucket = self.database.bucket(self.bucket_name)
         return bucket
+
+
+def ledger(database: Database, name: str, **options: Any) -> MongoLedger:
+    """Return the ledger on the double."""
+    return MongoLedger(DoubleStore(database, name, **options))
 
 
 class Collection:

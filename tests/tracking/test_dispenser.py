@@ -242,16 +242,16 @@ async def test_a_claim_whose_reply_was_lost_is_not_told_to_another_worker(
     tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
 ):
     ledger = tracker.ledger
-    claim = ledger.claim
+    claim = ledger.leases.claim
     taken: list[Any] = []
 
     async def of_somebody_else(tasks, **options):
         taken.append(await claim(tasks, **options | {"worker": "@bob:0"}))
-        monkeypatch.setattr(ledger, "claim", claim)
+        monkeypatch.setattr(ledger.leases, "claim", claim)
         return taken[0]
 
     await add(tracker, "a", "b")
-    monkeypatch.setattr(ledger, "claim", of_somebody_else)
+    monkeypatch.setattr(ledger.leases, "claim", of_somebody_else)
 
     assert keys(await dispenser.assign("ann", 1)) == ["b"]
     assert keys(await dispenser.assign("bob", 1)) == ["a"]
@@ -276,7 +276,7 @@ async def test_such_workers_are_not_on_the_list_of_workers(tracker: Tracker, dis
     await dispenser.assign("ann", 1)
     await dispenser.done("ann", ["a"])
 
-    assert await tracker.ledger.workers() == []
+    assert await tracker.ledger.workers.all() == []
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "ä", "a\n", "x" * 101, None, "@a"])
@@ -361,15 +361,15 @@ async def test_a_done_that_is_overtaken_on_its_way_to_the_ledger_is_refused(
 ):
     await tracker.add("a")
     await dispenser.assign("ann", 1)
-    commit = tracker.ledger.commit
+    commit = tracker.ledger.outcomes.commit
 
     async def overtaken(settlements):
-        monkeypatch.setattr(tracker.ledger, "commit", commit)
+        monkeypatch.setattr(tracker.ledger.outcomes, "commit", commit)
         clock.advance(seconds=60)
         assert keys(await dispenser.assign("bob", 1)) == ["a"]
         return await commit(settlements)
 
-    monkeypatch.setattr(tracker.ledger, "commit", overtaken)
+    monkeypatch.setattr(tracker.ledger.outcomes, "commit", overtaken)
 
     assert (await dispenser.done("ann", ["a"])).refused == {"a": Refusal.NOT_HELD}
     assert await dispenser.check("bob", ["a"]) == {"a"}
@@ -587,15 +587,15 @@ async def test_what_is_added_while_a_rebuild_runs_is_left_alone(
     tracker: Tracker, dispenser: Dispenser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ):
     await tracker.add("old")
-    find = tracker.ledger.find
+    find = tracker.ledger.queries.find
 
     async def meanwhile(*asked: Any, **more: Any):
         clock.advance(seconds=1)
         await tracker.add("young")
-        monkeypatch.setattr(tracker.ledger, "find", find)
+        monkeypatch.setattr(tracker.ledger.queries, "find", find)
         return await find(*asked, **more)
 
-    monkeypatch.setattr(tracker.ledger, "find", meanwhile)
+    monkeypatch.setattr(tracker.ledger.queries, "find", meanwhile)
 
     assert await dispenser.rebuild({}) == Rebuilt(withdrawn=1)
     assert await status(tracker, "young") is Status.TODO
@@ -605,4 +605,4 @@ async def test_a_wrong_mapping_changes_nothing(tracker: Tracker, dispenser: Disp
     with pytest.raises(UsageError, match="a priority is a whole number"):
         await dispenser.rebuild({"a": 1, "b": 1_001})
 
-    assert await tracker.ledger.get(key_id("a")) is None
+    assert await tracker.ledger.tasks.get(key_id("a")) is None

@@ -91,7 +91,7 @@ class DispenserMachine(RuleBasedStateMachine):
 
     def records(self) -> dict[str, Record]:
         ledger = self.desks[0]._ledger
-        found = self.run(ledger.find(TaskFilter(), limit=len(KEYS) + 1))
+        found = self.run(ledger.queries.find(TaskFilter(), limit=len(KEYS) + 1))
         return {record.task.url: record for record in found}
 
     @initialize(mapping=mappings)

@@ -80,13 +80,13 @@ async def test_tasks_that_are_started_side_by_side_are_claimed_together(
     keys = [f"order-{n}" for n in range(50)]
     await tracker.add_many(keys)
     claims = []
-    claim = tracker.ledger.claim
+    claim = tracker.ledger.leases.claim
 
     async def counted(tasks, **options):
         claims.append(len(tasks))
         return await claim(tasks, **options)
 
-    monkeypatch.setattr(tracker.ledger, "claim", counted)
+    monkeypatch.setattr(tracker.ledger.leases, "claim", counted)
     await asyncio.gather(*(charge(tracker, key) for key in keys))
 
     assert (await tracker.counts()).by_status == {Status.FINISHED: 50}
@@ -121,14 +121,14 @@ async def test_who_is_cancelled_while_a_group_is_claimed_leaves_no_lock(
     await tracker.add_many(keys)
     await charge(tracker, "order-3")  # it has joined
     claiming, go_on = asyncio.Event(), asyncio.Event()
-    claim = tracker.ledger.claim
+    claim = tracker.ledger.leases.claim
 
     async def slow(tasks, **options):
         claiming.set()
         await go_on.wait()
         return await claim(tasks, **options)
 
-    monkeypatch.setattr(tracker.ledger, "claim", slow)
+    monkeypatch.setattr(tracker.ledger.leases, "claim", slow)
     first, second = (asyncio.create_task(charge(tracker, key)) for key in keys[:2])
     await claiming.wait()
     first.cancel()

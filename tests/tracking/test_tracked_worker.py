@@ -16,6 +16,7 @@ import anyio
 import pytest
 
 from crawlcw.errors import Reason, UnwantedError, UsageError
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Policy, Tracker, UseCase, Worker
@@ -208,15 +209,17 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 class Asked:
-    """A ledger that counts what it is asked."""
+    """A ledger, or a facet of it, that counts what it is asked."""
 
-    def __init__(self, ledger: SqliteLedger, selector: Jumping) -> None:
-        self._ledger = ledger
+    def __init__(self, asked: Any, selector: Jumping, questions: Counter[str]) -> None:
+        self._asked = asked
         self._selector = selector
-        self.questions: Counter[str] = Counter()
+        self.questions = questions
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._ledger, name)
+        found = getattr(self._asked, name)
+        if type(found).__module__.startswith("crawlcw.ledger.sqlite"):
+            return Asked(found, self._selector, self.questions)
         if not inspect.iscoroutinefunction(found):
             return found
 
@@ -241,8 +244,8 @@ def test_it_asks_at_most_twenty_questions_in_an_idle_minute(tmp_path: Path):
         pass
 
     async def minute() -> Counter[str]:
-        real = await SqliteLedger.open(tmp_path / "ledger.db", "orders", tracked=True)
-        ledger = Asked(real, selector)
+        real = await SqliteLedger.open(tmp_path / "ledger.db", "orders", kind=LedgerKind.USE_CASE)
+        ledger = Asked(real, selector, Counter())
         tracker = Tracker(ledger, UseCase("orders"), Policy(), give_up=timedelta(seconds=9))
         await tracker.add("order-1")
         async with at_work(Worker(tracker, {"todo": charge})):
@@ -356,7 +359,7 @@ async def test_it_is_stopped_at_once_while_it_asks_the_ledger(
         asking.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(tracker.ledger, "page", page)
+    monkeypatch.setattr(tracker.ledger.tasks, "page", page)
     worker = draining(tracker, charge)
     working = asyncio.create_task(worker.run())
     await asking.wait()

@@ -35,7 +35,7 @@ async def expire(tracker: Tracker, key: str) -> None:
     """Let the lease on a task run out, as if its holder had died."""
     lease = next(each for each in tracker.session.held.all() if each.task.url == key)
     tracker.session.held.end([lease])  # nobody renews it any more
-    await tracker.ledger.leave(tracker.session.worker)
+    await tracker.ledger.workers.leave(tracker.session.worker)
 
 
 async def test_a_good_end_finishes_and_keeps_the_data(tracker: Tracker):
@@ -137,7 +137,7 @@ async def test_a_start_that_is_cancelled_on_its_way_leaves_no_lock(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ):
     await tracker.add("order-1")
-    claim = tracker.ledger.claim
+    claim = tracker.ledger.leases.claim
     claiming, on = asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments, **options):
@@ -145,7 +145,7 @@ async def test_a_start_that_is_cancelled_on_its_way_leaves_no_lock(
         await on.wait()
         return await claim(*arguments, **options)
 
-    monkeypatch.setattr(tracker.ledger, "claim", slow)
+    monkeypatch.setattr(tracker.ledger.leases, "claim", slow)
 
     async def work() -> None:
         async with tracker.start("order-1"):
@@ -160,7 +160,7 @@ async def test_a_start_that_is_cancelled_on_its_way_leaves_no_lock(
 
     task = await tracker.get("order-1")
     assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
-    record = await tracker.ledger.get(key_id("order-1"))
+    record = await tracker.ledger.tasks.get(key_id("order-1"))
     assert record is not None
     assert record.task.fence == 1  # it was claimed, and given back
 
@@ -349,7 +349,7 @@ async def test_large_values_are_kept_beside_the_task(tracker: Tracker):
         execution.result = large
         await execution.advance("two", context={"page": large})
 
-    record = await tracker.ledger.get(key_id("order-1"))
+    record = await tracker.ledger.tasks.get(key_id("order-1"))
     assert record is not None
     assert record.task.carried is not None
     assert isinstance(record.task.carried.data, BlobRef)
@@ -416,9 +416,11 @@ async def test_a_ledger_with_the_former_names_of_settings_is_opened(
     tracker: Tracker, ledger_url: str
 ):
     # What version 0.1 wrote before the settings were renamed.
-    await tracker.ledger.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
+    await tracker.ledger.notes.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
     async with Tracker.open(ledger_url, "refunds") as refunds:
-        await refunds.ledger.set_policy({"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4})
+        await refunds.ledger.notes.set_policy(
+            {"backoff": 7.0, "longest_backoff": 9.0, "max_retry": 4}
+        )
 
     async with Tracker.open(ledger_url, "refunds") as refunds:
         policy = refunds.policy
@@ -570,7 +572,7 @@ async def test_closing_gives_back_what_is_held(tracker: Tracker, ledger_url: str
 
     task = await tracker.get("order-1")
     assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
-    assert await tracker.ledger.workers() == []
+    assert await tracker.ledger.workers.all() == []
 
 
 async def test_many_at_once_are_recorded_in_groups(tracker: Tracker):

@@ -103,7 +103,7 @@ async def _examined(
 def _json(name: str, report: Report) -> str:
     return json.dumps(
         {
-            "use_case" if report.tracked else "spider": name,
+            report.kind.value: name,
             "clean": report.clean,
             "facts": dict(report.facts),
             "examined": {
@@ -141,7 +141,7 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 
 
 def _numbered(report: Report) -> str:
-    hosts = "" if report.tracked else f"{_number(report.hosts, 'host')}, "
+    hosts = "" if report.kind.tracked else f"{_number(report.hosts, 'host')}, "
     return (
         f"looked at {_number(report.tasks, 'task')}, {hosts}"
         f"{_number(report.workers, 'worker')} at work"

@@ -40,7 +40,7 @@ async def _export(name: str, ledger_url: str, output: str, *, with_meta: bool) -
     if output != "-":
         exporting.check_writable(Path(output))
     async with ledger_option.opened(ledger_url, name) as ledger:
-        if ledger.tracked:
+        if ledger.kind.tracked:
             raise UsageError(
                 f"{name} is a use case, whose tasks have results and no items: "
                 f"`crawlcw tasks {name} --json --limit 0` prints them"

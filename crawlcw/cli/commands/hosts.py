@@ -80,13 +80,13 @@ async def _write(name: str, ledger_url: str, *, limit: int) -> None:
 
 
 def _called(ledger: Ledger) -> str:
-    return "stage" if ledger.tracked else "host"
+    return "stage" if ledger.kind.tracked else "host"
 
 
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
     """Yield the known hosts by name, and then those that so far have tasks and nothing else."""
-    counts = await ledger.host_counts()
-    async for host in ledger.hosts():
+    counts = await ledger.hosts.counts()
+    async for host in ledger.hosts.all():
         yield _row(host, counts.pop(host.name, Counts()), now=now)
     for name in sorted(counts):
         yield _row(Host(name=name), counts[name], now=now)

@@ -27,4 +27,4 @@ def command(*, name: str, keys: tuple[str, ...], ledger_url: str, log_level: str
 async def _ignore(name: str, ledger_url: str, keys: tuple[str, ...]) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
         chosen = TaskFilter(ids={selecting.task_of(ledger, key) for key in keys})
-        return await ledger.withdraw(chosen, reason=Reason.WITHDRAWN)
+        return await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)

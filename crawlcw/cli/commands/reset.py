@@ -35,10 +35,10 @@ def command(
 
 async def _reset(name: str, ledger_url: str, keys: tuple[str, ...], stage: str | None) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        if stage is not None and not ledger.tracked:
+        if stage is not None and not ledger.kind.tracked:
             raise UsageError(f"{name} is a spider, whose tasks have no stages: leave out --stage")
         chosen = TaskFilter(
             ids={selecting.task_of(ledger, key) for key in keys},
             until=ledger.now() + timedelta(milliseconds=1),
         )
-        return await ledger.reopen(chosen, stage=stage, anew=True)
+        return await ledger.admin.reopen(chosen, stage=stage, anew=True)

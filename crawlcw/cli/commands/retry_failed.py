@@ -69,10 +69,10 @@ async def _retry(
         selection = TaskFilter(
             reason=chosen.reason,
             # A stage is what it was called.
-            host=host if host is None or ledger.tracked else _host(host),
+            host=host if host is None or ledger.kind.tracked else _host(host),
             since=None if age is None else ledger.now() - age,
         )
-        return await ledger.retry_failed(selection, dry_run=dry_run), ledger.tracked
+        return await ledger.admin.retry_failed(selection, dry_run=dry_run), ledger.kind.tracked
 
 
 def _reason(text: str) -> Reason:

@@ -11,6 +11,7 @@ from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.terminal import logs
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counts, Worker
 from crawlcw.model.dropped import Examples
 from crawlcw.model.durations import format_duration
@@ -21,7 +22,7 @@ from crawlcw.model.task import Status
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Numbers:
     name: str
-    tracked: bool  #: whether it is a use case's and no spider's
+    kind: LedgerKind
     counts: Counts
     items: int
     reasons: dict[str, int]
@@ -55,19 +56,19 @@ def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | Non
 
 async def _numbers(name: str, ledger_url: str) -> _Numbers:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        tally = await ledger.tally()
+        tally = await ledger.workers.tally()
         return _Numbers(
             name=name,
-            tracked=ledger.tracked,
-            counts=await ledger.counts(),
-            items=await ledger.item_count(),
-            reasons=await ledger.reasons(),
+            kind=ledger.kind,
+            counts=await ledger.queries.counts(),
+            items=await ledger.queries.item_count(),
+            reasons=await ledger.queries.reasons(),
             links_dropped=_largest_first(tally.dropped),
             stalls=tally.stalls,
             longest_stall=tally.longest_stall,
             link_examples=tally.examples,
-            workers=_at_work(await ledger.workers()),
-            next_due=await ledger.horizon(),
+            workers=_at_work(await ledger.workers.all()),
+            next_due=await ledger.queries.horizon(),
             now=ledger.now(),
         )
 
@@ -84,7 +85,7 @@ def _at_work(workers: list[Worker]) -> list[Worker]:
 def _json(numbers: _Numbers) -> str:
     return json.dumps(
         {
-            "use_case" if numbers.tracked else "spider": numbers.name,
+            numbers.kind.value: numbers.name,
             "counts": {status.name.lower(): numbers.counts[status] for status in Status},
             "total": numbers.counts.total,
             "items": numbers.items,

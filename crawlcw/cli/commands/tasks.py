@@ -106,7 +106,7 @@ async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIter
     after: Cursor | None = None
     left = limit or sys.maxsize
     while left:
-        records = await ledger.find(chosen, limit=min(left, _PAGE), after=after)
+        records = await ledger.queries.find(chosen, limit=min(left, _PAGE), after=after)
         for record in records:
             yield record
         if len(records) < min(left, _PAGE):

@@ -162,10 +162,10 @@ class Supervisor:
             # Somebody has waited long enough for it, and has said so.
             self._patience.shorten(_NOT_AT_ALL)
         try:
-            horizon = await self._ledger.horizon()
-            counts = await self._patience.in_time(self._ledger.counts)
+            horizon = await self._ledger.queries.horizon()
+            counts = await self._patience.in_time(self._ledger.queries.counts)
             any_finished = self.stats.pages > 0 or await self._patience.in_time(
-                lambda: self._ledger.has([Status.FINISHED])
+                lambda: self._ledger.queries.has([Status.FINISHED])
             )
         except (LedgerUnavailableError, LedgerGoneError):
             if given_up:

@@ -116,7 +116,7 @@ class Progress:
         began = self._clock()
         if began >= self._next_count:
             try:
-                self.counts = await self._crawl.ledger.counts()
+                self.counts = await self._crawl.ledger.queries.counts()
             except LedgerError as error:
                 # The crawl itself says so, and waits; here the last count stays.
                 logger.debug("no counts: %s", printable(error))

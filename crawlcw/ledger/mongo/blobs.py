@@ -10,7 +10,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
-from crawlcw.ledger.mongo.connection import bucket, mapped
+from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.encoding import UNENCODABLE
 from crawlcw.ledger.mongo.indexes import BY_TASK
 from crawlcw.ledger.mongo.store import BATCH, MongoStore
@@ -24,10 +24,13 @@ _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
 )
 
 
-class Blobs(MongoStore):
+class Blobs:
     """Sets values aside, reads them and drops them."""
 
-    async def put_blob(self, task_id: bytes, value: Any) -> BlobRef:
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
+
+    async def put(self, task_id: bytes, value: Any) -> BlobRef:
         """Upload the value as a file that names its task."""
         try:
             content = bson.encode({"value": documents.escaped(value)})
@@ -35,26 +38,28 @@ class Blobs(MongoStore):
             raise LedgerError(f"the value cannot be set aside: {error}") from error
         blob = BlobRef(id=uuid.uuid4().hex, size=len(content))
         with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
-            await self._bucket().upload_from_stream_with_id(
+            await self._store.bucket().upload_from_stream_with_id(
                 blob.id, blob.id, content, metadata={"task": task_id}
             )
         return blob
 
-    async def read_blob(self, blob: BlobRef) -> Any:
+    async def read(self, blob: BlobRef) -> Any:
         """Download the file."""
         with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
-            stream = await self._bucket().open_download_stream(blob.id)
+            stream = await self._store.bucket().open_download_stream(blob.id)
             content = await stream.read()
         return documents.unescaped(bson.decode(content, _OPTIONS)["value"])
 
-    async def drop_blobs(self, blobs: Collection[BlobRef]) -> None:
+    async def drop(self, blobs: Collection[BlobRef]) -> None:
         """Delete the files, and then their chunks."""
         with mapped():
             await self._drop([blob.id for blob in blobs])
 
-    async def _drop_blobs_of(self, tasks: list[bytes]) -> None:
+    async def drop_of(self, tasks: list[bytes]) -> None:
         """Delete all files of those tasks."""
-        cursor = self._blob_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(BY_TASK)
+        cursor = self._store.blob_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(
+            BY_TASK
+        )
         await self._drop([each["_id"] for each in await cursor.to_list(None)])
 
     async def _drop(self, files: list[str]) -> None:
@@ -63,8 +68,5 @@ class Blobs(MongoStore):
             # The chunks last: without its chunks a file would be there, and broken.
             # They are deleted even where the file is gone, for the first call may
             # not have come so far.
-            await self._blob_files.delete_many({"_id": some}, hint="_id_")
-            await self._blob_chunks.delete_many({"files_id": some})
-
-    def _bucket(self) -> Any:
-        return bucket(self._database, self._bucket_name, self._blob_files.write_concern)
+            await self._store.blob_files.delete_many({"_id": some}, hint="_id_")
+            await self._store.blob_chunks.delete_many({"files_id": some})

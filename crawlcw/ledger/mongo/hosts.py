@@ -25,10 +25,13 @@ from crawlcw.model.transitions import GIVE_UP_HOST
 _COUNTED = 20_000
 
 
-class Hosts(MongoStore):
+class Hosts:
     """Wakes hosts, gives them up and reads them."""
 
-    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
+
+    async def wake(self, dues: Mapping[str, datetime]) -> None:
         """Read what is there, and write where it is unknown or would be ready too late.
 
         What is held when it is read needs no write, also where it is released
@@ -39,7 +42,7 @@ class Hosts(MongoStore):
         for start in range(0, len(names), BATCH):
             some = names[start : start + BATCH]
             with mapped():
-                cursor = self._hosts.find(
+                cursor = self._store.hosts.find(
                     {"_id": {"$in": some}}, {"owner": 1, "ready_at": 1, "not_before": 1}
                 ).hint("_id_")
                 found = {each["_id"]: each for each in await all_of(cursor, len(some))}
@@ -48,9 +51,9 @@ class Hosts(MongoStore):
                     for name in some
                     if (ready := _woken(found.get(name), dues[name])) is not None
                 }
-                await self._hasten(late, upsert=True)
+                await self.hasten(late, upsert=True)
 
-    async def _hasten(self, readies: Mapping[str, datetime], *, upsert: bool = False) -> None:
+    async def hasten(self, readies: Mapping[str, datetime], *, upsert: bool = False) -> None:
         """Let hosts that nobody holds be ready no later than given; *upsert* those unknown."""
         if not readies:
             return
@@ -65,33 +68,33 @@ class Hosts(MongoStore):
                 update["$setOnInsert"] = new
             bulk.append(UpdateOne({"_id": name, "owner": None}, update, upsert=upsert, hint="_id_"))
         try:
-            await self._hosts.bulk_write(bulk, ordered=False)
+            await self._store.hosts.bulk_write(bulk, ordered=False)
         except BulkWriteError as error:
             errors = (error.details or {}).get("writeErrors", ())
             if not upsert or refusals(error):
                 raise
             # Another process was faster: it made the host known, perhaps for a
             # later time, or it holds it.
-            await self._hasten({names[e["index"]]: readies[names[e["index"]]] for e in errors})
+            await self.hasten({names[e["index"]]: readies[names[e["index"]]] for e in errors})
 
-    async def wake_all_hosts(self) -> int:
+    async def wake_all(self) -> int:
         """Wake the hosts in the order of their names, a few thousand at a time."""
-        now = self.now()
+        now = self._store.now()
         total = 0
         behind: dict[str, Any] = {}
         while True:
             with mapped():
-                cursor = self._hosts.find(behind, {"_id": 1}).sort([("_id", 1)])
+                cursor = self._store.hosts.find(behind, {"_id": 1}).sort([("_id", 1)])
                 cursor = cursor.limit(BATCH).hint("_id_")
                 names = [each["_id"] for each in await all_of(cursor, BATCH)]
                 if not names:
                     return total
                 free = {"_id": {"$in": names}, "owner": None}
                 # A rest without a failure is the gap after the last request, and is kept.
-                await self._hosts.update_many(
+                await self._store.hosts.update_many(
                     {**free, "failures": {"$gt": 0}}, {"$unset": {"not_before": ""}}, hint="_id_"
                 )
-                woken = await self._hosts.update_many(
+                woken = await self._store.hosts.update_many(
                     free,
                     {
                         "$set": {"ready_at": now, "failures": 0, "page_failures": 0},
@@ -102,7 +105,7 @@ class Hosts(MongoStore):
             total += woken.matched_count
             behind = {"_id": {"$gt": names[-1]}}
 
-    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+    async def give_up(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
         """Walk the host's tasks by their index once, and ignore them a batch at a time."""
         first, end = documents.urls_of(scheme)
         waiting = {
@@ -114,11 +117,11 @@ class Hosts(MongoStore):
         with mapped():
             # What is given up leaves the index behind the cursor, so the
             # leased tasks and the revisits are read once and not for each batch.
-            cursor = self._tasks.find(of_host | waiting, {"_id": 1}).hint(BY_HOST)
+            cursor = self._store.tasks.find(of_host | waiting, {"_id": 1}).hint(BY_HOST)
             cursor = cursor.batch_size(BATCH)
             while found := await cursor.to_list(BATCH):
-                given_up = bulk_update(GIVE_UP_HOST, now=self.now(), reason=reason)
-                result = await self._durable.update_many(
+                given_up = bulk_update(GIVE_UP_HOST, now=self._store.now(), reason=reason)
+                result = await self._store.durable.update_many(
                     {"_id": {"$in": [each["_id"] for each in found]}, **waiting},
                     given_up,
                     hint="_id_",
@@ -126,19 +129,19 @@ class Hosts(MongoStore):
                 total += result.modified_count
         return total
 
-    async def hosts(self) -> AsyncIterator[Host]:
+    async def all(self) -> AsyncIterator[Host]:
         """Stream the hosts' documents."""
-        stream = self._stream(self._hosts, {}, None, _host_read)
+        stream = self._store.stream(self._store.hosts, {}, None, _host_read)
         async with aclosing(stream):
             async for host in stream:
                 yield host
 
-    async def host_counts(self) -> dict[str, Counts]:
+    async def counts(self) -> dict[str, Counts]:
         """Count by host and status, some tasks at a time in the order of their ids."""
         totals: dict[str, Counter[Status]] = {}
         behind: dict[str, Any] = {}
         while True:
-            groups = await self._aggregate(
+            groups = await self._store.aggregate(
                 [
                     {"$match": behind},
                     {"$sort": {"_id": 1}},
@@ -161,27 +164,27 @@ class Hosts(MongoStore):
                 return {host: Counts(by_status=dict(of_host)) for host, of_host in totals.items()}
             behind = {"_id": {"$gt": max(group["last"] for group in groups)}}
 
-    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
+    async def get(self, names: Collection[str]) -> dict[str, Host]:
         """Read whole documents by their ids, a few thousand at a time."""
         wanted = list(names)
         hosts: dict[str, Host] = {}
         for start in range(0, len(wanted), BATCH):
             some = wanted[start : start + BATCH]
             with mapped():
-                cursor = self._hosts.find({"_id": {"$in": some}}).hint("_id_")
+                cursor = self._store.hosts.find({"_id": {"$in": some}}).hint("_id_")
                 found = await all_of(cursor, len(some))
             hosts |= {each["_id"]: documents.host(each) for each in found}
         return hosts
 
     async def next_ready(self) -> datetime | None:
         """Read the first key of the index."""
-        cursor = self._hosts.find({"ready_at": {"$gt": LONG_AGO}}, {"_id": 0, "ready_at": 1})
+        cursor = self._store.hosts.find({"ready_at": {"$gt": LONG_AGO}}, {"_id": 0, "ready_at": 1})
         cursor = cursor.sort([("ready_at", 1)]).limit(1).hint(BY_READY)
         with mapped():
             found = await cursor.to_list(1)
         return found[0]["ready_at"] if found else None
 
-    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
+    async def due(self, *, after: str, limit: int) -> list[str]:
         """Seek from each host to the next one."""
         names: list[str] = []
         with mapped():
@@ -196,9 +199,9 @@ class Hosts(MongoStore):
     async def earliest_due(self, host: str) -> datetime | None:
         """Seek the earliest `due` of each priority that the host has."""
         with mapped():
-            return (await self._earliest_dues([host])).get(host)
+            return (await self.earliest_dues([host])).get(host)
 
-    async def _earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
+    async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
         """Return the earliest `due` of those hosts that have one; the others cost nothing."""
         earliest: dict[str, datetime] = {}
         # In the order of the index: the first task found tells of all hosts
@@ -216,7 +219,7 @@ class Hosts(MongoStore):
         return earliest
 
     async def _first_of(self, host: Any, priority: dict[str, int]) -> dict[str, Any] | None:
-        cursor = self._tasks.find(
+        cursor = self._store.tasks.find(
             {"host": host, "priority": priority, **HAS_DUE},
             {"_id": 0, "host": 1, "priority": 1, "due": 1},
         )

@@ -4,51 +4,49 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
-from crawlcw.ledger.mongo.admissions import Admissions
+from crawlcw.ledger import examination, protocol, tracked
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.mongo.admin import Admin
 from crawlcw.ledger.mongo.blobs import Blobs
-from crawlcw.ledger.mongo.change_stream import ChangeStream
-from crawlcw.ledger.mongo.claims import Claims
+from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import connected
-from crawlcw.ledger.mongo.crawl_state import CrawlState
-from crawlcw.ledger.mongo.examination import Examination
-from crawlcw.ledger.mongo.failures import Failures
 from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import Hosts
+from crawlcw.ledger.mongo.inspection import Inspection
 from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.mass_changes import MassChanges
+from crawlcw.ledger.mongo.leases import Leases
+from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.outcomes import Outcomes
-from crawlcw.ledger.mongo.questions import Questions
-from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, is_tracked
-from crawlcw.ledger.mongo.selections import Selections
+from crawlcw.ledger.mongo.queries import Queries
+from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
+from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
-from crawlcw.ledger.mongo.tracked import Tracked
 from crawlcw.ledger.mongo.workers import Workers
 
 
-class MongoLedger(
-    Tasks,
-    Admissions,
-    Claims,
-    Outcomes,
-    Items,
-    Failures,
-    Questions,
-    HostLeases,
-    Workers,
-    MassChanges,
-    Hosts,
-    Selections,
-    Blobs,
-    CrawlState,
-    Tracked,
-    ChangeStream,
-    Examination,
-    Schema,
-):
+class MongoLedger:
     """The tasks of one spider or use case in a MongoDB database.
 
-    Fulfils `Ledger`, and `TrackedLedger` where it is opened so.
+    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
     """
+
+    def __init__(self, store: MongoStore) -> None:
+        """Put the facets together; call `inspection.prepare` before use."""
+        self.store = store
+        items, hosts, blobs, notes = Items(store), Hosts(store), Blobs(store), Notes(store)
+        self._schema = Schema(store)
+        self.tasks: protocol.Tasks = Tasks(store, items)
+        self.leases: protocol.Leases = Leases(store)
+        self.outcomes: protocol.Outcomes = Outcomes(store, items)
+        self.hosts: protocol.Hosts = hosts
+        self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
+        self.workers: protocol.Workers = Workers(store)
+        self.queries: protocol.Queries = Queries(store, items)
+        self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
+        self.notes: protocol.Notes = notes
+        self.blobs: tracked.Blobs = blobs
+        self.changes: tracked.Changes = Changes(store)
+        self.inspection: examination.Inspection = Inspection(store, self._schema)
 
     @classmethod
     async def open(
@@ -59,34 +57,35 @@ class MongoLedger(
         driver: str = "motor",
         claims: str = "each",
         clock: Callable[[], datetime] | None = None,
-        tracked: bool | None = None,
+        kind: LedgerKind | None = None,
     ) -> Self:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
         The database is the URL's path, by default `crawlcw`; *driver* is
-        `motor` or `pymongo`, *claims* as for the constructor. *tracked* says
+        `motor` or `pymongo`, *claims* as for `MongoStore`. *tracked* says
         that it is a use case; None: whatever is written down there, and a spider
         where nothing is. Raises `LedgerUnavailableError` where no server answers
         within 5 s, and `LedgerConfigurationError` where one answers that will not do.
         """
         client, database = connected(url, driver)
-        ledger = cls(
+        store = MongoStore(
             database,
             spider,
             claims=claims,
             clock=clock,
             client=client,
             url=url,
-            tracked=bool(tracked),
+            driver=driver,
+            kind=kind or LedgerKind.SPIDER,
         )
-        ledger._driver = driver
+        ledger = cls(store)
         try:
-            await ledger._check_server()
-            if tracked is None:
-                marker = await ledger._marker()
-                ledger.tracked = marker is not None and is_tracked(marker)
-                ledger._only_looks = marker is None
-            await ledger.prepare()
+            await ledger._schema.check_server()
+            if kind is None:
+                marker = await ledger._schema.marker()
+                store.kind = kind_in(marker or {})
+                store.only_looks = marker is None
+            await ledger._schema.prepare()
         except BaseException:
             await ledger.close()
             raise
@@ -94,17 +93,21 @@ class MongoLedger(
 
     async def another(self) -> "MongoLedger":
         """See `Ledger.another`; where it was given a database, on that one."""
-        client, database = None, self._database
-        if self._client is not None and self._url is not None:
-            client, database = connected(self._url, self._driver)
+        store = self.store
+        client, database = None, store.database
+        if store.client is not None and store.url is not None:
+            client, database = connected(store.url, store.driver)
         return MongoLedger(
-            database,
-            self._spider,
-            claims="batch" if self._batches else "each",
-            clock=self._now,
-            client=client,
-            url=self._url,
-            tracked=self.tracked,
+            MongoStore(
+                database,
+                store.spider,
+                claims="batch" if store.batches else "each",
+                clock=store.now,
+                client=client,
+                url=store.url,
+                driver=store.driver,
+                kind=store.kind,
+            )
         )
 
     @classmethod
@@ -115,7 +118,7 @@ class MongoLedger(
         *,
         driver: str = "motor",
         clock: Callable[[], datetime] | None = None,
-        tracked: bool | None = None,
+        kind: LedgerKind | None = None,
     ) -> Self:
         """Connect to *url* to examine what is there; nothing is made.
 
@@ -123,16 +126,37 @@ class MongoLedger(
         indexes are no error: `health` tells of them.
         """
         client, database = connected(url, driver)
-        ledger = cls(database, spider, clock=clock, client=client, tracked=bool(tracked))
+        store = MongoStore(
+            database,
+            spider,
+            clock=clock,
+            client=client,
+            driver=driver,
+            kind=kind or LedgerKind.SPIDER,
+        )
+        ledger = cls(store)
         try:
-            await ledger._check_server()
-            marker = await ledger._marker()
+            await ledger._schema.check_server()
+            marker = await ledger._schema.marker()
             if marker is not None:
                 check_version(marker, spider)
-                if tracked is None:
-                    ledger.tracked = is_tracked(marker)
-                check_kind(marker, spider, tracked=ledger.tracked)
+                if kind is None:
+                    store.kind = kind_in(marker)
+                check_kind(marker, spider, kind=store.kind)
         except BaseException:
             await ledger.close()
             raise
         return ledger
+
+    @property
+    def kind(self) -> LedgerKind:
+        """See `Ledger.kind`."""
+        return self.store.kind
+
+    def now(self) -> datetime:
+        """Return the server's time as this process knows it."""
+        return self.store.now()
+
+    async def close(self) -> None:
+        """Close the client, if this ledger opened it."""
+        await self.store.close()

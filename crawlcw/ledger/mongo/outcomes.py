@@ -12,7 +12,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.encoding import LARGEST_ITEM, UNENCODABLE, encoding_error
 from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.store import all_of
+from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import mine, update_of
 from crawlcw.ledger.protocol import Committed
 from crawlcw.model import transitions
@@ -23,8 +23,12 @@ _ITEM_ASIDE = 1 << 20
 _ITEMS_INSIDE = 8 << 20
 
 
-class Outcomes(Items):
+class Outcomes:
     """Writes the outcomes of leases, and releases them."""
+
+    def __init__(self, store: MongoStore, items: Items) -> None:
+        self._store = store
+        self._items = items
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all outcomes in one unordered bulk of fenced updates."""
@@ -76,7 +80,7 @@ class Outcomes(Items):
             if size > LARGEST_ITEM:
                 return _rejection(settlement, f"an item of {size} bytes, too large", rejected)
             if size > _ITEM_ASIDE or inside + size > _ITEMS_INSIDE:
-                await self._put_blob(settlement.lease, number, stored)
+                await self._items.put(settlement.lease, number, stored)
                 kept.append(None)
             else:
                 inside += size
@@ -87,14 +91,14 @@ class Outcomes(Items):
     async def _write(self, writes: Sequence[UpdateOne]) -> int:
         if not writes:
             return 0
-        result = await self._durable.bulk_write(writes, ordered=False)
+        result = await self._store.durable.bulk_write(writes, ordered=False)
         matched: int = result.matched_count
         return matched
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases whose outcome is not the last one recorded for the task."""
         ids = [lease.task.id for lease in leases]
-        cursor = self._tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
+        cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
         settled = {bytes(each["_id"]): each["settled"] for each in await all_of(cursor, len(ids))}
         return [lease for lease in leases if settled.get(lease.task.id) != lease.fence]
 
@@ -102,7 +106,7 @@ class Outcomes(Items):
         """Write all releases in one unordered bulk of fenced updates."""
         if not leases:
             return 0
-        now = self.now()
+        now = self._store.now()
         with mapped():
             changes = [transitions.release(lease, now=now).change for lease in leases]
             return await self._write(

@@ -8,6 +8,7 @@ import pymongo
 from pymongo.errors import CollectionInvalid, OperationFailure
 
 from crawlcw.errors import LedgerConfigurationError
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
 from crawlcw.ledger.mongo.indexes import (
     BLOB_INDEXES,
@@ -33,17 +34,24 @@ _VALIDATOR = {
 }
 
 
-class Schema(MongoStore):
+class Schema:
     """Makes what is missing, and checks what is there."""
+
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
 
     async def prepare(self) -> None:
         """Create the collection and its indexes where they are missing, and check what is there."""
         with mapped():
             version = await self._check_schema()
             try:
-                await self._database.create_collection(self._spider, validator=_VALIDATOR)
+                await self._store.database.create_collection(
+                    self._store.spider, validator=_VALIDATOR
+                )
                 # Somebody may have dropped the tasks: what was said of them is void.
-                await self._schema.update_one({"_id": self._spider}, {"$unset": {"state": ""}})
+                await self._store.schema.update_one(
+                    {"_id": self._store.spider}, {"$unset": {"state": ""}}
+                )
             except CollectionInvalid:
                 pass  # it is there already, which is the usual case
             except OperationFailure as error:
@@ -55,7 +63,7 @@ class Schema(MongoStore):
                 await self._finish_upgrade()
 
     async def _prepare_indexes(self) -> None:
-        for collection, indexes in self._indexes():
+        for collection, indexes in self.indexes():
             for name, (keys, partial) in indexes.items():
                 await self._create_index(collection, name, keys, partial)
             await self._check_indexes(collection, indexes)
@@ -63,22 +71,23 @@ class Schema(MongoStore):
     async def _finish_upgrade(self) -> None:
         """Drop what is not used any more, and write the version down; any number may do so."""
         try:
-            await self._tasks.drop_index(OUTDATED)
+            await self._store.tasks.drop_index(OUTDATED)
         except OperationFailure as error:
             if error.code != 27:  # IndexNotFound: another process was faster
                 raise
-        outdated = {"_id": self._spider, "version": _UPGRADED_VERSION}
-        await self._schema.update_one(outdated, {"$set": {"version": SCHEMA_VERSION}})
+        outdated = {"_id": self._store.spider, "version": _UPGRADED_VERSION}
+        await self._store.schema.update_one(outdated, {"$set": {"version": SCHEMA_VERSION}})
 
-    def _indexes(self) -> list[tuple[Any, Indexes]]:
+    def indexes(self) -> list[tuple[Any, Indexes]]:
+        """Return the collections, each with the indexes it is to have."""
         indexes = [
-            (self._tasks, INDEXES),
-            (self._hosts, HOST_INDEXES),
-            (self._workers, WORKER_INDEXES),
-            (self._items, ITEM_INDEXES),
+            (self._store.tasks, INDEXES),
+            (self._store.hosts, HOST_INDEXES),
+            (self._store.workers, WORKER_INDEXES),
+            (self._store.items, ITEM_INDEXES),
         ]
-        if self.tracked:
-            indexes.append((self._blob_files, BLOB_INDEXES))
+        if self._store.kind.tracked:
+            indexes.append((self._store.blob_files, BLOB_INDEXES))
         return indexes
 
     async def _create_index(
@@ -101,33 +110,41 @@ class Schema(MongoStore):
     async def _check_schema(self) -> int:
         """Write down what this is, unless something is; return the version that is there."""
         new: dict[str, Any] = {"version": SCHEMA_VERSION}
-        if not self._only_looks:
-            new["tracked"] = self.tracked
-        marker = await self._schema.find_one_and_update(
-            {"_id": self._spider}, {"$setOnInsert": new}, upsert=True, return_document=True
+        if not self._store.only_looks:
+            new["tracked"] = self._store.kind.tracked
+        marker = await self._store.schema.find_one_and_update(
+            {"_id": self._store.spider}, {"$setOnInsert": new}, upsert=True, return_document=True
         )
-        if self.tracked and not is_tracked(marker) and await self._tasks.find_one({}) is None:
+        if (
+            self._store.kind.tracked
+            and not kind_in(marker).tracked
+            and await self._store.tasks.find_one({}) is None
+        ):
             # Somebody has only looked whether there is anything of this name.
-            marker = await self._schema.find_one_and_update(
-                {"_id": self._spider, "tracked": {"$exists": False}},
+            marker = await self._store.schema.find_one_and_update(
+                {"_id": self._store.spider, "tracked": {"$exists": False}},
                 {"$set": {"tracked": True}},
                 return_document=True,
-            ) or await self._schema.find_one({"_id": self._spider})
-        check_version(marker, self._spider, upgrades=True)
-        check_kind(marker, self._spider, tracked=self.tracked)
+            ) or await self._store.schema.find_one({"_id": self._store.spider})
+        check_version(marker, self._store.spider, upgrades=True)
+        check_kind(marker, self._store.spider, kind=self._store.kind)
         version: int = marker["version"]
         return version
 
-    async def _marker(self) -> Mapping[str, Any] | None:
+    async def marker(self) -> Mapping[str, Any] | None:
+        """Return what says what the collections are, if anything does."""
         with mapped():
-            marker: Mapping[str, Any] | None = await self._schema.find_one({"_id": self._spider})
+            marker: Mapping[str, Any] | None = await self._store.schema.find_one(
+                {"_id": self._store.spider}
+            )
         return marker
 
-    async def _check_server(self) -> None:
+    async def check_server(self) -> None:
+        """Ask the server for its version and its time; raise where it will not do."""
         # A retry inside the driver would double what it takes to say that nobody is there.
         with mapped(), pymongo.timeout(FIRST_ANSWER):
-            info = await self._client.server_info()
-            await self._set_clock()
+            info = await self._store.client.server_info()
+            await self._store.set_clock()
         version = tuple(info["versionArray"][:2])
         if version < OLDEST_SERVER:
             needed = ".".join(map(str, OLDEST_SERVER))
@@ -136,17 +153,17 @@ class Schema(MongoStore):
             )
 
 
-def is_tracked(marker: Mapping[str, Any]) -> bool:
-    """Return whether the collections are a use case's, and not a spider's."""
-    return bool(marker.get("tracked"))
+def kind_in(marker: Mapping[str, Any]) -> LedgerKind:
+    """Return what the tasks are, by what says so."""
+    return LedgerKind.of(marker.get("tracked"))
 
 
-def check_kind(marker: Mapping[str, Any], name: str, *, tracked: bool) -> None:
+def check_kind(marker: Mapping[str, Any], name: str, *, kind: LedgerKind) -> None:
     """Raise where the collections are a spider's and not a use case's, or the reverse."""
-    if is_tracked(marker) is not tracked:
-        there, wanted = ("spider", "use case") if tracked else ("use case", "spider")
+    there = kind_in(marker)
+    if there is not kind:
         raise LedgerConfigurationError(
-            f"the ledger of {name} is that of a {there}: give the {wanted} another name, or use "
+            f"the ledger of {name} is that of a {there}: give the {kind} another name, or use "
             "another database"
         )
 

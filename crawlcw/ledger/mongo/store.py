@@ -10,10 +10,10 @@ from pymongo import WriteConcern
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
-from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.mongo.connection import bucket, mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.model.clock import LedgerClock
-from crawlcw.model.task import Task
 
 _T = TypeVar("_T")
 _DURABLE = WriteConcern(w="majority", j=True)
@@ -40,81 +40,72 @@ class MongoStore:
         clock: Callable[[], datetime] | None = None,
         client: Any = None,
         url: str | None = None,
-        tracked: bool = False,
+        driver: str = "motor",
+        kind: LedgerKind = LedgerKind.SPIDER,
     ) -> None:
-        """Take a database of any of the two clients; call `prepare` before use.
+        """Take a database of any of the two clients; see `Schema.prepare`.
 
         *claims* is `each` (a `find_one_and_update` for every task) or `batch`;
-        *url* is where the database is, for another client; *tracked* says that
-        the tasks are those of a use case.
+        *url* is where the database is and *driver* by which client, for another
+        one; *kind* is what the tasks are.
         """
-        self.tracked = tracked
+        self.kind = kind
         #: Whether it is yet to be said what this is.
-        self._only_looks = False
-        self._database = database
-        self._client = client
-        self._url = url
-        self._driver = "motor"
-        self._spider = spider
-        self._tasks = database.get_collection(spider, write_concern=_QUICK)
-        self._durable = database.get_collection(spider, write_concern=_DURABLE)
+        self.only_looks = False
+        self.database = database
+        self.client = client
+        self.url = url
+        self.driver = driver
+        self.spider = spider
+        self.tasks = database.get_collection(spider, write_concern=_QUICK)
+        self.durable = database.get_collection(spider, write_concern=_DURABLE)
         # Durable, all of it: a lease that a failover took back would leave a
         # host with two owners. One write is for many hosts.
-        self._hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
-        self._workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
-        self._items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
-        self._bucket_name = f"{spider}.asides"
-        self._blob_files, self._blob_chunks = (
-            database.get_collection(f"{self._bucket_name}.{part}", write_concern=_DURABLE)
+        self.hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
+        self.workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
+        self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
+        self.bucket_name = f"{spider}.asides"
+        self.blob_files, self.blob_chunks = (
+            database.get_collection(f"{self.bucket_name}.{part}", write_concern=_DURABLE)
             for part in ("files", "chunks")
         )
-        self._schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
-        self._clock = LedgerClock()
-        self._now = clock or self._clock.now
-        self._own_clock = clock is None
-        self._clock_checked = 0.0
-        self._batches = claims == "batch"
-        self._claims = 0
-        #: Claims whose reply was lost, by id and token: they may or may not be ours.
-        self._unsure: dict[bytes, dict[str, Task]] = {}
-        #: Likewise the hosts: host -> token.
-        self._unsure_hosts: dict[str, str] = {}
-        #: Hosts of tasks that were admitted, and that may not have been woken yet.
-        self._admitted_hosts: set[str] = set()
-        #: Tasks that may have been deleted without what belongs to them.
-        self._half_purged: set[bytes] = set()
+        self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
+        self.clock = LedgerClock()
+        self.now: Callable[[], datetime] = clock or self.clock.now
+        self.own_clock = clock is None
+        self.clock_checked = 0.0
+        self.batches = claims == "batch"
+        self._tokens = 0
 
-    def now(self) -> datetime:
-        """Return the server's time as this process knows it."""
-        return self._now()
-
-    async def _set_clock(self) -> None:
-        asked = self._clock.monotonic()
-        hello = await self._database.command("hello")
-        answered = self._clock.monotonic()
+    async def set_clock(self) -> None:
+        """Ask the server for its time."""
+        asked = self.clock.monotonic()
+        hello = await self.database.command("hello")
+        answered = self.clock.monotonic()
         # `command` answers without a time zone, whatever the client was told.
         local = hello["localTime"].replace(tzinfo=UTC)
-        self._clock.set(local, asked=asked, answered=answered)
-        self._clock_checked = answered
+        self.clock.set(local, asked=asked, answered=answered)
+        self.clock_checked = answered
 
-    def _token(self, worker: str) -> str:
-        self._claims += 1
-        return f"{worker}:{self._claims}"
+    def token(self, worker: str) -> str:
+        """Return a token that no other lease of the worker has."""
+        self._tokens += 1
+        return f"{worker}:{self._tokens}"
 
-    def _woken(self, now: datetime) -> documents.Document:
+    def woken(self, now: datetime) -> documents.Document:
         """Return what a write sets besides that makes tasks due and is no outcome."""
         # `changes` sees by it that this was no renewal. A spider's ledger is not watched.
-        return {"woken": now} if self.tracked else {}
+        return {"woken": now} if self.kind.tracked else {}
 
-    async def _aggregate(
+    async def aggregate(
         self, pipeline: list[dict[str, Any]], *, hint: str = BY_STATUS, most: int = 1000
     ) -> list[dict[str, Any]]:
-        # As a command, because the two clients' `aggregate` methods differ; every
-        # result here has fewer groups than fit into one batch, *most*.
+        """Return the groups that a pipeline makes of the tasks, fewer than *most*."""
+        # As a command, because the two clients' `aggregate` methods differ.
         with mapped():
-            answer = await self._database.command(
+            answer = await self.database.command(
                 {
-                    "aggregate": self._spider,
+                    "aggregate": self.spider,
                     "pipeline": pipeline,
                     "hint": hint,
                     "cursor": {"batchSize": most},
@@ -123,7 +114,7 @@ class MongoStore:
         groups: list[dict[str, Any]] = answer["cursor"]["firstBatch"]
         return groups
 
-    async def _stream(
+    async def stream(
         self,
         collection: Any,
         chosen: documents.Document,
@@ -149,13 +140,17 @@ class MongoStore:
                 continue
             return
 
+    def bucket(self) -> Any:
+        """Return the GridFS bucket of the values that are set aside."""
+        return bucket(self.database, self.bucket_name, self.blob_files.write_concern)
+
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
-        if self._client is not None:
+        if self.client is not None:
             # The driver says goodbye to the server, and would wait for ever for a
             # frozen one: `timeoutMS` does not count here.
             with pymongo.timeout(_LAST_ANSWER):
-                closing = self._client.close()
+                closing = self.client.close()
                 # PyMongo's close is a coroutine, Motor's is not.
                 if inspect.isawaitable(closing):
                     await closing

@@ -12,9 +12,11 @@ from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.encoding import UNENCODABLE, encoding_error
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
 from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.store import all_of
+from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.updates import bulk_update, refused_for_depth
 from crawlcw.ledger.protocol import Added
 from crawlcw.model.task import Record, Task
+from crawlcw.model.transitions import ADMIT
 
 #: What grows with a task's results; `page` leaves it out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
@@ -22,8 +24,12 @@ _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
 
-class Tasks(Items):
+class Tasks:
     """Adds tasks and reads them."""
+
+    def __init__(self, store: MongoStore, items: Items) -> None:
+        self._store = store
+        self._items = items
 
     async def add(self, tasks: Sequence[Task]) -> Added:
         """Add tasks by unordered upserts that only insert."""
@@ -45,34 +51,57 @@ class Tasks(Items):
 
     async def _add(self, writes: Sequence[tuple[UpdateOne, documents.Document]]) -> Added:
         try:
-            result = await self._durable.bulk_write([w for w, _ in writes], ordered=False)
+            result = await self._store.durable.bulk_write([w for w, _ in writes], ordered=False)
         except BulkWriteError as error:
             return _partly_added(error, writes)
         return Added(new=result.upserted_count, known=len(writes) - result.upserted_count)
+
+    async def admit_nearer(self, tasks: Sequence[Task]) -> int:
+        """Change each by an update of its own, in one bulk."""
+        if not tasks:
+            return 0
+        now = self._store.now()
+        writes = []
+        for task in tasks:
+            update = bulk_update(ADMIT, now=now)
+            update["$set"]["depth"] = task.depth
+            if task.parent is None:
+                update["$unset"]["parent"] = ""
+            else:
+                update["$set"]["parent"] = task.parent
+            nearer = {"_id": task.id, **refused_for_depth(now), "depth": {"$gt": task.depth}}
+            writes.append(UpdateOne(nearer, update, hint="_id_"))
+        with mapped():
+            result = await self._store.durable.bulk_write(writes, ordered=False)
+        count: int = result.modified_count
+        return count
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return due tasks by one index range, in the index's order."""
         if limit < 1:
             return []  # to the server, no limit
-        due: dict[str, Any] = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self.now()}}
+        due: dict[str, Any] = {
+            "priority": {"$lte": ANY_PRIORITY},
+            "due": {"$lte": self._store.now()},
+        }
         hint = BY_PRIORITY
         if hosts is not None:
             due = {"host": {"$in": list(hosts)}, **due}
             hint = BY_HOST
         with mapped():
             # A projection of this call's own: a driver may add to it.
-            left_out = {**_RESULTS, **_CARRIED} if self.tracked else {**_RESULTS}
-            cursor = self._tasks.find(due, left_out)
+            left_out = {**_RESULTS, **_CARRIED} if self._store.kind.tracked else {**_RESULTS}
+            cursor = self._store.tasks.find(due, left_out)
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(found) for found in await all_of(cursor, limit)]
 
     async def get(self, task_id: bytes) -> Record | None:
         """Read one whole document."""
         with mapped():
-            found = await self._tasks.find_one({"_id": task_id})
+            found = await self._store.tasks.find_one({"_id": task_id})
             if found is None:
                 return None
-            found["items"] = [documents.escaped(item) for item in await self._whole_items(found)]
+            found["items"] = [documents.escaped(item) for item in await self._items.whole(found)]
         return documents.record(found)
 
 

@@ -13,8 +13,11 @@ from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model.task import Status
 
 
-class Workers(MongoStore):
+class Workers:
     """Keeps a document for each worker."""
+
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
 
     async def join(self, worker: Worker) -> None:
         """Write the worker's document, unless it is at work already or has left since it started.
@@ -25,42 +28,42 @@ class Workers(MongoStore):
         document = documents.worker_document(worker)
         absent = {"_id": document.pop("_id"), "left": {"$lte": worker.started}}
         with mapped(), suppress(DuplicateKeyError):
-            await self._workers.replace_one(absent, document, upsert=True)
+            await self._store.workers.replace_one(absent, document, upsert=True)
 
-    async def workers(self) -> list[Worker]:
+    async def all(self) -> list[Worker]:
         """Read the documents of those that have not left."""
         with mapped():
-            found = await self._workers.find({"left": None}).hint(BY_LEFT).to_list(None)
+            found = await self._store.workers.find({"left": None}).hint(BY_LEFT).to_list(None)
         return [documents.worker(each) for each in found]
 
     async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
         """Set all by one update of a worker that has not left."""
         counted = documents.tally_document(tally)
-        news = {"heartbeat": self.now(), "hungry": hungry, "tally": counted}
+        news = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
         # One that was delayed on its way must not take back a later one.
         earlier = {"_id": name, "left": None, "heartbeat": {"$lte": news["heartbeat"]}}
         with mapped():
-            await self._workers.update_one(earlier, {"$set": news}, hint="_id_")
+            await self._store.workers.update_one(earlier, {"$set": news}, hint="_id_")
 
     async def tally(self) -> Tally:
         """Add up the documents of all workers that are kept."""
         with mapped():
-            found = await self._workers.find({}, {"tally": 1}).to_list(None)
+            found = await self._store.workers.find({}, {"tally": 1}).to_list(None)
         return sum((documents.tally(each["tally"]) for each in found), Tally())
 
     async def leave(self, name: str) -> int:
         """End the leases first and mark the worker second: a crash in between repeats both."""
-        now = self.now()
+        now = self._store.now()
         held = {"status": int(Status.PROCESSING), "lock": {"$regex": f"^{re.escape(name)}:"}}
         # ';' follows ':', so these are the tokens that begin with `name:`.
         owned = {"owner": {"$gte": f"{name}:", "$lt": f"{name};"}}
         with mapped():
-            due = {"due": now, **self._woken(now)}
-            ended = await self._durable.update_many(held, {"$set": due}, hint=BY_STATUS)
-            await self._hosts.update_many(
+            due = {"due": now, **self._store.woken(now)}
+            ended = await self._store.durable.update_many(held, {"$set": due}, hint=BY_STATUS)
+            await self._store.hosts.update_many(
                 owned, {"$set": {"ready_at": now, "owner": None}}, hint=BY_OWNER
             )
-            await self._workers.update_one(
+            await self._store.workers.update_one(
                 {"_id": name, "left": None}, {"$set": {"left": now}}, hint="_id_"
             )
             await self._forget_workers()
@@ -69,11 +72,11 @@ class Workers(MongoStore):
 
     async def _forget_workers(self) -> None:
         """Delete the workers that left before the last ones that are kept."""
-        cursor = self._workers.find({"left": {"$gt": LONG_AGO}}, {"_id": 1})
+        cursor = self._store.workers.find({"left": {"$gt": LONG_AGO}}, {"_id": 1})
         cursor = cursor.sort([("left", -1), ("_id", -1)]).hint(BY_LEFT)
         cursor = cursor.skip(documents.KEPT_WORKERS).limit(BATCH)
         old = [each["_id"] for each in await all_of(cursor, BATCH)]
         if old:
             # A name may have joined anew since it was read.
             left = {"_id": {"$in": old}, "left": {"$ne": None}}
-            await self._workers.delete_many(left, hint="_id_")
+            await self._store.workers.delete_many(left, hint="_id_")

@@ -1,119 +1,33 @@
-"""Changes of tasks as their rows take them, and their writing where a task still is as expected."""
+"""Being told of tasks that are added or made due, by asking the file whether it was written."""
 
-import json
-import sqlite3
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator
 
-from crawlcw.ledger import documents
-from crawlcw.ledger.sqlite.rows import from_json, milliseconds, row_of, to_json
+import anyio
+
+from crawlcw.ledger.sqlite.connection import number_of
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import KEPT_TRACE, Change
+
+_VERSION = "PRAGMA data_version"
+_LOOK_EVERY = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """A change of a task as its row takes it."""
+class Changes:
+    """Looks whether anybody else has written."""
 
-    task_id: bytes
-    values: dict[str, Any]
-    error: str | None  #: JSON, to be added to those there
-    kept_errors: int
-    progress: "Progressed | None"  #: what only a tracked task has
-    items: list[tuple[bytes, int, str, str, int]] | None  #: rows; None keeps those there
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
 
+    async def watch(self) -> AsyncIterator[None]:
+        """See `Changes.watch`.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progressed:
-    """What a change sets and adds of a tracked task besides."""
-
-    values: dict[str, Any]  #: stage, context, data: only those that are set
-    results: documents.Document  #: by stage, to be added to those there
-    trace: documents.Document | None  #: to be added to those there
-
-
-class Changes(SqliteStore):
-    """Writes the changes that `transitions` has decided."""
-
-    def _apply(
-        self, db: sqlite3.Connection, statement: str, write: Write, guard: Mapping[str, Any]
-    ) -> bool:
-        """Change a task where it still is what *guard* says; say whether it was.
-
-        Within a transaction. Raises one of `UNHOLDABLE`, and changes nothing,
-        where a task cannot hold what is added together with what is there.
+        SQLite tells nobody, but it can be asked whether anybody else has written
+        anything, which reads no table.
         """
-        errors = None
-        if write.error is not None:
-            row = db.execute(self._sql.errors, (write.task_id,)).fetchone()
-            kept = json.loads(row["errors"]) if row and row["errors"] else []
-            errors = to_json([*kept, json.loads(write.error)][-write.kept_errors :])
-        progress = {} if write.progress is None else self._progress(db, write)
-        values = {**write.values, **guard, "id": write.task_id, "errors": errors}
-        if not db.execute(statement, values).rowcount:
-            return False
-        if progress:
-            db.execute(self._sql.progress, progress)
-        return True
-
-    def _progress(self, db: sqlite3.Connection, write: Write) -> dict[str, Any]:
-        """Return what a tracked task becomes besides, together with what is there."""
-        progress = write.progress
-        there = db.execute(self._sql.progressed, (write.task_id,)).fetchone()
-        if progress is None or there is None:
-            return {}
-        values = {**dict(there), **progress.values}
-        if progress.results:
-            results = from_json(there["results"]) if there["results"] else {}
-            values["results"] = to_json({**results, **progress.results})
-        if progress.trace is not None:
-            trace = from_json(there["trace"]) if there["trace"] else []
-            values["trace"] = to_json([*trace, progress.trace][-KEPT_TRACE:])
-        return values
-
-
-def written(task: Task, change: Change) -> Write:
-    """Return the change as its row takes it; raises one of `UNHOLDABLE` for what none holds."""
-    response = change.response
-    items = None
-    if change.items is not None:
-        url = response.final_url if response else task.url
-        fetched = milliseconds(change.update_time)
-        items = [
-            (task.id, n, to_json(documents.escaped(item)), url, fetched)
-            for n, item in enumerate(change.items)
-        ]
-    return Write(
-        task_id=task.id,
-        values=row_of(
-            {
-                **documents.changed(change),
-                "response": documents.response_document(response) if response else None,
-            }
-        ),
-        error=to_json(documents.error_document(change.error)) if change.error else None,
-        kept_errors=change.kept_errors,
-        progress=_progressed(change),
-        items=items,
-    )
-
-
-def _progressed(change: Change) -> Progressed | None:
-    if change.progress is None and change.next is None:
-        return None
-    values = documents.progressed(change)
-    results = values.pop("results", {})
-    # What none holds is to be refused before the transaction begins.
-    to_json(results)
-    return Progressed(
-        values=row_of(values),
-        results=results,
-        trace=documents.trace_document(change.trace) if change.trace else None,
-    )
-
-
-def mine(lease: Lease) -> dict[str, Any]:
-    """Return what a task's row must still say, where it is held by the lease."""
-    return {"token": lease.token, "held_fence": lease.fence}
+        version: int | None = None
+        while True:
+            # The writer's own commits do not count, those of all other connections do.
+            found = await self._store.writer.run(number_of, _VERSION, {})
+            if found != version:
+                version = found
+                yield
+            await anyio.sleep(_LOOK_EVERY)

@@ -7,62 +7,67 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.connection import transaction
-from crawlcw.ledger.sqlite.hosts import NEW_HOST, Hosts
+from crawlcw.ledger.sqlite.hosts import NEW_HOST, earliest_due
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds, row_of
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.hosts import Host, HostLease
 
 
-class HostLeases(Hosts):
+class HostLeases:
     """Leases hosts, and writes what their owners have learned."""
 
-    async def lease_hosts(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
-        """See `Ledger.lease_hosts`."""
-        self._claims += 1
-        now = self.now()
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """See `HostLeases.lease`."""
+        now = self._store.now()
         bounds = {
             "now": milliseconds(now),
             "limit": max(limit, 0),
-            "owner": f"{worker}:{self._claims}",
+            "owner": self._store.token(worker),
             "end": milliseconds(now + lease),
         }
-        return await self._writer.run(self._lease_hosts, bounds)
+        return await self._store.writer.run(self._lease, bounds)
 
-    def _lease_hosts(self, db: sqlite3.Connection, bounds: Mapping[str, Any]) -> list[HostLease]:
+    def _lease(self, db: sqlite3.Connection, bounds: Mapping[str, Any]) -> list[HostLease]:
         # Most looks find nothing, and those must not take the writers' turn.
-        if not db.execute(self._sql.ready_hosts, bounds).fetchone():
+        if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
         with transaction(db):
-            rows = db.execute(self._sql.ready_hosts, bounds).fetchall()
-            db.executemany(self._sql.lease_host, [{**bounds, "id": row["id"]} for row in rows])
+            rows = db.execute(self._store.sql.ready_hosts, bounds).fetchall()
+            db.executemany(
+                self._store.sql.lease_host, [{**bounds, "id": row["id"]} for row in rows]
+            )
         taken = {"owner": bounds["owner"], "ready_at": bounds["end"]}
         return [
             documents.host_lease(document_of({**dict(row), **taken, "epoch": row["epoch"] + 1}))
             for row in rows
         ]
 
-    async def renew_hosts(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """See `Ledger.renew_hosts`."""
-        end = {"ready_at": milliseconds(self.now() + lease)}
-        return await self._writer.run(
-            self._write_hosts, self._sql.renew_host, [(held, end) for held in leases]
+    async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """See `HostLeases.renew`."""
+        end = {"ready_at": milliseconds(self._store.now() + lease)}
+        return await self._store.writer.run(
+            self._write, self._store.sql.renew_host, [(held, end) for held in leases]
         )
 
-    async def save_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """See `Ledger.save_hosts`."""
+    async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `HostLeases.save`."""
         writes = [(lease, _learned(lease, state)) for lease, state in states]
-        return await self._writer.run(self._write_hosts, self._sql.save_host, writes)
+        return await self._store.writer.run(self._write, self._store.sql.save_host, writes)
 
-    async def release_hosts(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """See `Ledger.release_hosts`."""
+    async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `HostLeases.release`."""
         writes = [
             (lease, state, _learned(lease, state) | row_of({"ready_at": state.ready_at}))
             for lease, state in states
         ]
         if not writes:
             return set()
-        return await self._writer.run(self._release_hosts, writes, milliseconds(self.now()))
+        return await self._store.writer.run(self._release, writes, milliseconds(self._store.now()))
 
-    def _release_hosts(
+    def _release(
         self,
         db: sqlite3.Connection,
         writes: Sequence[tuple[HostLease, Host, Mapping[str, Any]]],
@@ -74,20 +79,22 @@ class HostLeases(Hosts):
             for lease, state, values in writes:
                 name = lease.host.name
                 mine = {**values, **_my_host(lease)}
-                if not db.execute(self._sql.release_host, mine).rowcount:
+                if not db.execute(self._store.sql.release_host, mine).rowcount:
                     # Unless it was sent before, and only the reply was lost.
-                    if not db.execute(self._sql.host_was_released, mine).fetchone():
+                    if not db.execute(self._store.sql.host_was_released, mine).fetchone():
                         lost.add(name)
                     continue
                 rest = max(now, milliseconds(state.not_before) if state.not_before else now)
                 if values["ready_at"] is not None and values["ready_at"] <= rest:
                     continue
-                due = self._earliest_due(db, name)
+                due = earliest_due(db, self._store.sql, name)
                 if due is not None:
-                    db.execute(self._sql.wake_host, {**NEW_HOST, "id": name, "due": max(due, now)})
+                    db.execute(
+                        self._store.sql.wake_host, {**NEW_HOST, "id": name, "due": max(due, now)}
+                    )
         return lost
 
-    def _write_hosts(
+    def _write(
         self,
         db: sqlite3.Connection,
         statement: str,

@@ -17,10 +17,11 @@ from crawlcw.ledger.sqlite.connection import (
     snapshot,
     update,
 )
-from crawlcw.ledger.sqlite.priorities import Priorities
+from crawlcw.ledger.sqlite.priorities import priorities_of_host
 from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment, row_of
 from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
-from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, READ
+from crawlcw.ledger.sqlite.statements import Statements
+from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, READ, SqliteStore
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status
 
@@ -32,42 +33,47 @@ NEW_HOST: Mapping[str, Any] = dict.fromkeys(HOST_COLUMNS) | row_of(
 )
 
 
-class Hosts(Priorities):
+class Hosts:
     """Wakes hosts, gives them up and reads them."""
 
-    async def wake_hosts(self, dues: Mapping[str, datetime]) -> None:
-        """See `Ledger.wake_hosts`."""
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def wake(self, dues: Mapping[str, datetime]) -> None:
+        """See `Hosts.wake`."""
         rows = [{**NEW_HOST, "id": host, "due": milliseconds(due)} for host, due in dues.items()]
         for start in range(0, len(rows), _BATCH):
-            await self._writer.run(self._wake_hosts, rows[start : start + _BATCH])
+            await self._store.writer.run(self._wake, rows[start : start + _BATCH])
 
-    def _wake_hosts(self, db: Database, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _wake(self, db: Database, rows: Sequence[Mapping[str, Any]]) -> None:
         # What is held when it is read needs no write, also where it is released
         # right after: the release looks for tasks, and the task that this is
         # about is in the ledger.
-        late = [row for row in rows if not db.execute(self._sql.host_is_awake, row).fetchone()]
+        late = [
+            row for row in rows if not db.execute(self._store.sql.host_is_awake, row).fetchone()
+        ]
         if late:
             # As durable as the task, which nobody would look for without it.
             with durable_transaction(db):
-                db.executemany(self._sql.wake_host, late)
+                db.executemany(self._store.sql.wake_host, late)
 
-    async def wake_all_hosts(self) -> int:
-        """See `Ledger.wake_all_hosts`."""
-        now = {"now": milliseconds(self.now())}
-        return await self._writer.run(update, self._sql.wake_all_hosts, now)
+    async def wake_all(self) -> int:
+        """See `Hosts.wake_all`."""
+        now = {"now": milliseconds(self._store.now())}
+        return await self._store.writer.run(update, self._store.sql.wake_all_hosts, now)
 
-    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
-        """See `Ledger.give_up_host`."""
+    async def give_up(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+        """See `Hosts.give_up`."""
         total = 0
         first, end = documents.urls_of(scheme)
-        for priority in await self._reader.run(self._priorities_of_host, host):
+        for priority in await self._store.reader.run(priorities_of_host, self._store.sql, host):
             bounds: dict[str, Any] = {"host": host, "priority": priority, "due": -INT64}
             bounds |= {"first": first, "end": end}
             # What is given up leaves the index; each batch begins where the
             # last one ended, so that the leased tasks are not read for each.
             while True:
-                bounds |= {"why": str(reason), "now": milliseconds(self.now())}
-                given_up, bounds["due"] = await self._writer.run(self._give_up_some, bounds)
+                bounds |= {"why": str(reason), "now": milliseconds(self._store.now())}
+                given_up, bounds["due"] = await self._store.writer.run(self._give_up_some, bounds)
                 if not given_up:
                     break
                 total += given_up
@@ -76,35 +82,37 @@ class Hosts(Priorities):
     def _give_up_some(self, db: Database, bounds: Mapping[str, Any]) -> tuple[int, int]:
         """Give up the next tasks of one priority; return how many, and the last one's `due`."""
         with durable_transaction(db):
-            rows = db.execute(self._sql.waiting_of_host, {**bounds, "limit": _BATCH}).fetchall()
+            rows = db.execute(
+                self._store.sql.waiting_of_host, {**bounds, "limit": _BATCH}
+            ).fetchall()
             for row in rows:
-                db.execute(self._sql.give_up, {**bounds, "id": row["id"]})
+                db.execute(self._store.sql.give_up, {**bounds, "id": row["id"]})
         return len(rows), rows[-1]["due"] if rows else bounds["due"]
 
-    async def hosts(self) -> AsyncIterator[Host]:
-        """See `Ledger.hosts`."""
+    async def all(self) -> AsyncIterator[Host]:
+        """See `Hosts.all`."""
         last = ""
-        while rows := await self._reader.run(self._some_hosts, last):
+        while rows := await self._store.reader.run(self._some, last):
             for row in rows:
                 yield documents.host(document_of(row))
             last = rows[-1]["id"]
 
-    def _some_hosts(self, db: sqlite3.Connection, after: str) -> list[sqlite3.Row]:
+    def _some(self, db: sqlite3.Connection, after: str) -> list[sqlite3.Row]:
         rows: list[sqlite3.Row] = []
         characters = 0
-        for row in db.execute(self._sql.hosts, (after,)):
+        for row in db.execute(self._store.sql.hosts, (after,)):
             rows.append(row)
             characters += len(row["robots"] or "")
             if len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS:
                 break
         return rows
 
-    async def host_counts(self) -> dict[str, Counts]:
-        """See `Ledger.host_counts`."""
+    async def counts(self) -> dict[str, Counts]:
+        """See `Hosts.counts`."""
         totals: dict[str, Counter[Status]] = {}
         last: int | None = 0
         while last is not None:
-            rows, last = await self._reader.run(self._count_by_host, last)
+            rows, last = await self._store.reader.run(self._count_by_host, last)
             for row in rows:
                 totals.setdefault(row["host"], Counter())[Status(row["status"])] += row["n"]
         return {host: Counts(by_status=dict(totals[host])) for host in sorted(totals)}
@@ -115,35 +123,35 @@ class Hosts(Priorities):
         """Return the numbers of the next tasks, and the last one's row where there may be more."""
         values = {"after": after, "limit": READ}
         with snapshot(db):
-            rows = db.execute(self._sql.count_by_host, values).fetchall()
+            rows = db.execute(self._store.sql.count_by_host, values).fetchall()
             whole = sum(row["n"] for row in rows) == READ
-            return rows, number_of(db, self._sql.last_row, values) if whole else None
+            return rows, number_of(db, self._store.sql.last_row, values) if whole else None
 
-    async def get_hosts(self, names: Collection[str]) -> dict[str, Host]:
-        """See `Ledger.get_hosts`."""
+    async def get(self, names: Collection[str]) -> dict[str, Host]:
+        """See `Hosts.get`."""
         wanted = list(names)
         hosts: dict[str, Host] = {}
         for start in range(0, len(wanted), _BATCH):
-            rows = await self._reader.run(self._get_hosts, wanted[start : start + _BATCH])
+            rows = await self._store.reader.run(self._get_hosts, wanted[start : start + _BATCH])
             hosts |= {row["id"]: documents.host(document_of(row)) for row in rows}
         return hosts
 
     def _get_hosts(self, db: sqlite3.Connection, names: Sequence[str]) -> list[sqlite3.Row]:
-        return [row for name in names for row in db.execute(self._sql.get_host, (name,))]
+        return [row for name in names for row in db.execute(self._store.sql.get_host, (name,))]
 
     async def next_ready(self) -> datetime | None:
-        """See `Ledger.next_ready`."""
-        rows = await self._reader.run(all_rows, self._sql.next_ready)
+        """See `Hosts.next_ready`."""
+        rows = await self._store.reader.run(all_rows, self._store.sql.next_ready)
         return moment(rows[0]["ready_at"]) if rows else None
 
-    async def due_hosts(self, *, after: str, limit: int) -> list[str]:
-        """See `Ledger.due_hosts`."""
-        return await self._reader.run(self._due_hosts, after, limit)
+    async def due(self, *, after: str, limit: int) -> list[str]:
+        """See `Hosts.due`."""
+        return await self._store.reader.run(self._due, after, limit)
 
-    def _due_hosts(self, db: sqlite3.Connection, after: str, limit: int) -> list[str]:
+    def _due(self, db: sqlite3.Connection, after: str, limit: int) -> list[str]:
         names: list[str] = []
         while len(names) < limit:
-            row = db.execute(self._sql.next_host, (after,)).fetchone()
+            row = db.execute(self._store.sql.next_host, (after,)).fetchone()
             if row is None:
                 break
             after = row["host"]
@@ -151,15 +159,17 @@ class Hosts(Priorities):
         return names
 
     async def earliest_due(self, host: str) -> datetime | None:
-        """See `Ledger.earliest_due`."""
-        due = await self._reader.run(self._earliest_due, host)
+        """See `Hosts.earliest_due`."""
+        due = await self._store.reader.run(earliest_due, self._store.sql, host)
         return None if due is None else moment(due)
 
-    def _earliest_due(self, db: sqlite3.Connection, host: str) -> int | None:
-        return min(
-            (
-                number_of(db, self._sql.first_due_of_host, {"host": host, "priority": priority})
-                for priority in self._priorities_of_host(db, host)
-            ),
-            default=None,
-        )
+
+def earliest_due(db: sqlite3.Connection, sql: Statements, host: str) -> int | None:
+    """Return when the next task of *host* is due, in milliseconds; None: never."""
+    return min(
+        (
+            number_of(db, sql.first_due_of_host, {"host": host, "priority": priority})
+            for priority in priorities_of_host(db, sql, host)
+        ),
+        default=None,
+    )

@@ -6,45 +6,50 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from crawlcw.ledger.sqlite.admissions import Admissions
-from crawlcw.ledger.sqlite.claims import Claims
+from crawlcw.ledger import examination, protocol, tracked
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.sqlite.admin import Admin
+from crawlcw.ledger.sqlite.blobs import Blobs
+from crawlcw.ledger.sqlite.changes import Changes
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import number_of, restrict_to_reading
-from crawlcw.ledger.sqlite.crawl_state import CrawlState
-from crawlcw.ledger.sqlite.examination import Examination
-from crawlcw.ledger.sqlite.failures import Failures
 from crawlcw.ledger.sqlite.host_leases import HostLeases
 from crawlcw.ledger.sqlite.hosts import Hosts
-from crawlcw.ledger.sqlite.items import Items
-from crawlcw.ledger.sqlite.marker import check_marker, create, names_in
+from crawlcw.ledger.sqlite.inspection import Inspection
+from crawlcw.ledger.sqlite.leases import Leases
+from crawlcw.ledger.sqlite.marker import check_marker, names_in
+from crawlcw.ledger.sqlite.notes import Notes
 from crawlcw.ledger.sqlite.outcomes import Outcomes
-from crawlcw.ledger.sqlite.questions import Questions
+from crawlcw.ledger.sqlite.queries import Queries
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
-from crawlcw.ledger.sqlite.selections import Selections
 from crawlcw.ledger.sqlite.statements import Statements
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.tasks import Tasks
-from crawlcw.ledger.sqlite.tracked import Tracked
 from crawlcw.ledger.sqlite.workers import Workers
 from crawlcw.model.clock import LedgerClock
 
 
-class SqliteLedger(
-    Tasks,
-    Admissions,
-    Claims,
-    Outcomes,
-    Items,
-    Failures,
-    Selections,
-    Questions,
-    HostLeases,
-    Hosts,
-    Workers,
-    CrawlState,
-    Tracked,
-    Examination,
-):
-    """A `Ledger` in an SQLite file, or a `TrackedLedger`."""
+class SqliteLedger:
+    """The tasks of one spider or use case in an SQLite file.
+
+    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
+    """
+
+    def __init__(self, store: SqliteStore) -> None:
+        self.store = store
+        hosts, notes = Hosts(store), Notes(store)
+        self.tasks: protocol.Tasks = Tasks(store)
+        self.leases: protocol.Leases = Leases(store)
+        self.outcomes: protocol.Outcomes = Outcomes(store)
+        self.hosts: protocol.Hosts = hosts
+        self.host_leases: protocol.HostLeases = HostLeases(store)
+        self.workers: protocol.Workers = Workers(store)
+        self.queries: protocol.Queries = Queries(store)
+        self.admin: protocol.Admin = Admin(store, hosts, notes)
+        self.notes: protocol.Notes = notes
+        self.blobs: tracked.Blobs = Blobs(store)
+        self.changes: tracked.Changes = Changes(store)
+        self.inspection: examination.Inspection = Inspection(store)
 
     @classmethod
     async def open(
@@ -53,7 +58,7 @@ class SqliteLedger(
         name: str,
         *,
         clock: Callable[[], datetime] | None = None,
-        tracked: bool | None = None,
+        kind: LedgerKind | None = None,
     ) -> Self:
         """Return the ledger of *name* in the file at *path*, both made where they do not exist.
 
@@ -62,10 +67,11 @@ class SqliteLedger(
         `LedgerConfigurationError` for a file that is not such a ledger.
         """
         machine = LedgerClock()
-        ledger = cls(Path(path), name, clock=clock or machine_clock(machine))
+        store = SqliteStore(Path(path), name, clock=clock or machine_clock(machine))
+        ledger = cls(store)
         try:
-            await ledger._prepare(tracked=tracked)
-            await ledger._reader.run(restrict_to_reading)
+            await store.prepare(kind=kind)
+            await store.reader.run(restrict_to_reading)
             await ledger._go_on_from_the_latest(machine)
         except BaseException:
             await ledger.close()
@@ -79,7 +85,7 @@ class SqliteLedger(
         name: str,
         *,
         clock: Callable[[], datetime] | None = None,
-        tracked: bool | None = None,
+        kind: LedgerKind | None = None,
     ) -> Self:
         """Return the ledger of *name* in the file at *path* as it is, to be examined.
 
@@ -88,11 +94,12 @@ class SqliteLedger(
         another version or kind.
         """
         machine = LedgerClock()
-        ledger = cls(Path(path), name, clock=clock or machine_clock(machine))
+        store = SqliteStore(Path(path), name, clock=clock or machine_clock(machine))
+        ledger = cls(store)
         try:
-            await ledger._reader.run(restrict_to_reading)
-            ledger.tracked = await ledger._reader.run(
-                check_marker, name, ledger._path, tracked=tracked, upgrades={}
+            await store.reader.run(restrict_to_reading)
+            store.kind = await store.reader.run(
+                check_marker, name, store.path, kind=kind, upgrades={}
             )
             await ledger._go_on_from_the_latest(machine)
         except BaseException:
@@ -102,23 +109,27 @@ class SqliteLedger(
 
     async def another(self) -> "SqliteLedger":
         """See `Ledger.another`."""
-        ledger = SqliteLedger(self._path, self._name, clock=self._clock)
-        ledger.tracked = self.tracked
-        return ledger
+        store = SqliteStore(self.store.path, self.store.name, clock=self.store.clock)
+        store.kind = self.store.kind
+        return SqliteLedger(store)
 
-    async def prepare(self) -> None:
-        """Make the tables and indexes that are missing, and check what is there."""
-        await self._prepare(tracked=None)
+    @property
+    def kind(self) -> LedgerKind:
+        """See `Ledger.kind`."""
+        return self.store.kind
 
-    async def _prepare(self, *, tracked: bool | None) -> None:
-        self.tracked = await self._writer.run(
-            create, self._tables, self._name, self._path, tracked=tracked
-        )
+    def now(self) -> datetime:
+        """Return this machine's time, which all processes on the file share."""
+        return self.store.now()
+
+    async def close(self) -> None:
+        """See `Ledger.close`."""
+        await self.store.close()
 
     async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
         """Set the clock to what a worker has last shown, should that be later than it is."""
         # The machine's clock was set back since: else what is due would be due much later.
-        latest = await self._reader.run(_latest, self._sql, self._name)
+        latest = await self.store.reader.run(_latest, self.store.sql, self.store.name)
         reading = machine.monotonic()
         if latest > machine.now():
             machine.set(latest, asked=reading, answered=reading)

@@ -15,6 +15,7 @@ from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError
 from crawlcw.ledger import documents
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import (
     MISCONFIGURED,
     Database,
@@ -32,10 +33,12 @@ _NEWER = {"tracked": "tracked INTEGER", "policy": "policy TEXT", "state": "state
 _FIRST_WITH_KINDS = 4
 
 
-def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool | None) -> bool:
+def create(
+    db: Database, tables: Tables, name: str, path: Path, *, kind: LedgerKind | None
+) -> LedgerKind:
     """Make the tables of *name*, or find out that the file is not one of ours.
 
-    *tracked* says which kind they are to be, None: any. Return which kind they are.
+    *kind* says what the tasks are to be, None: anything. Return what they are.
     """
     # SQLite itself would read, and leave files beside it that are read-only as well
     # and keep it so when this one has become writable.
@@ -44,7 +47,7 @@ def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
         )
     # Before anything is changed, for the mode is written into the file.
-    check_marker(db, name, path, tracked=tracked, upgrades=tables.upgrades)
+    check_marker(db, name, path, kind=kind, upgrades=tables.upgrades)
     enter_wal_mode(db)
     # Synced when the WAL is folded into the file; otherwise by the connection itself.
     db.execute("PRAGMA synchronous = NORMAL")
@@ -58,11 +61,11 @@ def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool
         there = {row["name"] for row in db.execute(f"PRAGMA table_info({_TABLE})")}
         for column in _NEWER.keys() - there:
             db.execute(f"ALTER TABLE {_TABLE} ADD COLUMN {_NEWER[column]}")
-        written = {"name": name, "version": SCHEMA_VERSION, "tracked": tracked}
+        written = {"name": name, "version": SCHEMA_VERSION, "tracked": kind and kind.tracked}
         db.execute(
             f"INSERT OR IGNORE INTO {_TABLE} (spider, version) VALUES (:name, :version)", written
         )
-        check_marker(db, name, path, tracked=tracked, upgrades=tables.upgrades)
+        check_marker(db, name, path, kind=kind, upgrades=tables.upgrades)
         _upgrade(db, tables, name)
         db.execute(
             f"UPDATE {_TABLE} SET tracked = :tracked WHERE spider = :name AND tracked IS NULL",
@@ -73,7 +76,7 @@ def create(db: Database, tables: Tables, name: str, path: Path, *, tracked: bool
             db.execute(f"UPDATE {_TABLE} SET state = NULL WHERE spider = :name", written)
         for statement in tables.create:
             db.execute(statement)
-        return bool(_marker(db, name)["tracked"])
+        return LedgerKind.of(_marker(db, name)["tracked"])
 
 
 def _upgrade(db: sqlite3.Connection, tables: Tables, name: str) -> None:
@@ -93,9 +96,9 @@ def check_marker(
     name: str,
     path: Path,
     *,
-    tracked: bool | None,
+    kind: LedgerKind | None,
     upgrades: Mapping[int, object],
-) -> bool:
+) -> LedgerKind:
     """Raise where the file is another program's, or the tables of *name* are not as wanted.
 
     That is of another version, but for those that *upgrades* will bring up to
@@ -109,7 +112,7 @@ def check_marker(
         )
     marker = marker_of(db, name) if names else None
     if marker is None:
-        return bool(tracked)
+        return kind or LedgerKind.SPIDER
     if marker["version"] not in (SCHEMA_VERSION, *upgrades):
         raise LedgerConfigurationError(_of_another_version(marker["version"], name, path))
     if marker["spider"] != name:
@@ -117,14 +120,13 @@ def check_marker(
             f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
             f"from {name}: rename the spider, or use another file."
         )
-    is_tracked = marker["tracked"]
-    if tracked is not None and is_tracked is not None and tracked != is_tracked:
-        there, wanted = ("use case", "spider") if is_tracked else ("spider", "use case")
+    there = LedgerKind.of(marker["tracked"])
+    if kind is not None and marker["tracked"] is not None and there is not kind:
         raise LedgerConfigurationError(
-            f"The ledger {path} holds a {there} named {name}, not a {wanted}: "
-            f"give the {wanted} another name, or use another file."
+            f"The ledger {path} holds a {there} named {name}, not a {kind}: "
+            f"give the {kind} another name, or use another file."
         )
-    return bool(is_tracked)
+    return there
 
 
 def _of_another_version(version: int, name: str, path: Path) -> str:

@@ -5,20 +5,24 @@ from collections.abc import Sequence
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Committed
-from crawlcw.ledger.sqlite.changes import Changes, Write, mine, written
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error
+from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sqlite.writes import Write, apply, mine, written
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Settlement
 
 
-class Outcomes(Changes):
+class Outcomes:
     """Writes the outcomes of leases, and releases them."""
 
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
-        """See `Ledger.commit`."""
-        return await self._writer.run(self._commit, settlements)
+        """See `Outcomes.commit`."""
+        return await self._store.writer.run(self._commit, settlements)
 
     def _commit(self, db: Database, settlements: Sequence[Settlement]) -> Committed:
         lost: list[Lease] = []
@@ -42,23 +46,23 @@ class Outcomes(Changes):
 
     def _settle(self, db: sqlite3.Connection, lease: Lease, write: Write) -> bool:
         """Apply what ends a lease, where it is still held; say whether it was."""
-        if not self._apply(db, self._sql.settle, write, mine(lease)):
+        if not apply(db, self._store.sql, self._store.sql.settle, write, mine(lease)):
             return False
         if write.items is not None:
-            db.execute(self._sql.forget_items, (write.task_id,))
-            db.executemany(self._sql.add_item, write.items)
+            db.execute(self._store.sql.forget_items, (write.task_id,))
+            db.executemany(self._store.sql.add_item, write.items)
         return True
 
     def _was_settled(self, db: sqlite3.Connection, lease: Lease) -> bool:
         """Return whether an earlier send of the same settlement was applied, its reply lost."""
-        row = db.execute(self._sql.settled, (lease.task.id,)).fetchone()
+        row = db.execute(self._store.sql.settled, (lease.task.id,)).fetchone()
         return row is not None and row["settled"] == lease.fence
 
     async def release(self, leases: Sequence[Lease]) -> int:
-        """See `Ledger.release`."""
-        now = self.now()
+        """See `Outcomes.release`."""
+        now = self._store.now()
         settlements = [transitions.release(lease, now=now) for lease in leases]
-        return await self._writer.run(self._release, settlements)
+        return await self._store.writer.run(self._release, settlements)
 
     def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
         writes = [(s.lease, written(s.lease.task, s.change)) for s in settlements]

@@ -5,17 +5,17 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sqlite.statements import Statements
 
 
-class Priorities(SqliteStore):
-    """Seeks from each priority to the next one."""
+def priorities(db: sqlite3.Connection, sql: Statements) -> Iterator[int]:
+    """Yield the priorities that there are, highest first."""
+    return descending(db, sql.next_priority, {})
 
-    def _priorities(self, db: sqlite3.Connection) -> Iterator[int]:
-        return descending(db, self._sql.next_priority, {})
 
-    def _priorities_of_host(self, db: sqlite3.Connection, host: str) -> list[int]:
-        return list(descending(db, self._sql.next_priority_of_host, {"host": host}))
+def priorities_of_host(db: sqlite3.Connection, sql: Statements, host: str) -> list[int]:
+    """Return the priorities that a host's tasks have, highest first."""
+    return list(descending(db, sql.next_priority_of_host, {"host": host}))
 
 
 def descending(db: sqlite3.Connection, statement: str, bounds: Mapping[str, Any]) -> Iterator[int]:

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import Connection
+from crawlcw.ledger.sqlite.marker import create
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import Statements
 
@@ -19,26 +21,33 @@ READ = 10_000
 class SqliteStore:
     """The tables of one spider or use case in an SQLite file."""
 
-    tracked = False  #: whether they are a use case's: known once it is opened
+    kind = LedgerKind.SPIDER  #: known once it is opened
 
     def __init__(self, path: Path, name: str, *, clock: Callable[[], datetime]) -> None:
-        self._path = path
-        self._name = name
-        self._tables = Tables(name)
-        self._sql = Statements(self._tables)
-        self._clock = clock
-        self._writer = Connection(path)
+        self.path = path
+        self.name = name
+        self.tables = Tables(name)
+        self.sql = Statements(self.tables)
+        self.clock = clock
+        self.writer = Connection(path)
         # Its own, so that `items` and `counts` do not keep claims waiting.
-        self._reader = Connection(path)
-        self._claims = 0
-        #: Hosts of tasks that were admitted, and that may not have been woken yet.
-        self._admitted_hosts: set[str] = set()
+        self.reader = Connection(path)
+        self._tokens = 0
 
     def now(self) -> datetime:
         """Return this machine's time, which all processes on the file share."""
-        return self._clock()
+        return self.clock()
+
+    def token(self, worker: str) -> str:
+        """Return a token that no other lease of the worker has."""
+        self._tokens += 1
+        return f"{worker}:{self._tokens}"
+
+    async def prepare(self, *, kind: LedgerKind | None) -> None:
+        """Make the tables and indexes that are missing, and check what is there."""
+        self.kind = await self.writer.run(create, self.tables, self.name, self.path, kind=kind)
 
     async def close(self) -> None:
         """See `Ledger.close`."""
-        await self._reader.close()
-        await self._writer.close()
+        await self.reader.close()
+        await self.writer.close()

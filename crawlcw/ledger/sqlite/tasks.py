@@ -8,8 +8,8 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Added
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction
-from crawlcw.ledger.sqlite.priorities import Priorities, descending
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update_all
+from crawlcw.ledger.sqlite.priorities import descending, priorities
 from crawlcw.ledger.sqlite.rows import (
     UNHOLDABLE,
     describe_sqlite_error,
@@ -19,17 +19,21 @@ from crawlcw.ledger.sqlite.rows import (
     row_of,
 )
 from crawlcw.ledger.sqlite.schema import COLUMNS
+from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import Record, Task
 
 _NEW_ROW = dict.fromkeys(COLUMNS)
 
 
-class Tasks(Priorities):
+class Tasks:
     """Adds tasks and reads them."""
 
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """See `Ledger.add`."""
-        return await self._writer.run(self._add, tasks)
+        """See `Tasks.add`."""
+        return await self._store.writer.run(self._add, tasks)
 
     def _add(self, db: Database, tasks: Sequence[Task]) -> Added:
         rows: list[dict[str, Any]] = []
@@ -40,12 +44,23 @@ class Tasks(Priorities):
             except UNHOLDABLE as error:
                 rejected.append((task, describe_sqlite_error(error)))
         with durable_transaction(db):
-            new = db.executemany(self._sql.add, rows).rowcount if rows else 0
+            new = db.executemany(self._store.sql.add, rows).rowcount if rows else 0
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
 
+    async def admit_nearer(self, tasks: Sequence[Task]) -> int:
+        """See `Tasks.admit_nearer`."""
+        now = milliseconds(self._store.now())
+        rows = [
+            {"id": task.id, "depth": task.depth, "parent": task.parent, "now": now}
+            for task in tasks
+        ]
+        return await self._store.writer.run(update_all, self._store.sql.admit_nearer, rows)
+
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
-        """See `Ledger.page`."""
-        return await self._reader.run(self._page, limit, hosts, milliseconds(self.now()))
+        """See `Tasks.page`."""
+        return await self._store.reader.run(
+            self._page, limit, hosts, milliseconds(self._store.now())
+        )
 
     def _page(
         self, db: sqlite3.Connection, limit: int, hosts: Collection[str] | None, now: int
@@ -60,25 +75,25 @@ class Tasks(Priorities):
         return [documents.task(document_of(row)) for row in islice(due, limit)]
 
     def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
-        for priority in self._priorities(db):
+        for priority in priorities(db, self._store.sql):
             yield from db.execute(
-                self._sql.page, {"priority": priority, "now": now, "limit": limit}
+                self._store.sql.page, {"priority": priority, "now": now, "limit": limit}
             )
 
     def _due_of_host(
         self, db: sqlite3.Connection, limit: int, now: int, host: str
     ) -> Iterator[sqlite3.Row]:
         bounds: dict[str, Any] = {"host": host, "now": now, "limit": limit}
-        for priority in descending(db, self._sql.next_priority_of_host, bounds):
-            yield from db.execute(self._sql.page_of_host, bounds | {"priority": priority})
+        for priority in descending(db, self._store.sql.next_priority_of_host, bounds):
+            yield from db.execute(self._store.sql.page_of_host, bounds | {"priority": priority})
 
     async def get(self, task_id: bytes) -> Record | None:
-        """See `Ledger.get`."""
-        return await self._reader.run(self._get, task_id)
+        """See `Tasks.get`."""
+        return await self._store.reader.run(self._get, task_id)
 
     def _get(self, db: sqlite3.Connection, task_id: bytes) -> Record | None:
         # One statement, so that the items are those of the status beside them.
-        rows = db.execute(self._sql.get, (task_id,)).fetchall()
+        rows = db.execute(self._store.sql.get, (task_id,)).fetchall()
         if not rows:
             return None
         found = document_of(rows[0])

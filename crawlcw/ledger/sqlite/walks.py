@@ -22,39 +22,37 @@ Row = Mapping[str, Any]
 T = TypeVar("T")
 
 
-class Walks(SqliteStore):
-    """Changes many tasks, in short transactions."""
+async def change_chosen(
+    store: SqliteStore,
+    chosen: TaskFilter,
+    *,
+    walk: str,
+    change: Callable[[Database, Row], int],
+    **values: Any,
+) -> int:
+    """Let *change* be made with every task that is chosen; return how many it has changed."""
+    total = 0
+    bounds = bounds_of(chosen)
+    async for ids in _batches(store, chosen, bounds, walk):
+        rows = [{**bounds, **values, "id": identity} for identity in ids]
+        total += await store.writer.run(change_some, change, rows)
+    return total
 
-    async def _change(
-        self,
-        chosen: TaskFilter,
-        *,
-        walk: str,
-        change: Callable[[Database, Row], int],
-        **values: Any,
-    ) -> int:
-        """Let *change* be made with every task that is chosen; return how many it has changed."""
-        total = 0
-        bounds = bounds_of(chosen)
-        async for ids in self._batches(chosen, bounds, walk):
-            rows = [{**bounds, **values, "id": identity} for identity in ids]
-            total += await self._writer.run(change_some, change, rows)
-        return total
 
-    async def _batches(
-        self, chosen: TaskFilter, bounds: Row, walk: str
-    ) -> AsyncIterator[Sequence[bytes]]:
-        if chosen.ids is not None:
-            for some in in_batches(list(dict.fromkeys(chosen.ids))):
-                yield some
-            return
-        # Those that become `todo` are not to be met there again, so that comes first.
-        for status in sorted(set(chosen.statuses)):
-            place = {**bounds, "status": status, "limit": BATCH}
-            while rows := await self._reader.run(_some, walk, place):
-                yield [row["id"] for row in rows]
-                last = rows[-1]
-                place |= {"before": last["update_time"], "before_id": last["id"]}
+async def _batches(
+    store: SqliteStore, chosen: TaskFilter, bounds: Row, walk: str
+) -> AsyncIterator[Sequence[bytes]]:
+    if chosen.ids is not None:
+        for some in in_batches(list(dict.fromkeys(chosen.ids))):
+            yield some
+        return
+    # Those that become `todo` are not to be met there again, so that comes first.
+    for status in sorted(set(chosen.statuses)):
+        place = {**bounds, "status": status, "limit": BATCH}
+        while rows := await store.reader.run(_some, walk, place):
+            yield [row["id"] for row in rows]
+            last = rows[-1]
+            place |= {"before": last["update_time"], "before_id": last["id"]}
 
 
 def bounds_of(chosen: TaskFilter, after: Cursor | None = None) -> dict[str, Any]:

@@ -9,38 +9,41 @@ from crawlcw.ledger.sqlite.rows import document_of, from_json, milliseconds, row
 from crawlcw.ledger.sqlite.store import SqliteStore
 
 
-class Workers(SqliteStore):
+class Workers:
     """Keeps a row for each worker."""
 
-    async def join(self, worker: Worker) -> None:
-        """See `Ledger.join`."""
-        row = row_of(documents.worker_document(worker))
-        await self._writer.run(update, self._sql.join, row)
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
 
-    async def workers(self) -> list[Worker]:
-        """See `Ledger.workers`."""
-        rows = await self._reader.run(all_rows, self._sql.workers)
+    async def join(self, worker: Worker) -> None:
+        """See `Workers.join`."""
+        row = row_of(documents.worker_document(worker))
+        await self._store.writer.run(update, self._store.sql.join, row)
+
+    async def all(self) -> list[Worker]:
+        """See `Workers.all`."""
+        rows = await self._store.reader.run(all_rows, self._store.sql.workers)
         return [documents.worker(document_of(row)) for row in rows]
 
     async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
-        """See `Ledger.beat`."""
+        """See `Workers.beat`."""
         counted = documents.tally_document(tally)
-        news = {"heartbeat": self.now(), "hungry": hungry, "tally": counted}
-        await self._writer.run(update, self._sql.beat, row_of({"_id": name, **news}))
+        news = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
+        await self._store.writer.run(update, self._store.sql.beat, row_of({"_id": name, **news}))
 
     async def tally(self) -> Tally:
-        """See `Ledger.tally`."""
-        rows = await self._reader.run(all_rows, self._sql.tallies)
+        """See `Workers.tally`."""
+        rows = await self._store.reader.run(all_rows, self._store.sql.tallies)
         return sum((documents.tally(from_json(row["tally"])) for row in rows), Tally())
 
     async def leave(self, name: str) -> int:
-        """See `Ledger.leave`."""
-        return await self._writer.run(self._leave, name, milliseconds(self.now()))
+        """See `Workers.leave`."""
+        return await self._store.writer.run(self._leave, name, milliseconds(self._store.now()))
 
     def _leave(self, db: sqlite3.Connection, name: str, now: int) -> int:
         tokens = {"name": name, "first": f"{name}:", "end": f"{name};", "now": now}
         with transaction(db):
-            db.execute(self._sql.leave, tokens)
-            db.execute(self._sql.forget_workers, {"kept": documents.KEPT_WORKERS})
-            db.execute(self._sql.end_host_leases, tokens)
-            return db.execute(self._sql.end_leases, tokens).rowcount
+            db.execute(self._store.sql.leave, tokens)
+            db.execute(self._store.sql.forget_workers, {"kept": documents.KEPT_WORKERS})
+            db.execute(self._store.sql.end_host_leases, tokens)
+            return db.execute(self._store.sql.end_leases, tokens).rowcount

@@ -18,7 +18,7 @@ from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
 from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
-from crawlcw.ledger.mongo.store import all_of
+from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import setting
 from crawlcw.model.invariants import Kind, Violation
 
@@ -71,25 +71,33 @@ _BLOBS: Mapping[str, Any] = {
 }
 
 
-class Examination(Schema):
+class Inspection:
     """Fulfils what `ExaminedLedger` has beyond `Ledger`."""
+
+    def __init__(self, store: MongoStore, schema: Schema) -> None:
+        self._store = store
+        self._schema = schema
+
+    async def prepare(self) -> None:
+        """Make what is missing, and check what is there."""
+        await self._schema.prepare()
 
     async def health(self) -> Health:
         """Ask the server what it is, and for one write that changes nothing."""
         violations: list[Violation] = []
         with mapped():
-            info = await self._client.server_info()
-            await self._set_clock()
-            offset = self._clock.now() - datetime.now(UTC)
-            hello = await self._database.command("hello")
-            marker = await self._schema.find_one({"_id": self._spider})
+            info = await self._store.client.server_info()
+            await self._store.set_clock()
+            offset = self._store.clock.now() - datetime.now(UTC)
+            hello = await self._store.database.command("hello")
+            marker = await self._store.schema.find_one({"_id": self._store.spider})
             if marker is None:
                 detail = "the schema's version is missing"
                 violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))
-            for collection, indexes in self._indexes():
+            for collection, indexes in self._schema.indexes():
                 found = await collection.index_information()
                 violations += _index_violations(collection.name, found, indexes)
-            recorded = await self._tasks.find_one({}, {"_id": 1}) is not None
+            recorded = await self._store.tasks.find_one({}, {"_id": 1}) is not None
         topology, doubts = _topology(hello)
         refusal = await self._durable_refusal()
         if refusal is not None:
@@ -111,7 +119,9 @@ class Examination(Schema):
         try:
             # It matches nothing, and is confirmed when all writes before it are.
             with pymongo.timeout(FIRST_ANSWER):
-                await self._durable.update_one({"_id": None}, {"$set": {"fence": 0}}, hint="_id_")
+                await self._store.durable.update_one(
+                    {"_id": None}, {"$set": {"fence": 0}}, hint="_id_"
+                )
         except (ConnectionFailure, ExecutionTimeout, WTimeoutError, WriteConcernError) as error:
             return sentence(error)
         except OperationFailure as error:
@@ -125,8 +135,8 @@ class Examination(Schema):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Stream the tasks, their results left with the server."""
         chosen = _of_ids(only)
-        fields = {**_EXAMINED, **_BLOBS} if self.tracked else _EXAMINED
-        stream = self._stream(self._tasks, chosen, fields, self._with_what_is_lost)
+        fields = {**_EXAMINED, **_BLOBS} if self._store.kind.tracked else _EXAMINED
+        stream = self._store.stream(self._store.tasks, chosen, fields, self._with_what_is_lost)
         async with aclosing(stream):
             async for found in stream:
                 yield found
@@ -145,12 +155,14 @@ class Examination(Schema):
         places = [
             {"task": found["_id"], "fence": found.get("settled"), "n": number} for number in blob
         ]
-        cursor = self._items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
+        cursor = self._store.items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
         there = {each["_id"]["n"] for each in await all_of(cursor, len(places))}
         return [number for number in blob if number not in there]
 
     async def _blobs_lost(self, wanted: Sequence[str]) -> list[str]:
-        cursor = self._blob_files.find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint("_id_")
+        cursor = self._store.blob_files.find({"_id": {"$in": list(wanted)}}, {"_id": 1}).hint(
+            "_id_"
+        )
         there = {each["_id"] for each in await all_of(cursor, len(wanted))}
         return [each for each in wanted if each not in there]
 
@@ -159,7 +171,9 @@ class Examination(Schema):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Stream the files of values that were set aside, and look at the task of each."""
         fields = {"metadata": 1, "uploadDate": 1}
-        stream = self._stream(self._blob_files, _of_ids(only), fields, self._if_unreferred)
+        stream = self._store.stream(
+            self._store.blob_files, _of_ids(only), fields, self._if_unreferred
+        )
         async with aclosing(stream):
             async for found in stream:
                 yield found
@@ -167,7 +181,7 @@ class Examination(Schema):
     async def _if_unreferred(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         identity = bytes(found["metadata"]["task"])
         with mapped():
-            task = await self._tasks.find_one({"_id": identity}, _BLOBS, hint="_id_")
+            task = await self._store.tasks.find_one({"_id": identity}, _BLOBS, hint="_id_")
         if task is not None and found["_id"] in task["asides"]:
             return []
         return [{"_id": found["_id"], "task_id": identity, "create_time": found["uploadDate"]}]
@@ -177,18 +191,18 @@ class Examination(Schema):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Stream the hosts without their robots.txt."""
         chosen = _of_ids(only)
-        stream = self._stream(self._hosts, chosen, {"robots": 0}, _as_it_is)
+        stream = self._store.stream(self._store.hosts, chosen, {"robots": 0}, _as_it_is)
         async with aclosing(stream):
             async for found in stream:
                 yield found
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
         """Update a task whose state is as it was found."""
-        return await self._mend(self._durable, TASK_STATE, found, change)
+        return await self._mend(self._store.durable, TASK_STATE, found, change)
 
     async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
         """Update a host whose state is as it was found."""
-        return await self._mend(self._hosts, HOST_STATE, found, change)
+        return await self._mend(self._store.hosts, HOST_STATE, found, change)
 
     async def _mend(
         self,

@@ -23,24 +23,33 @@ _DAMAGES = 10
 _LATEST = 253_402_300_799_999
 
 
-class Examination(SqliteStore):
+class Inspection:
     """Fulfils what `ExaminedLedger` has beyond `Ledger`."""
 
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def prepare(self) -> None:
+        """See `Inspection.prepare`."""
+        await self._store.prepare(kind=None)
+
     async def health(self) -> Health:
-        """See `ExaminedLedger.health`."""
-        return await self._reader.run(self._health)
+        """See `Inspection.health`."""
+        return await self._store.reader.run(self._health)
 
     def _health(self, db: sqlite3.Connection) -> Health:
-        violations = list(_store_violations(db, self._tables, self._name))
+        violations = list(_store_violations(db, self._store.tables, self._store.name))
         # After a read: until then a connection has the mode that was before.
         mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
         if mode != "wal":
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
         # What SQLite has made beside a read-only file stays so when that is writable again.
-        beside = [self._path.with_name(f"{self._path.name}{end}") for end in ("-wal", "-shm")]
+        beside = [
+            self._store.path.with_name(f"{self._store.path.name}{end}") for end in ("-wal", "-shm")
+        ]
         violations += [
             Violation(kind=Kind.STORE_READ_ONLY, detail=str(place))
-            for place in (self._path, self._path.parent, *beside)
+            for place in (self._store.path, self._store.path.parent, *beside)
             if place.exists() and not os.access(place, os.W_OK)
         ]
         violations += [
@@ -49,11 +58,12 @@ class Examination(SqliteStore):
             # A status that does not exist is told of with its task.
             if row[0] != "ok" and not row[0].startswith("CHECK constraint")
         ]
-        there = db.execute(self._sql.has_table, (self._name,)).fetchone()
+        there = db.execute(self._store.sql.has_table, (self._store.name,)).fetchone()
         return Health(
-            recorded=there is not None and db.execute(self._sql.any_task).fetchone() is not None,
+            recorded=there is not None
+            and db.execute(self._store.sql.any_task).fetchone() is not None,
             facts={
-                "store": f"SQLite {sqlite3.sqlite_version}, {self._path}",
+                "store": f"SQLite {sqlite3.sqlite_version}, {self._store.path}",
                 "journal mode": mode,
                 "schema version": str(SCHEMA_VERSION),
             },
@@ -63,26 +73,30 @@ class Examination(SqliteStore):
     async def examine(
         self, *, only: Collection[bytes] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """See `ExaminedLedger.examine`."""
+        """See `Inspection.examine`."""
         if only is not None:
             for identity in only:
-                for _, found in await self._reader.run(
-                    self._tasks_examined, self._sql.examine_one, (identity,)
+                for _, found in await self._store.reader.run(
+                    self._tasks_examined, self._store.sql.examine_one, (identity,)
                 ):
                     yield found
-                for row in await self._reader.run(
-                    _examined, self._sql.items_of_no_such_task, (identity,)
+                for row in await self._store.reader.run(
+                    _examined, self._store.sql.items_of_no_such_task, (identity,)
                 ):
                     yield _raw(row)
             return
         # By the row's number: ids that are no bytes have a place in its order too.
         last = -INT64
-        while tasks := await self._reader.run(self._tasks_examined, self._sql.examine, (last,)):
+        while tasks := await self._store.reader.run(
+            self._tasks_examined, self._store.sql.examine, (last,)
+        ):
             for _, found in tasks:
                 yield found
             last, _ = tasks[-1]
         behind = b""
-        while rows := await self._reader.run(_examined, self._sql.items_of_no_task, (behind,)):
+        while rows := await self._store.reader.run(
+            _examined, self._store.sql.items_of_no_task, (behind,)
+        ):
             for row in rows:
                 yield _raw(row)
             behind = rows[-1]["id"]
@@ -97,31 +111,35 @@ class Examination(SqliteStore):
             return [(row["row"], {**_raw(row), **self._blobs_lost(db, row)}) for row in rows]
 
     def _blobs_lost(self, db: sqlite3.Connection, row: sqlite3.Row) -> dict[str, Any]:
-        if not self.tracked:
+        if not self._store.kind.tracked:
             return {}
-        pointers = db.execute(self._sql.pointers, (row["id"],)).fetchone()
+        pointers = db.execute(self._store.sql.pointers, (row["id"],)).fetchone()
         found: dict[str, Any] = {}
         for name, text in dict(pointers).items():
             # What is no JSON refers to nothing.
             with suppress(TypeError, ValueError):
                 found[name] = json.loads(text)
         wanted = documents.blobs(found)
-        lost = [each for each in wanted if not db.execute(self._sql.has_blob, (each,)).fetchone()]
+        lost = [
+            each for each in wanted if not db.execute(self._store.sql.has_blob, (each,)).fetchone()
+        ]
         return {"asides_lost": lost} if lost else {}
 
     async def unreferenced_blobs(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """See `ExaminedLedger.unreferenced_blobs`."""
+        """See `Inspection.unreferenced_blobs`."""
         if only is not None:
             for identity in only:
-                for row in await self._reader.run(
-                    _examined, self._sql.unreferenced_blob, (identity,)
+                for row in await self._store.reader.run(
+                    _examined, self._store.sql.unreferenced_blob, (identity,)
                 ):
                     yield _raw(row)
             return
         last = ""
-        while rows := await self._reader.run(_examined, self._sql.unreferenced_blobs, (last,)):
+        while rows := await self._store.reader.run(
+            _examined, self._store.sql.unreferenced_blobs, (last,)
+        ):
             for row in rows:
                 yield _raw(row)
             last = rows[-1]["id"]
@@ -129,25 +147,29 @@ class Examination(SqliteStore):
     async def examine_hosts(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """See `ExaminedLedger.examine_hosts`."""
+        """See `Inspection.examine_hosts`."""
         if only is not None:
             for name in only:
-                for row in await self._reader.run(_examined, self._sql.examine_host, (name,)):
+                for row in await self._store.reader.run(
+                    _examined, self._store.sql.examine_host, (name,)
+                ):
                     yield _raw(row)
             return
         last = -INT64
-        while rows := await self._reader.run(_examined, self._sql.examine_hosts, (last,)):
+        while rows := await self._store.reader.run(
+            _examined, self._store.sql.examine_hosts, (last,)
+        ):
             for row in rows:
                 yield _raw(row)
             last = rows[-1]["row"]
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """See `ExaminedLedger.mend`."""
-        return await self._mend(self._sql.mend, TASK_STATE, found, change)
+        """See `Inspection.mend`."""
+        return await self._mend(self._store.sql.mend, TASK_STATE, found, change)
 
     async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """See `ExaminedLedger.mend_host`."""
-        return await self._mend(self._sql.mend_host, HOST_STATE, found, change)
+        """See `Inspection.mend_host`."""
+        return await self._mend(self._store.sql.mend_host, HOST_STATE, found, change)
 
     async def _mend(
         self,
@@ -159,7 +181,7 @@ class Examination(SqliteStore):
         before = {name: _as_found(found.get(name)) for name in state}
         after = before | {name: _as_found(value) for name, value in change.items()}
         values = {f"was_{name}": value for name, value in before.items()} | after
-        changed = await self._writer.run(update, statement, {**values, "id": found["_id"]})
+        changed = await self._store.writer.run(update, statement, {**values, "id": found["_id"]})
         return changed == 1
 
 

@@ -5,29 +5,39 @@ knowing; such claims are remembered, and looked for when they are sent again.
 """
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from crawlcw.errors import LedgerUnavailableError
+from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.encoding import encoding_error
+from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import locked, mine, update_of
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.model import transitions
-from crawlcw.model.task import WAITING, Lease, Status, Task
-from crawlcw.model.transitions import Change
+from crawlcw.model.task import WAITING, BlobRef, Lease, Status, Task
+from crawlcw.model.transitions import Change, lease_of
 
 _CLOCK_CHECK = 60.0
 _CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
+#: What `held` has no use for.
+_RESULTS = dict.fromkeys(("errors", "response", "items", "trace"), 0)
 _HELD = dict.fromkeys(("due", "lock", "fence"), 1)
 _CARRIED = dict.fromkeys(documents.CARRIED_FIELDS, 1)
 
 
-class Claims(MongoStore):
+class Leases:
     """Claims tasks, and renews their leases."""
+
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
+        #: Claims whose reply was lost, by id and token: they may or may not be ours.
+        self._unsure: dict[bytes, dict[str, Task]] = {}
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
@@ -40,13 +50,13 @@ class Claims(MongoStore):
         adopted = await self._resolve_unsure(tasks, lease=lease)
         ours = {each.task.id for each in adopted}
         tasks = [task for task in tasks if task.id not in ours]
-        together = [t for t in tasks if self._batches and t.status is not Status.PROCESSING]
+        together = [t for t in tasks if self._store.batches and t.status is not Status.PROCESSING]
         # A task to take over is claimed alone: each has its own count of losses.
-        alone = [t for t in tasks if not self._batches or t.status is Status.PROCESSING]
+        alone = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
         answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
-            *(self._claim_one(t, self._token(worker), lease, max_lost) for t in alone)
+            *(self._claim_one(t, self._store.token(worker), lease, max_lost) for t in alone)
         )
-        answers += await self._claim_together(together, self._token(worker), lease)
+        answers += await self._claim_together(together, self._store.token(worker), lease)
         leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
         for answer in answers:
             if isinstance(answer, LedgerUnavailableError):
@@ -67,7 +77,7 @@ class Claims(MongoStore):
 
         Returns the error where the answer is lost: other claims are under way beside it.
         """
-        now = self.now()
+        now = self._store.now()
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
         if change is None:
             return None
@@ -80,7 +90,7 @@ class Claims(MongoStore):
         }
         # To give a task up is an outcome (and to put it off, which is as rare): after
         # it a crawl may be at its end, and nobody left to repeat what a failover took back.
-        collection = self._tasks if change.lock is not None else self._durable
+        collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
                 found = await collection.find_one_and_update(
@@ -99,11 +109,11 @@ class Claims(MongoStore):
 
     def _read(self, fields: Mapping[str, int]) -> dict[str, int]:
         """Return what a claim reads: the fields, and what a tracked task carries."""
-        return {**fields, **_CARRIED} if self.tracked else dict(fields)
+        return {**fields, **_CARRIED} if self._store.kind.tracked else dict(fields)
 
     def _loaded(self, task: Task, found: Mapping[str, Any]) -> Task:
         """Return the task with what it carries, where it is a tracked one."""
-        return replace(task, carried=documents.carried(found)) if self.tracked else task
+        return replace(task, carried=documents.carried(found)) if self._store.kind.tracked else task
 
     async def _claim_together(
         self, tasks: Sequence[Task], token: str, lease: timedelta
@@ -111,7 +121,7 @@ class Claims(MongoStore):
         """Claim many tasks in two round trips: one update by ids, then a read of those we got."""
         if not tasks:
             return []
-        now = self.now()
+        now = self._store.now()
         alike: dict[tuple[int, int], list[bytes]] = {}
         for task in tasks:
             alike.setdefault((int(task.status), task.fence), []).append(task.id)
@@ -135,10 +145,10 @@ class Claims(MongoStore):
         claims = {task.id: {token: task} for task in tasks}
         try:
             with mapped():
-                await self._tasks.update_many(
+                await self._store.tasks.update_many(
                     guard, {"$set": taken, "$inc": {"fence": 1}}, hint="_id_"
                 )
-                got = {lease.task.id: lease for lease in await self._held(claims)}
+                got = {lease.task.id: lease for lease in await self._leases_of(claims)}
         except LedgerUnavailableError as error:
             for task in tasks:
                 self._doubt(task, token)
@@ -160,12 +170,12 @@ class Claims(MongoStore):
             return []
         try:
             with mapped():
-                await self._tasks.update_many(
+                await self._store.tasks.update_many(
                     locked(unsure, (token for tokens in unsure.values() for token in tokens)),
-                    {"$max": {"due": self.now() + lease}},
+                    {"$max": {"due": self._store.now() + lease}},
                     hint="_id_",
                 )
-                return await self._held(unsure)
+                return await self._leases_of(unsure)
         except BaseException:
             # The next caller is to look.
             for tokens in unsure.values():
@@ -173,10 +183,10 @@ class Claims(MongoStore):
                     self._doubt(task, token)
             raise
 
-    async def _held(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
+    async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
         """Return the leases which the ledger shows for the claims (id -> token -> task before)."""
         wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
-        cursor = self._tasks.find(wanted, self._read(_HELD)).hint("_id_")
+        cursor = self._store.tasks.find(wanted, self._read(_HELD)).hint("_id_")
         leases = []
         for found in await all_of(cursor, len(claims)):
             token = found["lock"]
@@ -190,7 +200,7 @@ class Claims(MongoStore):
     async def begin(self, lease: Lease) -> bool:
         """See `Ledger.begin`."""
         with mapped():
-            result = await self._tasks.update_one(
+            result = await self._store.tasks.update_one(
                 mine(lease), {"$set": {"begun": lease.fence}}, hint="_id_"
             )
         return bool(result.matched_count)
@@ -203,24 +213,50 @@ class Claims(MongoStore):
                 return set()
             mine = locked((held.task.id for held in leases), (held.token for held in leases))
             # One that was delayed on its way must not shorten what a later one has lengthened.
-            result = await self._tasks.update_many(
-                mine, {"$max": {"due": self.now() + lease}}, hint="_id_"
+            result = await self._store.tasks.update_many(
+                mine, {"$max": {"due": self._store.now() + lease}}, hint="_id_"
             )
             if result.matched_count == len(leases):
                 return set()
-            cursor = self._tasks.find(mine, {"fence": 1}).hint("_id_")
+            cursor = self._store.tasks.find(mine, {"fence": 1}).hint("_id_")
             fences = {
                 bytes(each["_id"]): each["fence"] for each in await all_of(cursor, len(leases))
             }
         return {held.task.id for held in leases if fences.get(held.task.id) != held.fence}
+
+    async def save(
+        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
+    ) -> bool:
+        """Set the data and move the lease's end by one fenced update."""
+        saved = {"data": documents.value_document(data)}
+        if error := encoding_error(saved):
+            raise LedgerError(f"the data cannot be kept in the task: {error}")
+        # As for a renewal: one that was delayed on its way must not shorten the lease.
+        update = {"$set": saved, "$max": {"due": self._store.now() + duration}}
+        with mapped():
+            result = await self._store.durable.update_one(mine(lease), update, hint="_id_")
+        matched: int = result.matched_count
+        return matched == 1
+
+    async def held(self, worker: str) -> list[Lease]:
+        """Read what is processing, whosever it is, and keep what is the worker's."""
+        tokens = {"$regex": f"^{re.escape(worker)}:"}
+        held = {"status": int(Status.PROCESSING), "lock": tokens}
+        with mapped():
+            found = await self._store.tasks.find(held, {**_RESULTS}).hint(BY_STATUS).to_list(None)
+        found.sort(key=lambda each: (each["lock_time"], bytes(each["_id"])))
+        return [lease_of(documents.task(each)) for each in found]
 
     async def _check_clock(self, lease: timedelta) -> None:
         """Measure the server's time again where it is some time ago."""
         # What a bad clock gains or loses between two looks must be small against a
         # lease, or a short one seems to have run out while its holder renews it.
         every = min(_CLOCK_CHECK, lease.total_seconds() / 2)
-        if self._own_clock and self._clock.monotonic() - self._clock_checked > every:
-            await self._set_clock()
+        if (
+            self._store.own_clock
+            and self._store.clock.monotonic() - self._store.clock_checked > every
+        ):
+            await self._store.set_clock()
 
 
 def _claim(change: Change) -> dict[str, Any]:

@@ -2,36 +2,41 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.ledger.sqlite.changes import Changes, mine, written
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction
+from crawlcw.ledger.sqlite.blobs import text_of
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction, update
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
+from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sqlite.writes import apply, mine, written
 from crawlcw.model import transitions
-from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import Change, Event
+from crawlcw.model.task import BlobRef, Lease, Task
+from crawlcw.model.transitions import Change, Event, lease_of
 
 
-class Claims(Changes):
+class Leases:
     """Claims tasks, and renews their leases."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
     ) -> Claimed:
-        """See `Ledger.claim`."""
-        now = self.now()
+        """See `Leases.claim`."""
+        now = self._store.now()
         decided: list[tuple[Task, Change]] = []
         for task in tasks:
-            self._claims += 1
-            token = f"{worker}:{self._claims}"
+            token = self._store.token(worker)
             change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
             if change is not None:
                 decided.append((task, change))
-        leases, others = await self._writer.run(self._claim, decided, milliseconds(now))
+        leases, others = await self._store.writer.run(self._claim, decided, milliseconds(now))
         return Claimed(
             leases=tuple(leases),
             missed=len(tasks) - len(leases) - others.total(),
@@ -49,31 +54,37 @@ class Claims(Changes):
         with durable_transaction(db) if outcome else transaction(db):
             for task, change in decided:
                 as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
-                if not self._apply(db, self._sql.claim, written(task, change), as_read):
+                if not apply(
+                    db, self._store.sql, self._store.sql.claim, written(task, change), as_read
+                ):
                     continue
                 if change.lock is None:
                     others[change.event] += 1
-                elif self.tracked:
+                elif self._store.kind.tracked:
                     leases.append(_leased(self._with_carried(db, task), change))
                 else:
                     leases.append(_leased(task, change))
         return leases, others
 
     def _with_carried(self, db: sqlite3.Connection, task: Task) -> Task:
-        row = db.execute(self._sql.carried, (task.id,)).fetchone()
+        row = db.execute(self._store.sql.carried, (task.id,)).fetchone()
         return replace(task, carried=documents.carried(document_of(row)))
 
     async def begin(self, lease: Lease) -> bool:
-        """See `Ledger.begin`."""
-        return await self._writer.run(self._begin, lease)
+        """See `Leases.begin`."""
+        return await self._store.writer.run(self._begin, lease)
 
     def _begin(self, db: sqlite3.Connection, lease: Lease) -> bool:
         with transaction(db):
-            return db.execute(self._sql.begin, mine(lease) | {"id": lease.task.id}).rowcount == 1
+            return (
+                db.execute(self._store.sql.begin, mine(lease) | {"id": lease.task.id}).rowcount == 1
+            )
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """See `Ledger.renew`."""
-        return await self._writer.run(self._renew, leases, milliseconds(self.now() + lease))
+        """See `Leases.renew`."""
+        return await self._store.writer.run(
+            self._renew, leases, milliseconds(self._store.now() + lease)
+        )
 
     def _renew(self, db: sqlite3.Connection, leases: Sequence[Lease], due: int) -> set[bytes]:
         with transaction(db):
@@ -81,9 +92,31 @@ class Claims(Changes):
                 held.task.id
                 for held in leases
                 if not db.execute(
-                    self._sql.renew, {**mine(held), "id": held.task.id, "due": due}
+                    self._store.sql.renew, {**mine(held), "id": held.task.id, "due": due}
                 ).rowcount
             }
+
+    async def save(
+        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
+    ) -> bool:
+        """See `Leases.save`."""
+        values = {
+            **mine(lease),
+            "id": lease.task.id,
+            "data": text_of(self._store.path, documents.value_document(data)),
+            "due": milliseconds(self._store.now() + duration),
+        }
+        return await self._store.writer.run(update, self._store.sql.save, values) == 1
+
+    async def held(self, worker: str) -> list[Lease]:
+        """See `Leases.held`."""
+        # ';' follows ':', so these are the tokens that begin with `worker:`.
+        tokens = {"first": f"{worker}:", "end": f"{worker};"}
+        return await self._store.reader.run(self._held, tokens)
+
+    def _held(self, db: sqlite3.Connection, tokens: Mapping[str, Any]) -> list[Lease]:
+        rows = db.execute(self._store.sql.held, tokens)
+        return [lease_of(documents.task(document_of(row))) for row in rows]
 
 
 def _leased(task: Task, change: Change) -> Lease:

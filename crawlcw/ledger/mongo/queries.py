@@ -6,20 +6,24 @@ the server is slow, and be sent again, and again.
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
+from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.protocol import Counts
-from crawlcw.model.task import Status
+from crawlcw.ledger.mongo.walks import conditions, found_among, found_behind
+from crawlcw.ledger.protocol import Counts, Cursor, ItemRow, TaskFilter
+from crawlcw.model.task import Record, Status
 
 #: How many tasks one command counts by the index alone, and how many it reads.
 _COUNTED = 50_000
 _READ = 5_000
+_ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
 #: That of the index of statuses.
 _ORDER = {"status": 1, "update_time": -1, "_id": -1}
 
@@ -32,8 +36,12 @@ class _Cursor(NamedTuple):
     id: bytes
 
 
-class Questions(MongoStore):
+class Queries:
     """Answers by the indexes alone, but for the reasons and the items."""
+
+    def __init__(self, store: MongoStore, items: Items) -> None:
+        self._store = store
+        self._items = items
 
     async def horizon(self) -> datetime | None:
         """Seek the earliest `due` of each priority there is; there are few."""
@@ -41,7 +49,7 @@ class Questions(MongoStore):
         below = ANY_PRIORITY
         while True:
             with mapped():
-                cursor = self._tasks.find(
+                cursor = self._store.tasks.find(
                     {"priority": {"$lt": below}, **HAS_DUE}, {"_id": 0, "priority": 1, "due": 1}
                 )
                 cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(1).hint(BY_PRIORITY)
@@ -55,7 +63,7 @@ class Questions(MongoStore):
         """Read one key of the index."""
         among = {"status": {"$in": [int(status) for status in statuses]}}
         with mapped():
-            cursor = self._tasks.find(among, {"_id": 0, "status": 1}).limit(1).hint(BY_STATUS)
+            cursor = self._store.tasks.find(among, {"_id": 0, "status": 1}).limit(1).hint(BY_STATUS)
             return bool(await cursor.to_list(1))
 
     async def counts(self) -> Counts:
@@ -83,6 +91,30 @@ class Questions(MongoStore):
                 reasons[str(group["_id"])] += group["n"]
         return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
 
+    async def items(self) -> AsyncIterator[ItemRow]:
+        """Stream the tasks that have items."""
+        chosen = {"items": {"$exists": True}}
+        stream = self._store.stream(
+            self._store.tasks, chosen, dict.fromkeys(_ITEM_FIELDS, 1), self._items.rows
+        )
+        async with aclosing(stream):
+            async for row in stream:
+                yield row
+
+    async def find(
+        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
+    ) -> list[Record]:
+        """Let the server merge the index's range of each status; ids are looked up instead."""
+        where = conditions(chosen)
+        if limit < 1 or not chosen.statuses:
+            return []  # to the server, no limit
+        with mapped():
+            if chosen.ids is not None:
+                found = await found_among(self._store, list(chosen.ids), where, limit, after)
+            else:
+                found = await found_behind(self._store, where, limit, after, {"items": 0})
+        return [documents.record(each) for each in found]
+
     async def _groups(
         self, statuses: Collection[Status], *, by: str, at_once: int, **sums: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
@@ -93,7 +125,7 @@ class Questions(MongoStore):
             room = at_once
             last = place
             for where, order in _behind(among, place):
-                groups = await self._aggregate(
+                groups = await self._store.aggregate(
                     [
                         {"$match": where},
                         {"$sort": order},

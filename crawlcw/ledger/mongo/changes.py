@@ -42,10 +42,13 @@ _PIPELINE: list[dict[str, Any]] = [
 ]
 
 
-class ChangeStream(MongoStore):
+class Changes:
     """Watches the tasks' collection."""
 
-    async def changes(self) -> AsyncGenerator[None, None]:
+    def __init__(self, store: MongoStore) -> None:
+        self._store = store
+
+    async def watch(self) -> AsyncGenerator[None, None]:
         """Yield when the stream is open, and then for what it tells."""
         with mapped():
             async with self._watched() as stream:
@@ -58,7 +61,7 @@ class ChangeStream(MongoStore):
     async def _watched(self) -> AsyncIterator[Any]:
         """Open a change stream; None where the server has none."""
         async with self._cancellable() as database:
-            watching = database[self._spider].watch(
+            watching = database[self._store.spider].watch(
                 _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
             )
             try:
@@ -76,10 +79,10 @@ class ChangeStream(MongoStore):
         """Return the database by PyMongo's own client, whichever the ledger has."""
         # Motor's stream keeps a thread waiting, and nothing ends that before the
         # server answers; nor does Motor hand over many changes at once.
-        if isinstance(self._database, AsyncDatabase) or self._url is None:
-            yield self._database
+        if isinstance(self._store.database, AsyncDatabase) or self._store.url is None:
+            yield self._store.database
         else:
-            client, database = connected(self._url, "pymongo")
+            client, database = connected(self._store.url, "pymongo")
             try:
                 yield database
             finally:

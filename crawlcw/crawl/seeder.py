@@ -1,0 +1,157 @@
+"""Putting a spider's start requests into the ledger, where they are not there already.
+
+And, beside that, what lay too deep for the last crawl and does not for this one. A
+process that is killed on the way leaves no note, so the next one does all of it again.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
+from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.spider_code import spider_code
+from crawlcw.engine.stats import Stats
+from crawlcw.errors import FetchError
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Task
+
+logger = logging.getLogger(__name__)
+
+_SEED_BATCH = 500
+
+
+class Feed(Protocol):
+    """Who is told of tasks that are due: the coordinator."""
+
+    async def announce(self, tasks: Sequence[Task]) -> None:
+        """Wake the hosts of new tasks."""
+
+    def wake(self) -> None:
+        """Look for due tasks now."""
+
+    def seeded(self) -> None:
+        """Note that no more seeds come: an empty ledger is drained from now on."""
+
+
+class Seeder:
+    """Adds the seeds of one crawl; knows on which hosts it starts."""
+
+    def __init__(
+        self,
+        spider: Spider,
+        ledger: Ledger,
+        settings: Settings,
+        *,
+        scope: Scope,
+        start_hosts: set[str],
+        known: SeenFilter,
+        stats: Stats,
+        feed: Feed,
+        worker: str,
+        stop: Callable[[str], None],
+    ) -> None:
+        """*start_hosts* is filled, and *scope* widened by it; *stop* is told of a `StopCrawl`."""
+        self._spider = spider
+        self._ledger = ledger
+        self._settings = settings
+        self._scope = scope
+        self._start_hosts = start_hosts
+        self._known = known
+        self._stats = stats
+        self._feed = feed
+        self._worker = worker
+        self._stop = stop
+        #: Of what the spider starts with; None: it is to start with it each time.
+        self._fingerprint: str | None = None
+
+    async def is_seeded(self, state: Mapping[str, Any]) -> bool:
+        """Return whether all seeds are in the ledger; their hosts are noted then."""
+        seeds = Seeds.read(state.get("seeds"))
+        if not self._spider.start_again:
+            with spider_code("start_urls", stop=self._stop):
+                self._fingerprint = fingerprint(self._spider)
+        if seeds is None or seeds.fingerprint != self._fingerprint:
+            return False
+        if not await self._ledger.queries.find(TaskFilter(), limit=1):
+            # Somebody has deleted the tasks by other means than crawlcw's.
+            await self._ledger.notes.set_state({"seeds": None})
+            return False
+        for host in seeds.hosts:
+            self._note_start(host)
+        return True
+
+    def _note_start(self, host: str) -> None:
+        self._start_hosts.add(host)
+        if self._spider.allowed_hosts is None:
+            self._scope.hosts.add(host)
+
+    async def run(self, state: Mapping[str, Any], *, seeded: bool) -> None:
+        """Let in what lay too deep before, and add the seeds where they are not there."""
+        await self._go_deeper(state.get("depth"))
+        if not seeded:
+            await self._seed()
+        self._feed.seeded()
+
+    async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
+        """Follow the links that only the *last* crawl was not to, and write this one's limit down.
+
+        Ledgers of older versions say nothing of it, and kept no such links.
+        """
+        limit = self._settings.max_depth
+        if last is not None and last["limit"] == limit:
+            return
+        if last is not None and is_deeper(limit, than=last["limit"]):
+            number = await self._ledger.admin.admit_to_depth(limit)
+            logger.info("%d links that lay too deep before are followed now", number)
+            self._feed.wake()
+        # Afterwards: where this process is killed in between, the next one does it again.
+        depth = {"limit": limit}
+        await self._ledger.notes.set_state({"depth": depth})
+
+    async def _seed(self) -> None:
+        """Add the spider's start requests, a batch at a time."""
+        batch: list[Task] = []
+        number = 0
+        is_whole = unfiltered = False
+        with spider_code("start()", stop=self._stop):
+            async for request in self._spider.start():
+                number += 1
+                salt = f"{self._worker} seed {number}".encode()
+                try:
+                    task = request.task(now=self._ledger.now(), salt=salt)
+                except FetchError as error:
+                    logger.warning("no URL to start from: %s", printable(error))
+                    continue
+                self._note_start(task.host)
+                # One that is not to be filtered asks for another task each time.
+                unfiltered = unfiltered or request.dont_filter
+                batch.append(task)
+                if len(batch) >= _SEED_BATCH:
+                    await self._add_seeds(batch)
+                    batch = []
+            is_whole = True  # a spider that stops the crawl in `start` does not come here
+        if batch:
+            await self._add_seeds(batch)
+        if not is_whole or unfiltered or len(self._start_hosts) > MOST_HOSTS:
+            return
+        if self._fingerprint is not None:
+            seeds = Seeds(fingerprint=self._fingerprint, hosts=frozenset(self._start_hosts))
+            await self._ledger.notes.set_state({"seeds": seeds.document()})
+
+    async def _add_seeds(self, batch: list[Task]) -> None:
+        added = await self._ledger.tasks.add(batch)
+        for task, why in added.rejected:
+            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+        rejected = {task.id for task, _ in added.rejected}
+        self._known.add(task.id for task in batch if task.id not in rejected)
+        self._stats.links_added += added.new
+        if self._settings.max_depth is not None and added.known:
+            nearer = await self._ledger.tasks.admit_nearer(batch)
+            self._stats.links_added += nearer
+        await self._feed.announce(batch)
+        self._feed.wake()

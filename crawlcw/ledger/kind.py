@@ -1,0 +1,25 @@
+"""What a ledger's tasks are: the pages of a spider, or the tracked tasks of a use case."""
+
+from enum import Enum
+from typing import Self
+
+
+class LedgerKind(Enum):
+    """What a ledger's tasks are; the value is what `--json` calls the name's owner."""
+
+    SPIDER = "spider"
+    USE_CASE = "use_case"
+
+    @classmethod
+    def of(cls, tracked: object) -> Self:
+        """Return the kind by what is written down in a store: whether the tasks are tracked."""
+        return cls.USE_CASE if tracked else cls.SPIDER
+
+    @property
+    def tracked(self) -> bool:
+        """Whether the tasks are tracked ones, and no pages."""
+        return self is LedgerKind.USE_CASE
+
+    def __str__(self) -> str:
+        """Return the kind as sentences call it."""
+        return self.value.replace("_", " ")

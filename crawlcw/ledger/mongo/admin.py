@@ -1,0 +1,228 @@
+"""Changes of many tasks at once, by somebody who holds none of them.
+
+Each goes some thousand tasks at a time, so that a million of them neither block
+the ledger nor run into its time limit.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from pymongo import UpdateOne
+
+from crawlcw.errors import LedgerUnavailableError, Reason
+from crawlcw.ledger.mongo.blobs import Blobs
+from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.hosts import Hosts
+from crawlcw.ledger.mongo.indexes import BY_STATUS, BY_TASK
+from crawlcw.ledger.mongo.notes import Notes
+from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
+from crawlcw.ledger.mongo.walks import walk
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.model import transitions
+from crawlcw.model.task import WAITING, Status
+from crawlcw.model.transitions import ADMIT, RETRY, BulkChange
+
+_PURGED_AT_ONCE = 1_000
+
+
+class Admin:
+    """Withdraws, reopens, prioritises and purges tasks."""
+
+    def __init__(self, store: MongoStore, hosts: Hosts, blobs: Blobs, notes: Notes) -> None:
+        self._store = store
+        self._hosts = hosts
+        self._blobs = blobs
+        self._notes = notes
+        #: Hosts of tasks that were admitted, and that may not have been woken yet.
+        self._admitted_hosts: set[str] = set()
+        #: Tasks that may have been deleted without what belongs to them.
+        self._half_purged: set[bytes] = set()
+
+    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
+        """Reset the chosen failures a few thousand at a time, within the time limit of each."""
+        now = self._store.now()
+        total = 0
+        for chosen in _failures(selection, until=now):
+            with mapped():
+                if selection.ids is not None:
+                    total += await self._reset_among(list(selection.ids), chosen, now, dry_run)
+                elif dry_run:
+                    total += await self._store.tasks.count_documents(chosen, hint=BY_STATUS)
+                else:
+                    total += await self._reset(chosen, now)
+        if RETRY.wakes_hosts and not dry_run:
+            await self._hosts.wake_all()
+        return total
+
+    async def _reset_among(
+        self, ids: list[bytes], chosen: dict[str, Any], now: datetime, dry_run: bool
+    ) -> int:
+        reset = bulk_update(RETRY, now=now)
+        total = 0
+        for start in range(0, len(ids), BATCH):
+            some = {**chosen, "_id": {"$in": ids[start : start + BATCH]}}
+            if dry_run:
+                total += await self._store.tasks.count_documents(some, hint="_id_")
+            else:
+                result = await self._store.durable.update_many(some, reset, hint="_id_")
+                total += result.modified_count
+        return total
+
+    async def _reset(self, chosen: dict[str, Any], now: datetime) -> int:
+        reset = bulk_update(RETRY, now=now)
+        total = 0
+        while True:
+            cursor = self._store.tasks.find(chosen, {"_id": 1}).hint(BY_STATUS)
+            cursor = cursor.limit(BATCH).batch_size(BATCH)
+            ids = [found["_id"] for found in await cursor.to_list(None)]
+            if not ids:
+                return total
+            result = await self._store.durable.update_many(
+                {"_id": {"$in": ids}, **chosen}, reset, hint="_id_"
+            )
+            total += result.modified_count
+
+    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
+        """Ignore them by ids, where they still wait."""
+        update = bulk_update(transitions.WITHDRAW, now=self._store.now(), reason=reason)
+        return await self._change(chosen, transitions.WITHDRAW, update)
+
+    async def reopen(
+        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+    ) -> int:
+        """Reset them by ids, and raise their fences.
+
+        What was read of them before must not be claimed: it may be of another stage.
+        """
+        now = self._store.now()
+        update = bulk_update(transitions.REOPEN, now=now)
+        update["$set"] |= self._store.woken(now)
+        # The host of a page is its URL's, and it has no results of stages.
+        if stage is not None and self._store.kind.tracked:
+            update["$set"] |= {"host": stage, "callback": stage}
+        if anew and self._store.kind.tracked:
+            update["$set"]["results"] = {}
+        return await self._change(chosen, transitions.REOPEN, update)
+
+    async def _change(
+        self, chosen: TaskFilter, change: BulkChange, update: Mapping[str, Any]
+    ) -> int:
+        """Make a bulk change, by *update*, of the chosen tasks that it is for."""
+        total = 0
+        async for guard in walk(self._store, chosen, change.from_statuses):
+            with mapped():
+                result = await self._store.durable.update_many(guard, update, hint="_id_")
+            total += result.modified_count
+        if change.wakes_hosts and not self._store.kind.tracked:
+            await self._hosts.wake_all()
+        return total
+
+    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
+        """Set each by an update of its own, many in one bulk."""
+        # One that was delayed on its way must not change what has been claimed since.
+        waiting = {
+            "status": any_of(WAITING),
+            "update_time": {"$lte": self._store.now()},
+        }
+        writes = [
+            UpdateOne({"_id": task_id, **waiting}, {"$set": {"priority": number}}, hint="_id_")
+            for task_id, number in priorities.items()
+        ]
+        total = 0
+        for start in range(0, len(writes), BATCH):
+            with mapped():
+                result = await self._store.durable.bulk_write(
+                    writes[start : start + BATCH], ordered=False
+                )
+            total += result.modified_count
+        return total
+
+    async def purge(self, chosen: TaskFilter) -> int:
+        """Delete the tasks first, and then what belongs to them.
+
+        A crash in between leaves what nothing refers to; where a reply is lost,
+        the next call deletes it.
+        """
+        # First, for a crash must not leave seeds that are gone and taken to be there.
+        await self._notes.set_state({"seeds": None})
+        await self._forget(list(self._half_purged))
+        total = 0
+        async for guard in walk(self._store, chosen, tuple(Status), size=_PURGED_AT_ONCE):
+            ids = guard["_id"]["$in"]
+            try:
+                with mapped():
+                    result = await self._store.durable.delete_many(guard, hint="_id_")
+                total += result.deleted_count
+                await self._forget(ids)
+            except LedgerUnavailableError:
+                self._half_purged.update(ids)
+                raise
+        return total
+
+    async def _forget(self, ids: list[bytes]) -> None:
+        """Delete what belongs to those of the tasks that are not there."""
+        if not ids:
+            return
+        with mapped():
+            cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"_id": 1}).hint("_id_")
+            there = {bytes(each["_id"]) for each in await all_of(cursor, len(ids))}
+            gone = [task_id for task_id in ids if task_id not in there]
+            await self._store.items.delete_many({"_id.task": {"$in": gone}}, hint=BY_TASK)
+            if self._store.kind.tracked:
+                await self._blobs.drop_of(gone)
+        self._half_purged.difference_update(ids)
+
+    async def admit_to_depth(self, max_depth: int | None) -> int:
+        """Walk through what is ignored, some thousand tasks a command, whatever their reasons.
+
+        No index knows the reasons, so a command that looked for one might read
+        millions of tasks and run into its time limit.
+        """
+        total = 0
+        now = self._store.now()
+        within = {} if max_depth is None else {"depth": {"$lte": max_depth}}
+        ignored = TaskFilter(statuses=ADMIT.from_statuses)
+        async for guard in walk(self._store, ignored, ADMIT.from_statuses, size=BATCH):
+            refused = {"_id": guard["_id"], **refused_for_depth(now), **within}
+            with mapped():
+                cursor = self._store.tasks.find(refused, {"host": 1}).hint("_id_")
+                # Noted before: where an answer is lost, the next call wakes them.
+                self._admitted_hosts |= {each["host"] for each in await all_of(cursor, BATCH)}
+                if self._admitted_hosts:
+                    update = bulk_update(ADMIT, now=now)
+                    result = await self._store.durable.update_many(refused, update, hint="_id_")
+                    total += result.modified_count
+            await self._wake_admitted(now)
+        await self._wake_admitted(now)
+        return total
+
+    async def _wake_admitted(self, now: datetime) -> None:
+        if self._admitted_hosts:
+            await self._hosts.wake(dict.fromkeys(self._admitted_hosts, now))
+            self._admitted_hosts.clear()
+
+
+def _failures(selection: TaskFilter, *, until: datetime) -> Iterator[dict[str, Any]]:
+    """Yield a filter for each status whose tasks may be brought back."""
+    for status in RETRY.from_statuses:
+        reasons = [str(r) for r in Reason if transitions.retries(status, r)]
+        if selection.reason is not None:
+            reasons = [reason for reason in reasons if reason == selection.reason]
+        if not reasons or status not in selection.statuses:
+            continue
+        # What fails again meanwhile is not brought back once more.
+        failed_at = {"$lte": until}
+        if selection.since is not None:
+            failed_at["$gte"] = selection.since
+        if selection.until is not None:
+            failed_at["$lt"] = selection.until
+        chosen: dict[str, Any] = {
+            "status": int(status),
+            "reason": {"$in": reasons},
+            "update_time": failed_at,
+        }
+        if selection.host is not None:
+            chosen["host"] = selection.host
+        yield chosen

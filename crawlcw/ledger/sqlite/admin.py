@@ -1,0 +1,140 @@
+"""Showing tasks that somebody has chosen, and changing or deleting them."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
+from crawlcw.ledger.sqlite.connection import Database, number_of, update_all
+from crawlcw.ledger.sqlite.hosts import Hosts
+from crawlcw.ledger.sqlite.notes import Notes
+from crawlcw.ledger.sqlite.rows import INT64, milliseconds
+from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sqlite.walks import (
+    BATCH,
+    Row,
+    bounds_of,
+    change_chosen,
+    change_some,
+    executing,
+    in_batches,
+    narrowed,
+)
+from crawlcw.model import transitions
+from crawlcw.model.transitions import RETRY
+
+
+class Admin:
+    """Finds tasks; withdraws, reopens, prioritises and purges them."""
+
+    def __init__(self, store: SqliteStore, hosts: Hosts, notes: Notes) -> None:
+        self._store = store
+        self._hosts = hosts
+        self._notes = notes
+        #: Hosts of tasks that were admitted, and that may not have been woken yet.
+        self._admitted_hosts: set[str] = set()
+
+    async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
+        """See `Admin.retry_failed`."""
+        chosen = narrowed(selection, RETRY.from_statuses)
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+        if dry_run and chosen.ids is None:
+            return await self._store.reader.run(number_of, sql.count_failed, bounds_of(chosen))
+        if dry_run:
+            rows = [{**bounds_of(chosen), "id": identity} for identity in set(chosen.ids or ())]
+            return await self._store.reader.run(_sum_of, sql.count_failed_by_id, rows)
+        now = milliseconds(self._store.now())
+        change = executing(sql.retry)
+        count = await change_chosen(
+            self._store, chosen, walk=sql.walk_failed, change=change, now=now
+        )
+        if RETRY.wakes_hosts:
+            await self._hosts.wake_all()
+        return count
+
+    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
+        """See `Admin.withdraw`."""
+        chosen = narrowed(chosen, transitions.WITHDRAW.from_statuses)
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+        return await change_chosen(
+            self._store,
+            chosen,
+            walk=sql.walk,
+            change=executing(sql.withdraw),
+            now=milliseconds(self._store.now()),
+            why=str(reason),
+        )
+
+    async def reopen(
+        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+    ) -> int:
+        """See `Admin.reopen`."""
+        chosen = narrowed(chosen, transitions.REOPEN.from_statuses)
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+        count = await change_chosen(
+            self._store,
+            chosen,
+            walk=sql.walk,
+            change=executing(sql.reopen),
+            now=milliseconds(self._store.now()),
+            # The host of a page is its URL's.
+            stage=stage if self._store.kind.tracked else None,
+            anew=anew,
+        )
+        if transitions.REOPEN.wakes_hosts and not self._store.kind.tracked:
+            await self._hosts.wake_all()
+        return count
+
+    async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
+        """See `Admin.prioritise`."""
+        total = 0
+        change = executing(self._store.sql.prioritise)
+        for some in in_batches(list(priorities.items())):
+            rows = [{"id": identity, "priority": priority} for identity, priority in some]
+            total += await self._store.writer.run(change_some, change, rows)
+        return total
+
+    async def purge(self, chosen: TaskFilter) -> int:
+        """See `Admin.purge`."""
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+
+        def change(db: Database, row: Row) -> int:
+            if not db.execute(sql.purge, row).rowcount:
+                return 0
+            for statement in (self._store.sql.forget_items, self._store.sql.forget_blobs):
+                db.execute(statement, (row["id"],))
+            return 1
+
+        # First, for a crash must not leave seeds that are gone and taken to be there.
+        await self._notes.set_state({"seeds": None})
+        return await change_chosen(self._store, chosen, walk=sql.walk, change=change)
+
+    async def admit_to_depth(self, max_depth: int | None) -> int:
+        """See `Admin.admit_to_depth`."""
+        total = 0
+        place: dict[str, Any] = {"before": INT64 - 1, "before_id": b"", "limit": BATCH}
+        while rows := await self._store.reader.run(
+            self._refused, {**place, "max_depth": max_depth}
+        ):
+            now = self._store.now()
+            # Noted before: where an answer is lost, the next call wakes them.
+            self._admitted_hosts.update(row["host"] for row in rows)
+            values = {"max_depth": max_depth, "now": milliseconds(now)}
+            admitted = [{**values, "id": row["id"]} for row in rows]
+            total += await self._store.writer.run(update_all, self._store.sql.admit, admitted)
+            await self._hosts.wake(dict.fromkeys(self._admitted_hosts, now))
+            self._admitted_hosts.clear()
+            place |= {"before": rows[-1]["update_time"], "before_id": rows[-1]["id"]}
+        if self._admitted_hosts:
+            await self._hosts.wake(dict.fromkeys(self._admitted_hosts, self._store.now()))
+            self._admitted_hosts.clear()
+        return total
+
+    def _refused(self, db: sqlite3.Connection, place: Mapping[str, Any]) -> list[sqlite3.Row]:
+        return db.execute(self._store.sql.walk_admitted, place).fetchall()
+
+
+def _sum_of(db: sqlite3.Connection, statement: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(number_of(db, statement, row) for row in rows)

@@ -1,0 +1,70 @@
+"""Values that are too large for a task's row: each is a row of a table of its own."""
+
+import sqlite3
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from crawlcw.errors import LedgerError
+from crawlcw.ledger import documents
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update
+from crawlcw.ledger.sqlite.rows import (
+    UNHOLDABLE,
+    describe_sqlite_error,
+    from_json,
+    milliseconds,
+    to_json,
+)
+from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.model.task import BlobRef
+
+
+class Blobs:
+    """Sets values aside, reads them and drops them."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def put(self, task_id: bytes, value: Any) -> BlobRef:
+        """See `Blobs.put`."""
+        content = text_of(self._store.path, documents.escaped(value))
+        blob = BlobRef(id=uuid4().hex, size=len(content))
+        row = {
+            "id": blob.id,
+            "task_id": task_id,
+            "content": content,
+            "create_time": milliseconds(self._store.now()),
+        }
+        await self._store.writer.run(update, self._store.sql.put_blob, row)
+        return blob
+
+    async def read(self, blob: BlobRef) -> Any:
+        """See `Blobs.read`."""
+        content = await self._store.reader.run(self._content, blob)
+        if content is None:
+            raise LedgerError(f"The ledger {self._store.path} has no value {blob.id} any more.")
+        return documents.unescaped(from_json(content))
+
+    def _content(self, db: sqlite3.Connection, blob: BlobRef) -> str | None:
+        row = db.execute(self._store.sql.read_blob, (blob.id,)).fetchone()
+        return None if row is None else row["content"]
+
+    async def drop(self, blobs: Collection[BlobRef]) -> None:
+        """See `Blobs.drop`."""
+        if blobs:
+            await self._store.writer.run(self._drop, [(blob.id,) for blob in blobs])
+
+    def _drop(self, db: Database, ids: Collection[tuple[str]]) -> None:
+        with durable_transaction(db):
+            db.executemany(self._store.sql.drop_blob, ids)
+
+
+def text_of(path: Path, value: Any) -> str:
+    """Return a value as JSON; raises `LedgerError` where the ledger at *path* cannot hold it."""
+    try:
+        return to_json(value)
+    except UNHOLDABLE as error:
+        raise LedgerError(
+            f"The ledger {path} cannot hold it: {describe_sqlite_error(error)}."
+        ) from error

@@ -1,0 +1,197 @@
+"""Questions on all the tasks of a spider: how many there are, and when the next one is due."""
+
+import heapq
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+from crawlcw.ledger import documents
+from crawlcw.ledger.protocol import Counts, Cursor, ItemRow, TaskFilter
+from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
+from crawlcw.ledger.sqlite.connection import number_of, snapshot
+from crawlcw.ledger.sqlite.priorities import priorities
+from crawlcw.ledger.sqlite.rows import INT64, document_of, from_json, moment
+from crawlcw.ledger.sqlite.store import COUNTED, ITEM_CHARACTERS, ITEM_ROWS, READ, SqliteStore
+from crawlcw.ledger.sqlite.walks import Row, bounds_of
+from crawlcw.model.task import Record, Status
+
+#: Later than any: the index begins with those last changed.
+_FIRST_TIME = INT64 - 1
+
+
+class _Cursor(NamedTuple):
+    """Where a walk through the index of statuses has come to."""
+
+    status: Status
+    time: int
+    id: bytes
+
+
+class Queries:
+    """Counts tasks, and looks for the earliest."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def horizon(self) -> datetime | None:
+        """See `Queries.horizon`."""
+        return await self._store.reader.run(self._horizon)
+
+    def _horizon(self, db: sqlite3.Connection) -> datetime | None:
+        # One look a priority: the earliest due of each is the first in the index.
+        # All of one moment: links may be added above a priority already seen
+        # while their page, below it, is finished, and nothing would be found.
+        with snapshot(db):
+            firsts = [
+                number_of(db, self._store.sql.first_due, {"priority": priority})
+                for priority in priorities(db, self._store.sql)
+            ]
+        return moment(min(firsts)) if firsts else None
+
+    async def has(self, statuses: Collection[Status]) -> bool:
+        """See `Queries.has`."""
+        return await self._store.reader.run(self._has, statuses)
+
+    def _has(self, db: sqlite3.Connection, statuses: Collection[Status]) -> bool:
+        found = (
+            db.execute(self._store.sql.any_of_status, (status,)).fetchone() for status in statuses
+        )
+        return any(row is not None for row in found)
+
+    async def counts(self) -> Counts:
+        """See `Queries.counts`."""
+        counts: Counter[Status] = Counter()
+        async for status, row in self._numbers(
+            tuple(Status), self._store.sql.count, at_once=COUNTED
+        ):
+            counts[status] += row["n"]
+        return Counts(by_status=dict(+counts))
+
+    async def reasons(self) -> dict[str, int]:
+        """See `Queries.reasons`."""
+        reasons: Counter[str] = Counter()
+        among = [Status.FAILED, Status.IGNORED]
+        async for _, row in self._numbers(among, self._store.sql.count_reasons, at_once=READ):
+            if row["reason"] is not None:
+                reasons[row["reason"]] += row["n"]
+        return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
+
+    async def find(
+        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
+    ) -> list[Record]:
+        """See `Queries.find`."""
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+        bounds = {**bounds_of(chosen, after), "limit": max(limit, 0)}
+        rows = await self._store.reader.run(self._find, sql, chosen, bounds)
+        return [documents.record(document_of(row)) for row in rows]
+
+    def _find(
+        self, db: sqlite3.Connection, sql: ChosenStatements, chosen: TaskFilter, bounds: Row
+    ) -> list[sqlite3.Row]:
+        if chosen.ids is not None:
+            found = [
+                row
+                for identity in set(chosen.ids)
+                for row in db.execute(sql.find_by_id, {**bounds, "id": identity})
+            ]
+            return heapq.nlargest(bounds["limit"], found, key=_place)
+        # Of one moment, so that what changes its status meanwhile is not overlooked. Each
+        # status is in order and is read only as far as its tasks are taken.
+        with snapshot(db):
+            streams = [
+                db.execute(sql.find, {**bounds, "status": status})
+                for status in sorted(set(chosen.statuses))
+            ]
+            return list(islice(heapq.merge(*streams, key=_place, reverse=True), bounds["limit"]))
+
+    async def items(self) -> AsyncIterator[ItemRow]:
+        """See `Queries.items`."""
+        last = b""
+        # Each page is a read of its own: one that stayed open would keep the
+        # WAL from being folded into the file.
+        while rows := await self._store.reader.run(self._some_items, last):
+            for row in rows:
+                yield ItemRow(
+                    item=documents.unescaped(from_json(row["item"])),
+                    url=row["url"],
+                    fetched_at=moment(row["fetched_at"]),
+                )
+            last = rows[-1]["task_id"]
+
+    def _some_items(self, db: sqlite3.Connection, after: bytes) -> list[sqlite3.Row]:
+        """Return the items of the next tasks, of each of them all: they are of one commit."""
+        rows: list[sqlite3.Row] = []
+        characters = 0
+        for row in db.execute(self._store.sql.items, (after,)):
+            enough = len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS
+            if enough and row["task_id"] != rows[-1]["task_id"]:
+                break
+            rows.append(row)
+            characters += len(row["item"])
+        return rows
+
+    async def item_count(self) -> int:
+        """See `Queries.item_count`."""
+        total = 0
+        place: Mapping[str, Any] | None = {"task_id": b"", "n": -1}
+        while place is not None:
+            number, place = await self._store.reader.run(self._count_items, place)
+            total += number
+        return total
+
+    def _count_items(
+        self, db: sqlite3.Connection, place: Mapping[str, Any]
+    ) -> tuple[int, Mapping[str, Any] | None]:
+        """Count the next items; return where the last of them is, where there may be more."""
+        with snapshot(db):
+            number = number_of(db, self._store.sql.count_items, {**place, "limit": COUNTED})
+            if number < COUNTED:
+                return number, None
+            last = {**place, "limit": 1, "skipped": COUNTED - 1}
+            return number, dict(db.execute(self._store.sql.nth_item, last).fetchone())
+
+    async def _numbers(
+        self, statuses: Collection[Status], statement: str, *, at_once: int
+    ) -> AsyncIterator[tuple[Status, sqlite3.Row]]:
+        """Yield what a statement finds in each status, in *at_once* tasks by one call."""
+        place: _Cursor | None = _Cursor(min(statuses), _FIRST_TIME, b"")
+        while place is not None:
+            rest = sorted(status for status in statuses if status >= place.status)
+            rows, place = await self._store.reader.run(
+                self._some_numbers, statement, rest, place, at_once
+            )
+            for row in rows:
+                yield row
+
+    def _some_numbers(
+        self,
+        db: sqlite3.Connection,
+        statement: str,
+        statuses: Sequence[Status],
+        place: _Cursor,
+        room: int,
+    ) -> tuple[list[tuple[Status, sqlite3.Row]], _Cursor | None]:
+        """Count what comes behind a place; return where that ends, where there may be more."""
+        rows: list[tuple[Status, sqlite3.Row]] = []
+        # All of one moment: few tasks are counted as they are together.
+        with snapshot(db):
+            for status in statuses:
+                if status != place.status:
+                    place = _Cursor(status, _FIRST_TIME, b"")
+                values = {"status": status, "time": place.time, "id": place.id, "limit": room}
+                found = db.execute(statement, values).fetchall()
+                rows += [(status, row) for row in found]
+                number = sum(row["n"] for row in found)
+                if number == room:
+                    nth = {**values, "limit": 1, "skipped": room - 1}
+                    last = db.execute(self._store.sql.nth_of_status, nth).fetchone()
+                    return rows, _Cursor(status, last["update_time"], last["id"])
+                room -= number
+        return rows, None
+
+
+def _place(row: sqlite3.Row) -> tuple[int, bytes]:
+    return row["update_time"], row["id"]

@@ -1,0 +1,117 @@
+"""Changes of tasks as their rows take them, and their writing where a task still is as expected."""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from crawlcw.ledger import documents
+from crawlcw.ledger.sqlite.rows import from_json, milliseconds, row_of, to_json
+from crawlcw.ledger.sqlite.statements import Statements
+from crawlcw.model.task import Lease, Task
+from crawlcw.model.transitions import KEPT_TRACE, Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """A change of a task as its row takes it."""
+
+    task_id: bytes
+    values: dict[str, Any]
+    error: str | None  #: JSON, to be added to those there
+    kept_errors: int
+    progress: "Progressed | None"  #: what only a tracked task has
+    items: list[tuple[bytes, int, str, str, int]] | None  #: rows; None keeps those there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progressed:
+    """What a change sets and adds of a tracked task besides."""
+
+    values: dict[str, Any]  #: stage, context, data: only those that are set
+    results: documents.Document  #: by stage, to be added to those there
+    trace: documents.Document | None  #: to be added to those there
+
+
+def apply(
+    db: sqlite3.Connection, sql: Statements, statement: str, write: Write, guard: Mapping[str, Any]
+) -> bool:
+    """Change a task where it still is what *guard* says; say whether it was.
+
+    Within a transaction. Raises one of `UNHOLDABLE`, and changes nothing,
+    where a task cannot hold what is added together with what is there.
+    """
+    errors = None
+    if write.error is not None:
+        row = db.execute(sql.errors, (write.task_id,)).fetchone()
+        kept = json.loads(row["errors"]) if row and row["errors"] else []
+        errors = to_json([*kept, json.loads(write.error)][-write.kept_errors :])
+    progress = {} if write.progress is None else _progress(db, sql, write)
+    values = {**write.values, **guard, "id": write.task_id, "errors": errors}
+    if not db.execute(statement, values).rowcount:
+        return False
+    if progress:
+        db.execute(sql.progress, progress)
+    return True
+
+
+def _progress(db: sqlite3.Connection, sql: Statements, write: Write) -> dict[str, Any]:
+    """Return what a tracked task becomes besides, together with what is there."""
+    progress = write.progress
+    there = db.execute(sql.progressed, (write.task_id,)).fetchone()
+    if progress is None or there is None:
+        return {}
+    values = {**dict(there), **progress.values}
+    if progress.results:
+        results = from_json(there["results"]) if there["results"] else {}
+        values["results"] = to_json({**results, **progress.results})
+    if progress.trace is not None:
+        trace = from_json(there["trace"]) if there["trace"] else []
+        values["trace"] = to_json([*trace, progress.trace][-KEPT_TRACE:])
+    return values
+
+
+def written(task: Task, change: Change) -> Write:
+    """Return the change as its row takes it; raises one of `UNHOLDABLE` for what none holds."""
+    response = change.response
+    items = None
+    if change.items is not None:
+        url = response.final_url if response else task.url
+        fetched = milliseconds(change.update_time)
+        items = [
+            (task.id, n, to_json(documents.escaped(item)), url, fetched)
+            for n, item in enumerate(change.items)
+        ]
+    return Write(
+        task_id=task.id,
+        values=row_of(
+            {
+                **documents.changed(change),
+                "response": documents.response_document(response) if response else None,
+            }
+        ),
+        error=to_json(documents.error_document(change.error)) if change.error else None,
+        kept_errors=change.kept_errors,
+        progress=_progressed(change),
+        items=items,
+    )
+
+
+def _progressed(change: Change) -> Progressed | None:
+    if change.progress is None and change.next is None:
+        return None
+    values = documents.progressed(change)
+    results = values.pop("results", {})
+    # What none holds is to be refused before the transaction begins.
+    to_json(results)
+    return Progressed(
+        values=row_of(values),
+        results=results,
+        trace=documents.trace_document(change.trace) if change.trace else None,
+    )
+
+
+def mine(lease: Lease) -> dict[str, Any]:
+    """Return what a task's row must still say, where it is held by the lease."""
+    return {"token": lease.token, "held_fence": lease.fence}
