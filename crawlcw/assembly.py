@@ -179,7 +179,7 @@ def assemble(
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
-    stats, held, known = Stats(), HeldLeases(), SeenFilter()
+    stats, held, seen = Stats(), HeldLeases(), SeenFilter()
     worker = this_worker(now=ledger.now())
     allowed = Scope.of(scope(spider) or (), settings)
     patience = Patience(settings.ledger_give_up)
@@ -245,7 +245,7 @@ def assemble(
         settings,
         scope=allowed,
         start_hosts=start_hosts,
-        known=known,
+        seen=seen,
         stats=stats,
         feed=coordinator,
         worker=worker.name,
@@ -255,13 +255,13 @@ def assemble(
         settings=settings,
         ledger=waiting,
         downloader=downloader,
-        runner=InProcess(spider=spider, scope=allowed, known=known, now=ledger.now, watch=watchdog),
+        runner=InProcess(spider=spider, scope=allowed, seen=seen, now=ledger.now, watch=watchdog),
         robots=robots,
         frontier=frontier,
         blame=Blame(frontier, watch),
         scope=allowed,
         held=held,
-        known=known,
+        seen=seen,
         stats=stats,
         poison_guard=PoisonGuard(waiting, held),
         suspects=suspects,
@@ -275,9 +275,9 @@ def assemble(
         waiting,
         done,
         held=held,
-        known=known,
+        seen=seen,
         stats=stats,
-        following=coordinator,
+        listener=coordinator,
         max_depth=settings.max_depth,
     )
     renewer = Renewer(

@@ -88,20 +88,20 @@ async def run(
     task: Task,
     scope: Scope,
     now: datetime,
-    known: Container[bytes] = frozenset(),
+    seen: Container[bytes] = frozenset(),
     name: str = "",
     within: float = 0.0,
     stalled: Callable[[float], float] = lambda _: 0.0,
 ) -> Produced | Failed:
     """Run *callback* and sort what it yields; a `Failed` where it raises.
 
-    Requests become tasks one link deeper than *task*; those in *known* are in
+    Requests become tasks one link deeper than *task*; those in *seen* are in
     the ledger already and are left out. *name* is the callback's, where it has
     another one than the function. One that awaits is cancelled after *within*
     seconds (0: never), not counting those that the loop has *stalled* since then.
     Nothing is raised but a cancellation of the running task.
     """
-    sorter = _Sorter(task, scope, now, known)
+    sorter = _Sorter(task, scope, now, seen)
     cancellation = Cancellation()
     # The watchdog reads it from the frame.
     called = Called(name=name or getattr(callback, "__name__", ""), subject=task.url)
@@ -155,14 +155,14 @@ def _things(result: Any) -> Iterable[object]:
 class _Sorter:
     """Turns what a callback yields into items and tasks."""
 
-    def __init__(self, task: Task, scope: Scope, now: datetime, known: Container[bytes]) -> None:
+    def __init__(self, task: Task, scope: Scope, now: datetime, seen: Container[bytes]) -> None:
         self._task = task
         self._scope = scope
         self._now = now
-        self._known = known
+        self._seen = seen
         self._too_deep = scope.max_depth is not None and task.depth >= scope.max_depth
         self._links = 0
-        self._seen: set[bytes] = set()
+        self._yielded: set[bytes] = set()
         self.produced = Produced()
 
     def take(self, thing: object) -> None:
@@ -186,7 +186,7 @@ class _Sorter:
             self._drop(request, error.reason, where=error.message)
             return
         # Before traps are looked for: a start URL may look as it likes.
-        if task_id in self._known or task_id in self._seen:
+        if task_id in self._seen or task_id in self._yielded:
             return
         trap = self._scope.traps.why(location.url)
         if trap is not None:
@@ -195,7 +195,7 @@ class _Sorter:
         if location.host in self._scope.full:
             self._drop(request, Reason.HOST_FULL)
             return
-        self._seen.add(task_id)
+        self._yielded.add(task_id)
         task = request.task(
             now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
         )

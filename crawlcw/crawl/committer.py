@@ -41,20 +41,20 @@ class Committer:
         done: asyncio.Queue[Done],
         *,
         held: HeldLeases,
-        known: SeenFilter,
+        seen: SeenFilter,
         stats: Stats,
-        following: CommitListener,
+        listener: CommitListener,
         max_depth: int | None = None,
     ) -> None:
         """*max_depth* is how deep the crawl goes, for links may have been refused for it before."""
         self._ledger = ledger
         self._done = done
         self._held = held
-        self._known = known
+        self._seen = seen
         self._stats = stats
-        self._following = following
+        self._listener = listener
         self._max_depth = max_depth
-        #: Links that are kept and lie too deep. Not among the known: found nearer they count.
+        #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
         self._kept = SeenFilter()
 
     async def run(self) -> None:
@@ -71,11 +71,11 @@ class Committer:
         for done in group:
             self._stats.dropped.add(done.dropped)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
-        self._following.written(more=bool(again) or added > 0, again=again)
+        self._listener.written(more=bool(again) or added > 0, again=again)
 
     async def _add(self, tasks: list[Task]) -> int:
         # Two pages of one group often have the same new links.
-        fresh = {task.id: task for task in tasks if task.id not in self._known}
+        fresh = {task.id: task for task in tasks if task.id not in self._seen}
         if not fresh:
             return 0
         added: Added = await self._ledger.tasks.add(list(fresh.values()))
@@ -86,8 +86,8 @@ class Committer:
         self._stats.links_added += new
         rejected = self._rejected(added)
         # Known or new: the process that added it may have been killed before it woke the host.
-        await self._following.announce(fresh.values())
-        self._known.add(task_id for task_id in fresh if task_id not in rejected)
+        await self._listener.announce(fresh.values())
+        self._seen.add(task_id for task_id in fresh if task_id not in rejected)
         return new
 
     async def _keep(self, tasks: list[Task]) -> None:
@@ -95,7 +95,7 @@ class Committer:
         fresh = {
             task.id: task
             for task in tasks
-            if task.id not in self._known and task.id not in self._kept
+            if task.id not in self._seen and task.id not in self._kept
         }
         if fresh:
             added = await self._ledger.tasks.add(list(fresh.values()))

@@ -114,7 +114,7 @@ class Fetcher:
     blame: Blame
     scope: Scope
     held: HeldLeases
-    known: SeenFilter
+    seen: SeenFilter
     stats: Stats
     poison_guard: PoisonGuard
     suspects: Suspects
@@ -169,7 +169,7 @@ class Fetcher:
             return lease
         try:
             async with children.one() as child:
-                runner = child.runner(scope=self.scope, known=self.known, now=self.ledger.now)
+                runner = child.runner(scope=self.scope, seen=self.seen, now=self.ledger.now)
                 # Cookies are in one jar for the whole crawl, which the child has not.
                 downloader = self.downloader if self.settings.cookies else child.downloader
                 inside = replace(self, downloader=downloader, runner=runner)
@@ -349,7 +349,7 @@ class Fetcher:
             added = await self.ledger.tasks.add([task])
             if self.settings.max_depth is not None and added.known:
                 await self.ledger.tasks.admit_nearer([task])
-            self.known.add([task.id])
+            self.seen.add([task.id])
             record = await self.ledger.tasks.get(task.id)
             if record is None or record.task.status not in WAITING:
                 return None

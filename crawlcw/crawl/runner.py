@@ -52,7 +52,7 @@ class InProcess:
 
     spider: Spider
     scope: Scope
-    known: Container[bytes]
+    seen: Container[bytes]
     now: Callable[[], datetime]
     watch: Watchdog
     turns: Turns = field(default_factory=Turns)
@@ -69,7 +69,7 @@ class InProcess:
                 task=task,
                 scope=self.scope,
                 now=self.now(),
-                known=self.known,
+                seen=self.seen,
                 name=callback,
                 within=self.watch.limit,
                 stalled=self.watch.stalled,

@@ -49,7 +49,7 @@ class Seeder:
         *,
         scope: Scope,
         start_hosts: set[str],
-        known: SeenFilter,
+        seen: SeenFilter,
         stats: Stats,
         feed: Feed,
         worker: str,
@@ -61,7 +61,7 @@ class Seeder:
         self._settings = settings
         self._scope = scope
         self._start_hosts = start_hosts
-        self._known = known
+        self._seen = seen
         self._stats = stats
         self._feed = feed
         self._worker = worker
@@ -148,7 +148,7 @@ class Seeder:
         for task, why in added.rejected:
             logger.warning("cannot store %s: %s", printable(task.url), printable(why))
         rejected = {task.id for task, _ in added.rejected}
-        self._known.add(task.id for task in batch if task.id not in rejected)
+        self._seen.add(task.id for task in batch if task.id not in rejected)
         self._stats.links_added += added.new
         if self._settings.max_depth is not None and added.known:
             nearer = await self._ledger.tasks.admit_nearer(batch)

@@ -49,7 +49,7 @@ class Child(Protocol):
         """Downloads in the child; a response's body stays there. Raises `ChildDiedError`, too."""
 
     def runner(
-        self, *, scope: Scope, known: Container[bytes], now: Callable[[], datetime]
+        self, *, scope: Scope, seen: Container[bytes], now: Callable[[], datetime]
     ) -> Runner:
         """Return what runs methods in the child, on any response or on the one that is there.
 

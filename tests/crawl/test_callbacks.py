@@ -346,9 +346,9 @@ async def test_a_trap_is_where_the_settings_say_it_is():
 
 
 async def test_a_start_url_that_looks_like_a_trap_is_none_when_pages_link_to_it():
-    known = {make_task(url).id for url in TRAPS}
+    seen = {make_task(url).id for url in TRAPS}
 
-    produced = await of_things(*map(Request, TRAPS), known=known)
+    produced = await of_things(*map(Request, TRAPS), seen=seen)
 
     assert (produced.tasks, produced.dropped.counts) == ([], {})
 
@@ -378,10 +378,10 @@ async def test_a_link_counts_once_however_it_is_written():
 
 
 async def test_links_that_the_ledger_has_are_left_out():
-    known = {make_task("http://a.example/1").id}
+    seen = {make_task("http://a.example/1").id}
 
     produced = await of_things(
-        Request("http://a.example/1"), Request("http://a.example/2"), known=known
+        Request("http://a.example/1"), Request("http://a.example/2"), seen=seen
     )
 
     assert [task.url[-1] for task in produced.tasks] == ["2"]

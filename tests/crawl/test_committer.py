@@ -70,7 +70,7 @@ class Writing:
         self.ledger = ledger
         self.done: asyncio.Queue[Done] = asyncio.Queue()
         self.held = HeldLeases()
-        self.known = SeenFilter()
+        self.seen = SeenFilter()
         self.stats = Stats()
         self.told: list[tuple[bool, set[str]]] = []
         self.announced: set[str] = set()
@@ -79,9 +79,9 @@ class Writing:
             ledger,
             self.done,
             held=self.held,
-            known=self.known,
+            seen=self.seen,
             stats=self.stats,
-            following=self,
+            listener=self,
         )
 
     async def announce(self, tasks: Iterable[Task]) -> None:
@@ -169,13 +169,13 @@ async def test_links_are_added_first_and_each_once(writing: Writing):
 
     assert writing.ledger.entries == [("add", 3), ("announce", 3), ("commit", 2)]
     assert writing.stats.links_added == 3
-    assert all(link.id in writing.known for link in links)
+    assert all(link.id in writing.seen for link in links)
 
 
 async def test_links_that_are_known_cost_nothing(writing: Writing):
     (lease,) = await writing.leases(1)
     link = make_task("http://a.example/1")
-    writing.known.add([link.id])
+    writing.seen.add([link.id])
 
     await writing.write(done(writing, lease, link))
 
@@ -219,7 +219,7 @@ async def test_of_links_that_were_not_announced_the_page_is_not_committed(writin
         Status.TODO: 1,
     }
     assert lease.task.id in writing.held
-    assert link.id not in writing.known
+    assert link.id not in writing.seen
 
     heir = Writing(writing.ledger)
     await heir.write(done(heir, lease, link, items=[{"n": 1}]))
@@ -280,8 +280,8 @@ async def test_what_the_store_cannot_hold_fails_alone(
     assert writing.stats.pages == 1
     assert writing.stats.failures == {"store-rejected": 1}
     assert writing.stats.links_dropped == {"store-rejected": 1}
-    assert long_link.id not in writing.known
-    assert link.id in writing.known
+    assert long_link.id not in writing.seen
+    assert link.id in writing.seen
 
 
 def dropped(*links: str) -> DroppedLinks:

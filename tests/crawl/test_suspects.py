@@ -54,12 +54,12 @@ class FakeChild:
         return self.children.web
 
     def runner(
-        self, *, scope: Scope, known: Container[bytes], now: Callable[[], datetime]
+        self, *, scope: Scope, seen: Container[bytes], now: Callable[[], datetime]
     ) -> Runner:
         watch = Watchdog(
             Stats(), limit=timedelta(0), renew_every=LEASE, upkeep=self.children.upkeep
         )
-        inside = InProcess(spider=Pages(), scope=scope, known=known, now=now, watch=watch)
+        inside = InProcess(spider=Pages(), scope=scope, seen=seen, now=now, watch=watch)
         return FakeRunner(children=self.children, inside=inside)
 
 

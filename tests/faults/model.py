@@ -571,9 +571,9 @@ class Worker(Process):
             waiting,
             None,  # type: ignore[arg-type]  # the groups are made here
             held=self._held,
-            known=SeenFilter(),
+            seen=SeenFilter(),
             stats=Stats(),
-            following=self,
+            listener=self,
         )
         self._renewer = Renewer(
             self.ledger,

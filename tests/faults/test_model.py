@@ -115,7 +115,7 @@ WITHOUT |= {
             "links-are-known-before-they-are-there",
             "crawlcw.crawl.committer",
             "Committer._add",
-            ("    added: Added = await", "    self._known.add(fresh)\n    added: Added = await"),
+            ("    added: Added = await", "    self._seen.add(fresh)\n    added: Added = await"),
         ),
         (
             "work-begins-unwritten",

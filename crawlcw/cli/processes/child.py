@@ -172,7 +172,7 @@ class _Work:
         runner = InProcess(
             spider=self._spider,
             scope=order.scope,
-            known=frozenset(),
+            seen=frozenset(),
             now=lambda: order.now,
             watch=self._watchdog,
         )

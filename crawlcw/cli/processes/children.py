@@ -76,10 +76,10 @@ class ChildProcess:
         return self
 
     def runner(
-        self, *, scope: Scope, known: Container[bytes], now: Callable[[], datetime]
+        self, *, scope: Scope, seen: Container[bytes], now: Callable[[], datetime]
     ) -> Runner:
         """See `Child`."""
-        return _Runner(child=self, scope=scope, known=known, now=now)
+        return _Runner(child=self, scope=scope, seen=seen, now=now)
 
     @property
     def is_ready(self) -> bool:
@@ -186,7 +186,7 @@ class _Runner:
 
     child: ChildProcess
     scope: Scope
-    known: Container[bytes]
+    seen: Container[bytes]
     now: Callable[[], datetime]
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
@@ -201,7 +201,7 @@ class _Runner:
         answer = await self.child.asked(order, within=self.child.patience)
         match answer:
             case Produced():
-                answer.tasks = [found for found in answer.tasks if found.id not in self.known]
+                answer.tasks = [found for found in answer.tasks if found.id not in self.seen]
                 return answer
             case Failed():
                 return answer
