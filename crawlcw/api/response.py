@@ -144,9 +144,9 @@ class Response:
         without one, None) becomes a request that the crawl drops and counts.
         """
         try:
-            url = self.urljoin(_href(target))
+            url = self.urljoin(_checked(_address(target), target))
         except FetchError as refusal:
-            return Request.refused(_text(target), refusal, callback, **options)
+            return Request.refused(_address(target) or "", refusal, callback, **options)
         return Request(url, callback, **options)
 
     def follow_all(
@@ -162,12 +162,20 @@ class Response:
         """
         nodes = self.css(targets) if isinstance(targets, str) else targets
         seen: set[str] = set()
+        # Many addresses of a page differ in their fragments alone: there is no need to resolve
+        # all of them. Those that are refused are not among these, and count each.
+        resolved: set[str | None] = set()
         for node in nodes:
-            try:
-                url = self.urljoin(_href(node))
-            except FetchError as refusal:
-                self.dropped.note(refusal.reason, _text(node) or refusal.message)
+            address = _address(node)
+            target = None if address is None else address.partition("#")[0]
+            if target in resolved:
                 continue
+            try:
+                url = self.urljoin(_checked(address, node))
+            except FetchError as refusal:
+                self.dropped.note(refusal.reason, address or refusal.message)
+                continue
+            resolved.add(target)
             if url not in seen:
                 seen.add(url)
                 yield Request(url, callback, **options)
@@ -176,21 +184,16 @@ class Response:
         return f"<Response {self.status} {self.url!r}>"
 
 
-def _href(target: str | LexborNode | None) -> str:
-    """Return the address in *target*; raises `FetchError` where it has none."""
-    address = _address(target)
+def _checked(address: str | None, target: str | LexborNode | None) -> str:
+    """Return the address of *target*; raises `FetchError` where it has none."""
     if address is None:
         where = "" if target is None or isinstance(target, str) else f"<{target.tag}>: "
         raise FetchError(Reason.URL_INVALID, f"{where}no link")
     return address
 
 
-def _text(target: str | LexborNode | None) -> str:
-    """Return what stands in the place of a link; empty where nothing does."""
-    return _address(target) or ""
-
-
 def _address(target: str | LexborNode | None) -> str | None:
+    """Return what stands in the place of a link, if anything does."""
     if target is None or isinstance(target, str):
         return target
     attributes = target.attributes

@@ -43,6 +43,8 @@ class _RetryingLedger:
     def __init__(self, ledger: Ledger, patience: Patience) -> None:
         self._ledger = ledger
         self._patience = patience
+        # Asked several times for each page.
+        self.now = ledger.now
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._ledger, name)

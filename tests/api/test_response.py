@@ -268,6 +268,17 @@ def test_follow_all_takes_nodes_and_addresses(kind: str):
     assert urls == ["http://a.example/folder/1.html", "http://a.example/2.html"]
 
 
+def test_links_that_differ_in_their_fragments_are_one_and_refused_ones_count_each():
+    links = ["1#a", "1#b", "#c", "#d", "", "mailto:a#1", "mailto:a#2", "http://[#1", "http://[#2"]
+    targets = [*links, None, None, "1", "2"]
+    response = page("")
+
+    urls = [request.url for request in response.follow_all(targets)]
+
+    assert urls == ["http://a.example/folder/1", URL, "http://a.example/folder/2"]
+    assert response.dropped.counts == {"refused-scheme": 2, "url-invalid": 4}
+
+
 def test_follow_all_follows_the_base():
     response = page('<head><base href="/b/"></head><a href="x">x</a>')
 
