@@ -27,15 +27,9 @@ from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.excuses import LoopExcuses
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases, Renewer
-from crawlcw.engine.patience import Patience
 from crawlcw.engine.poison import PoisonGuard
-from crawlcw.engine.retrying_ledger import retrying
-from crawlcw.engine.spare import SpareConnection
-from crawlcw.engine.stats import Report, Stats
-from crawlcw.engine.watchdog import Watchdog
-from crawlcw.engine.workers import this_worker
+from crawlcw.engine.session import Session
+from crawlcw.engine.stats import Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.kind import LedgerKind
@@ -179,11 +173,16 @@ def assemble(
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
-    stats, held, seen = Stats(), HeldLeases(), SeenFilter()
-    worker = this_worker(now=ledger.now())
+    seen = SeenFilter()
+    session = Session(
+        ledger,
+        lease=lambda: settings.lease,
+        give_up=settings.ledger_give_up,
+        limit=settings.callback_timeout,
+        hosts=lambda: [host.lease for host in frontier if host.lease is not None],
+    )
+    waiting, held, stats = session.ledger, session.held, session.stats
     allowed = Scope.of(scope(spider) or (), settings)
-    patience = Patience(settings.ledger_give_up)
-    waiting = retrying(ledger, patience)
     robots = Robots(downloader, settings, clock=asyncio.get_running_loop().time, now=ledger.now)
     probes = Probes(downloader, settings, now=ledger.now)
     rests = Rests()
@@ -206,22 +205,7 @@ def assemble(
         rests=rests,
         ledger_now=ledger.now,
     )
-    heartbeat = Heartbeat(waiting, worker.name, stats, lease=settings.lease)
-    spare = SpareConnection(
-        ledger,
-        held,
-        worker=worker.name,
-        lease=lambda: settings.lease,
-        tally=heartbeat.tally,
-        hosts=lambda: [host.lease for host in frontier if host.lease is not None],
-    )
-    watchdog = Watchdog(
-        stats,
-        limit=settings.callback_timeout,
-        renew_every=settings.lease / 3,
-        upkeep=spare,
-    )
-    excuses = LoopExcuses(watchdog, stats, deadlines=settings.deadlines)
+    excuses = LoopExcuses(session.watchdog, stats, deadlines=settings.deadlines)
     suspects = Suspects(children, held, max_lost=settings.max_lost)
     coordinator = Coordinator(
         waiting,
@@ -230,15 +214,15 @@ def assemble(
         robots=robots,
         held=held,
         stats=stats,
-        patience=patience,
-        heartbeat=heartbeat,
+        patience=session.patience,
+        heartbeat=session.heartbeat,
         probes=probes,
         watch=watch,
         suspects=suspects,
-        worker=worker.name,
+        worker=session.worker,
         excuses=excuses,
     )
-    ending = Ending(coordinator, patience, grace=settings.grace)
+    ending = Ending(coordinator, session.patience, grace=settings.grace)
     seeder = Seeder(
         spider,
         waiting,
@@ -248,14 +232,16 @@ def assemble(
         seen=seen,
         stats=stats,
         feed=coordinator,
-        worker=worker.name,
+        worker=session.worker,
         stop=ending.wished,
     )
     fetcher = Fetcher(
         settings=settings,
         ledger=waiting,
         downloader=downloader,
-        runner=InProcess(spider=spider, scope=allowed, seen=seen, now=ledger.now, watch=watchdog),
+        runner=InProcess(
+            spider=spider, scope=allowed, seen=seen, now=ledger.now, watch=session.watchdog
+        ),
         robots=robots,
         frontier=frontier,
         blame=Blame(frontier, watch),
@@ -265,7 +251,7 @@ def assemble(
         stats=stats,
         poison_guard=PoisonGuard(waiting, held),
         suspects=suspects,
-        worker=worker.name,
+        worker=session.worker,
         end=ending.end,
         excuses=excuses,
     )
@@ -280,35 +266,17 @@ def assemble(
         listener=coordinator,
         max_depth=settings.max_depth,
     )
-    renewer = Renewer(
-        ledger,
-        held,
-        lease=settings.lease,
-        patience=patience,
-        renew_hosts=coordinator.host_leaser.renew,
-        on_lost=coordinator.lost,
-        renewing=watchdog.renewed,
-    )
     return Crawl(
         Parts(
             spider=spider,
             settings=settings,
-            stats=stats,
-            opened=ledger,
-            ledger=waiting,
-            patience=patience,
-            worker=worker,
-            held=held,
+            session=session,
             robots=robots,
             seeder=seeder,
             coordinator=coordinator,
             fetcher=fetcher,
             done=done,
             committer=committer,
-            renewer=renewer,
-            heartbeat=heartbeat,
-            spare=spare,
-            watchdog=watchdog,
             ending=ending,
         )
     )

@@ -87,7 +87,7 @@ def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
     }
 
     assert found == {
-        "crawl/crawl.py",
+        "engine/session.py",
         "engine/leases.py",
         "engine/retrying_ledger.py",
         "tracking/shares.py",

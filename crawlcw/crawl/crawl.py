@@ -22,17 +22,13 @@ from crawlcw.crawl.fetcher import Done, Fetcher
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.spider_code import spider_code
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
-from crawlcw.engine.patience import Patience
-from crawlcw.engine.spare import SpareConnection
-from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, Stats
-from crawlcw.engine.watchdog import Watchdog
+from crawlcw.engine.session import Session
+from crawlcw.engine.stats import EarlyEnd, FinishReason, Report
 from crawlcw.errors import (
     LedgerUnavailableError,
     single_errors,
 )
-from crawlcw.ledger.protocol import Ledger, Worker
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.dropped import merged
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -48,22 +44,13 @@ class Parts:
 
     spider: Spider
     settings: Settings
-    stats: Stats
-    opened: Ledger  #: as it was opened
-    ledger: Ledger  #: the same, waiting while it is away
-    patience: Patience  #: with which it does
-    worker: Worker
-    held: HeldLeases
+    session: Session[Ledger]
     robots: Robots
     seeder: Seeder
     coordinator: Coordinator
     fetcher: Fetcher
     done: asyncio.Queue[Done]  #: from the fetchers to the committer
     committer: Committer
-    renewer: Renewer
-    heartbeat: Heartbeat
-    spare: SpareConnection
-    watchdog: Watchdog
     ending: Ending
 
 
@@ -77,15 +64,16 @@ class Crawl:
     def __init__(self, parts: Parts) -> None:
         """Take what runs in it, put together by `assembly`; ledger and downloader stay open."""
         self.spider = parts.spider
-        self.ledger = parts.opened
+        self.ledger = parts.session.opened
         self.settings = parts.settings
-        self.stats = parts.stats
+        self.stats = parts.session.stats
         self._parts = parts
+        self._session = parts.session
 
     @property
     def held(self) -> int:
         """The number of tasks that this process holds just now."""
-        return len(self._parts.held)
+        return len(self._session.held)
 
     @property
     def standstill(self) -> Standstill | None:
@@ -110,11 +98,11 @@ class Crawl:
 
         The process is to end right afterwards.
         """
-        self._parts.spare.give_back()
+        self._session.spare.give_back()
 
     def stuck_in(self) -> str:
         """Return what keeps the event loop just now, as far as it is the spider's; else nothing."""
-        called = self._parts.watchdog.standing()
+        called = self._session.watchdog.standing()
         return "" if called is None else f"{called.name} of {called.subject}"
 
     async def run(self) -> Report:
@@ -124,12 +112,11 @@ class Crawl:
         `ledger_give_up`, and `SpiderError` where the spider's own `start`,
         `opened` or `closed` raises. Whatever is held is given back first.
         """
-        async with self._parts.watchdog:
+        async with self._session.watchdog:
             return await self._run()
 
     async def _run(self) -> Report:
-        await reap_dead_workers(self._parts.ledger)
-        await self._parts.ledger.workers.join(self._parts.worker)
+        await self._session.join()
         released, reason = 0, FinishReason.STOPPED
         try:
             with spider_code("opened()", stop=self._parts.ending.wished):
@@ -142,7 +129,7 @@ class Crawl:
         detail = ""
         if self.ending is not None and reason is not FinishReason.STOPPED_AT_ONCE:
             reason, detail = self.ending.reason, self.ending.detail
-        queries, in_time = self._parts.ledger.queries, self._parts.patience.in_time
+        queries, in_time = self._session.ledger.queries, self._session.patience.in_time
         report = Report(
             spider=self.spider.name,
             finish_reason=reason,
@@ -164,9 +151,7 @@ class Crawl:
             hosts_given_up=dict(self.stats.hosts_given_up),
             more_hosts_given_up=self.stats.more_hosts_given_up,
             any_finished=self.stats.pages > 0
-            or await self._parts.patience.in_time(
-                lambda: self._parts.ledger.queries.has([Status.FINISHED])
-            ),
+            or await in_time(lambda: queries.has([Status.FINISHED])),
         )
         with spider_code("closed()", stop=self._parts.ending.wished):
             await self.spider.closed(report)
@@ -174,16 +159,15 @@ class Crawl:
 
     async def _crawl(self) -> tuple[FinishReason, int]:
         """Run everything side by side; return why it ended, and how many leases went back."""
-        state = await self._parts.ledger.notes.state()
+        state = await self._session.ledger.notes.state()
         seeded = await self._parts.seeder.is_seeded(state)
         released = 0
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
-            background.start_soon(self._parts.renewer.run)
+            background.start_soon(self._keep_up)
             background.start_soon(self._parts.committer.run)
             background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))
-            background.start_soon(self._parts.heartbeat.run)
             async with anyio.create_task_group() as fetchers:
                 for _ in range(self.settings.concurrency):
                     fetchers.start_soon(
@@ -205,6 +189,12 @@ class Crawl:
             reason = FinishReason.STOPPED_AT_ONCE
         return reason, released
 
+    async def _keep_up(self) -> None:
+        coordinator = self._parts.coordinator
+        await self._session.keep_up(
+            on_lost=coordinator.lost, renew_hosts=coordinator.host_leaser.renew
+        )
+
     async def _wait_for_fetchers(self, reason: FinishReason) -> None:
         if reason is FinishReason.STOPPED and not self._parts.ending.at_once:
             logger.debug(
@@ -216,26 +206,22 @@ class Crawl:
             await self._parts.coordinator.idle()
 
     async def _release(self, leases: list[Lease]) -> int:
-        count = await self._parts.ledger.outcomes.release(leases)
+        count = await self._session.ledger.outcomes.release(leases)
         # Only now: killed in between, the leases run out, and nothing is lost.
-        self._parts.held.end(leases)
+        self._session.held.end(leases)
         return count
 
     async def _leave(self) -> int:
         """Give back what is still held, even while being cancelled, and sign off."""
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
-        count = 0
-        self._parts.patience.shorten(LAST_WORDS)
+        self._session.patience.shorten(LAST_WORDS)
         await self._parts.robots.close()
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
-                # Tasks, hosts, tally, worker: while it is on the list its leases are its own,
-                # and what it has counted last is kept when it leaves.
-                count = await self._parts.ledger.outcomes.release(self._parts.held.all())
-                await self._parts.coordinator.host_leaser.leave()
-                await self._parts.patience.insist(self._parts.heartbeat.beat)
-                await self._parts.ledger.workers.leave(self._parts.worker.name)
+                return await self._session.leave(
+                    leave_hosts=self._parts.coordinator.host_leaser.leave
+                )
             except LedgerUnavailableError as error:
                 logger.warning("leases not given back, they will run out: %s", printable(error))
-        return count
+        return 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import timedelta
 
 import anyio
@@ -22,19 +23,21 @@ _MISSED_BEATS = 3
 class Heartbeat:
     """A worker, as the others see it."""
 
-    def __init__(self, ledger: Ledger, worker: str, stats: Stats, *, lease: timedelta) -> None:
-        """*worker* is its name, *stats* what it counts."""
+    def __init__(
+        self, ledger: Ledger, worker: str, stats: Stats, *, lease: Callable[[], timedelta]
+    ) -> None:
+        """*worker* is its name, *stats* what it counts; *lease* returns how long its leases are."""
         self._ledger = ledger
         self._worker = worker
         self._stats = stats
-        self._every = min(_LONGEST_SILENCE, lease.total_seconds() / 3)
+        self._lease = lease
         self._hungry = False
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Beat until cancelled: every few seconds, and at once when hunger comes or goes."""
         while True:
-            with anyio.move_on_after(self._every):
+            with anyio.move_on_after(min(_LONGEST_SILENCE, self._lease().total_seconds() / 3)):
                 await self._changed.wait()
             self._changed.clear()
             try:

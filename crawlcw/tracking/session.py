@@ -12,21 +12,15 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import anyio
 
+from crawlcw.engine import session as engine
 from crawlcw.engine.batching import write_in_groups
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
-from crawlcw.engine.patience import Patience
-from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.shielding import run_shielded
-from crawlcw.engine.spare import SpareConnection
-from crawlcw.engine.stats import Stats
-from crawlcw.engine.watchdog import Watchdog
-from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
-from crawlcw.ledger.protocol import Claimed, Tally
+from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
@@ -50,40 +44,18 @@ class _Waiting:
     written: asyncio.Future[None]
 
 
-class Session:
+class Session(engine.Session[TrackedLedger]):
     """The leases of one process on one use case."""
 
     def __init__(self, ledger: TrackedLedger, policy: Policy, *, give_up: timedelta) -> None:
         """Give up where the ledger has not answered for *give_up*."""
-        self.patience = Patience(give_up)
-        #: Waits where it is away; `_ledger` does not.
-        self.ledger = retrying(ledger, self.patience)
         self.policy = policy
-        self.held = HeldLeases()
-        self.stats = Stats()
-        self._ledger = ledger
-        self._this = this_worker(now=ledger.now())
+        super().__init__(ledger, lease=lambda: self.policy.lease, give_up=give_up)
         self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_each)
         self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._upkeep: asyncio.Task[None] | None = None
         self._joining = anyio.Lock()
         self._broken: Exception | None = None
-        self.spare = SpareConnection(
-            ledger,
-            self.held,
-            worker=self.worker,
-            lease=lambda: self.policy.lease,
-            tally=lambda: Tally(pages=self.stats.pages),
-        )
-        #: Ends no process but where a `Worker` sets it a limit.
-        self.watchdog = Watchdog(
-            self.stats, limit=timedelta(0), renew_every=policy.lease / 3, upkeep=self.spare
-        )
-
-    @property
-    def worker(self) -> str:
-        """The name of this process in the ledger."""
-        return self._this.name
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
         """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`."""
@@ -189,8 +161,7 @@ class Session:
         # What cannot be said now the next process on this machine finds out.
         try:
             with suppress(LedgerUnavailableError):
-                await self.ledger.outcomes.release(left)
-                await self.ledger.workers.leave(self.worker)
+                await self.leave()
         finally:
             # Last: whoever closes it may be one of those that are stopped by this.
             self.held.lose([lease.task.id for lease in left])
@@ -214,8 +185,7 @@ class Session:
             return
         async with self._joining:
             if self._upkeep is None:
-                await self.ledger.workers.join(self._this)
-                await reap_dead_workers(self.ledger)
+                await self.join()
                 await self.watchdog.__aenter__()
                 self._upkeep = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
 
@@ -245,26 +215,12 @@ class Session:
         while True:
             lease = self.policy.lease
             async with anyio.create_task_group() as running:
-                running.start_soon(self._renewer(lease).run)
-                running.start_soon(
-                    Heartbeat(self._ledger, self.worker, self.stats, lease=lease).run
-                )
+                running.start_soon(partial(self.keep_up, on_lost=self._count_lost))
                 while self.policy.lease == lease:
                     await anyio.sleep(_POLICY_CHECK)
                     with suppress(LedgerUnavailableError):
                         await self.refresh()
                 running.cancel_scope.cancel()
-
-    def _renewer(self, lease: timedelta) -> Renewer:
-        return Renewer(
-            self._ledger,
-            self.held,
-            lease=lease,
-            patience=self.patience,
-            renew_hosts=_no_hosts,
-            on_lost=self._count_lost,
-            renewing=self.watchdog.renewed,
-        )
 
     def _count_lost(self, task_ids: set[bytes]) -> None:
         self.stats.leases_lost += len(task_ids)
@@ -306,7 +262,3 @@ def _tell(waiting: _Waiting, error: Exception | None) -> None:
         waiting.written.set_exception(error)
         # Nobody may wait any more, and asyncio would complain of an error unseen.
         waiting.written.exception()
-
-
-async def _no_hosts() -> None:
-    """Tracked tasks have no hosts to renew."""

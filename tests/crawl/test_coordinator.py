@@ -205,7 +205,7 @@ class Around:
             held=self.held,
             stats=self.stats,
             patience=patience,
-            heartbeat=Heartbeat(ledger, "a", self.stats, lease=self.settings.lease),
+            heartbeat=Heartbeat(ledger, "a", self.stats, lease=lambda: self.settings.lease),
             probes=probes,
             watch=watch,
             suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),

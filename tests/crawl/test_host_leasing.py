@@ -50,7 +50,7 @@ def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
         ledger,
         process.frontier,
         held=process.held,
-        heartbeat=Heartbeat(ledger, "a", Stats(), lease=LEASE),
+        heartbeat=Heartbeat(ledger, "a", Stats(), lease=lambda: LEASE),
         stats=Stats(),
         worker="a",
         concurrency=8,

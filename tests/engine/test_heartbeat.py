@@ -76,7 +76,7 @@ async def joined(
 ) -> Heartbeat:
     """Return the presence of a worker that has just joined."""
     await ledger.workers.join(replace(this_worker(now=START), name=name))
-    return Heartbeat(ledger, name, stats or Stats(), lease=lease)
+    return Heartbeat(ledger, name, stats or Stats(), lease=lambda: lease)
 
 
 @asynccontextmanager

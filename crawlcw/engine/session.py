@@ -1,0 +1,112 @@
+"""A process as one worker on a ledger: what it holds and counts, and how the others know of it.
+
+A crawl and everything that works on tracked tasks stand on a session: one name on the
+ledger's list of workers, one renewal, one heartbeat, one watchdog. What they claim,
+and what they do with it, is theirs.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Generic
+
+import anyio
+
+from crawlcw.engine.heartbeat import Heartbeat
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
+from crawlcw.engine.patience import Patience
+from crawlcw.engine.retrying_ledger import AnyLedger, retrying
+from crawlcw.engine.spare import SpareConnection
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
+from crawlcw.engine.workers import this_worker
+from crawlcw.model.hosts import HostLease
+
+
+async def no_hosts() -> None:
+    """Renew, or give back, the leases of no host: tracked tasks have none."""
+
+
+class Session(Generic[AnyLedger]):
+    """The leases of one process on one ledger, and its place among the workers."""
+
+    def __init__(
+        self,
+        ledger: AnyLedger,
+        *,
+        lease: Callable[[], timedelta],
+        give_up: timedelta,
+        limit: timedelta = timedelta(0),
+        hosts: Callable[[], Sequence[HostLease]] = lambda: (),
+    ) -> None:
+        """Not on the list of workers yet, see `join`.
+
+        *lease* returns how long a lease is just now, *hosts* which hosts are leased.
+        Gives up where the ledger has not answered for *give_up*. *limit* is how long
+        the event loop may stand still, see `Watchdog`; 0: for ever.
+        """
+        self.opened = ledger
+        self.patience = Patience(give_up)
+        #: Waits where it is away; `opened` does not.
+        self.ledger = retrying(ledger, self.patience)
+        self.held = HeldLeases()
+        self.stats = Stats()
+        self._this = this_worker(now=ledger.now())
+        self._lease = lease
+        self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease)
+        self.spare = SpareConnection(
+            ledger,
+            self.held,
+            worker=self.worker,
+            lease=lease,
+            tally=self.heartbeat.tally,
+            hosts=hosts,
+        )
+        self.watchdog = Watchdog(
+            self.stats, limit=limit, renew_every=lease() / 3, upkeep=self.spare
+        )
+
+    @property
+    def worker(self) -> str:
+        """The name of this process in the ledger."""
+        return self._this.name
+
+    async def join(self) -> None:
+        """Take back what dead processes of this machine held, and enter the list of workers."""
+        await reap_dead_workers(self.ledger)
+        await self.ledger.workers.join(self._this)
+
+    async def keep_up(
+        self,
+        *,
+        on_lost: Callable[[set[bytes]], None],
+        renew_hosts: Callable[[], Awaitable[None]] = no_hosts,
+    ) -> None:
+        """Renew and beat until cancelled; *on_lost* is told the tasks that others have now.
+
+        The pauses are those for the lease of now: where that changes, begin anew.
+        """
+        renewer = Renewer(
+            self.opened,
+            self.held,
+            lease=self._lease(),
+            patience=self.patience,
+            renew_hosts=renew_hosts,
+            on_lost=on_lost,
+            renewing=self.watchdog.renewed,
+        )
+        async with anyio.create_task_group() as running:
+            running.start_soon(renewer.run)
+            running.start_soon(self.heartbeat.run)
+
+    async def leave(self, *, leave_hosts: Callable[[], Awaitable[None]] = no_hosts) -> int:
+        """Give back what is held and leave the list; return how many tasks went back.
+
+        Raises `LedgerUnavailableError`; then the next process on this machine finds it out.
+        """
+        # Tasks, hosts, tally, worker: while it is on the list its leases are its own, and
+        # what it has counted last is kept when it leaves.
+        count = await self.ledger.outcomes.release(self.held.all())
+        await leave_hosts()
+        await self.patience.insist(self.heartbeat.beat)
+        await self.ledger.workers.leave(self.worker)
+        return count

@@ -1,0 +1,113 @@
+"""A process as one worker on a ledger: it joins, is heard of, keeps its leases, and leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from crawlcw.engine.session import Session
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import LedgerUnavailableError
+from crawlcw.ledger.protocol import Worker
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.task import Lease
+from tests.support.ledgers import LEASE, FakeClock, Instead, claimed, make_task, make_tasks
+
+pytestmark = pytest.mark.quick
+
+SHORT = timedelta(milliseconds=30)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteLedger]:
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=clock)
+    yield ledger
+    await ledger.close()
+
+
+def session_on(ledger: SqliteLedger, *, lease: timedelta = LEASE) -> Session[SqliteLedger]:
+    return Session(ledger, lease=lambda: lease, give_up=timedelta(seconds=0.05))
+
+
+async def names(ledger: SqliteLedger) -> list[str]:
+    return [worker.name for worker in await ledger.workers.all()]
+
+
+async def test_who_joins_takes_back_what_a_dead_process_held(
+    ledger: SqliteLedger, clock: FakeClock
+):
+    dead: Worker = replace(this_worker(now=clock()), name="dead", birth="0")
+    await ledger.workers.join(dead)
+    await ledger.tasks.add([make_task()])
+    await claimed(ledger, worker="dead")
+    session = session_on(ledger)
+
+    await session.join()
+
+    assert await names(ledger) == [session.worker]
+    assert len(await ledger.tasks.page(limit=9)) == 1
+
+
+async def test_it_is_heard_of_and_its_leases_go_on(ledger: SqliteLedger, clock: FakeClock):
+    session = session_on(ledger, lease=SHORT)
+    await ledger.tasks.add(make_tasks(2))
+    await session.join()
+    kept, lost = await claimed(ledger, worker=session.worker)
+    session.held.add([kept, lost])
+    # Somebody else has this one by now.
+    session.held.add([replace(lost, fence=lost.fence - 1, token="elsewhere:1")])
+    told: asyncio.Queue[set[bytes]] = asyncio.Queue()
+    session.stats.pages = 7
+
+    keeping = asyncio.create_task(session.keep_up(on_lost=told.put_nowait))
+    assert await told.get() == {lost.task.id}
+    while (await ledger.workers.all())[0].tally.pages != 7:
+        clock.advance(seconds=0.001)
+        await asyncio.sleep(0)
+    keeping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await keeping
+
+    assert session.held.holds(kept)
+    assert not session.held.holds(lost)
+
+
+async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(ledger: SqliteLedger):
+    session = session_on(ledger)
+    await ledger.tasks.add(make_tasks(3))
+    await session.join()
+    session.held.add(await claimed(ledger, worker=session.worker))
+    session.stats.items = 5
+    there: list[list[str]] = []
+
+    async def leave_hosts() -> None:
+        there.append(await names(ledger))
+
+    assert await session.leave(leave_hosts=leave_hosts) == 3
+
+    assert there == [[session.worker]], "while it is on the list its hosts are its own"
+    assert await names(ledger) == []
+    assert (await ledger.workers.tally()).items == 5
+    assert len(await ledger.tasks.page(limit=9)) == 3
+
+
+async def test_what_is_held_stays_where_the_ledger_is_away_at_the_end(ledger: SqliteLedger):
+    session = session_on(ledger)
+    await session.join()
+
+    async def away(leases: list[Lease]) -> int:
+        raise LedgerUnavailableError("away")
+
+    ledger.outcomes = Instead(ledger.outcomes, release=away)
+    session = session_on(ledger)
+
+    with pytest.raises(LedgerUnavailableError, match="away"):
+        await session.leave()
