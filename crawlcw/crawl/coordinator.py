@@ -20,7 +20,8 @@ import anyio
 import anyio.abc
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.frontier import Frontier, HeldHost
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.lanes import AHEAD, bonus
 from crawlcw.crawl.network_watch import NetworkWatch

@@ -8,10 +8,11 @@ without limits is shared: its owner looks after it, and others ask it as well.
 import random
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crawlcw.api.host_limits import HostLimit
+from crawlcw.crawl.held_host import HeldHost, Phase, Phases
 from crawlcw.crawl.lanes import AHEAD, Lanes
 from crawlcw.crawl.throttlings import Throttlings
 from crawlcw.engine.leases import HeldLeases
@@ -26,8 +27,6 @@ from crawlcw.model.transitions import put_off
 #: A host is handed on after so many answers or seconds, where others wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
-#: A new host is asked for one page at a time, and for one more after so many pages.
-_PAGES_A_STEP = 10
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
 #: A page that was throttled is due again so many turns, and at least so many seconds,
@@ -47,44 +46,6 @@ class Fault:
 
 OWN = Fault(own=True)
 NOBODYS = Fault()
-
-
-@dataclass(slots=True, eq=False)
-class HeldHost:
-    """A host that this process may ask."""
-
-    state: Host  #: as far as it is known
-    lease: HostLease | None  #: None: another process has it and shares it
-    limit: HostLimit
-    since: float
-    answered: int = 0  #: in this slice
-    fed: float = 0.0  #: when its tasks were looked at last
-    crawl_delay: float = 0.0  #: what its robots.txt asks for, in seconds
-    opened: bool = False  #: whether its robots.txt is known
-    busy: bool = False  #: something is done about it in the background
-    look: bool = True  #: its due tasks are to be looked at
-    crowded: bool = False  #: it had more of them than there was room for
-    leaving: bool = False  #: nothing more is begun; it is to be released
-    lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
-    unsaved: bool = False  #: the ledger is to know of its state at once
-
-    @property
-    def name(self) -> str:
-        """The politeness key."""
-        return self.state.name
-
-    @property
-    def delay(self) -> float:
-        """Seconds between the starts of two requests."""
-        return max(self.limit.delay, self.crawl_delay, self.state.delay)
-
-    @property
-    def allowed(self) -> int:
-        """Requests at once; 0: no limit."""
-        if self.state.failures:
-            return 1  # until it has shown that it is back
-        step = 1 + self.state.finished // _PAGES_A_STEP
-        return min(self.limit.concurrency, step)
 
 
 class Frontier:
@@ -133,7 +94,7 @@ class Frontier:
         self._throttlings = Throttlings()
         self._put_off: list[Lease] = []
         self._losing: set[str] = set()
-        self._unproven: set[str] = set()
+        self._phases = Phases(self.lanes)
         self._ledger_now = ledger_now
         self._hosts: dict[str, HeldHost] = {}
         #: Hosts that are shared and failed us: until when we leave them alone.
@@ -164,10 +125,10 @@ class Frontier:
         if host is not None:
             # Shared so far, or lost and leased again before the last request had ended.
             host.lease, host.state = lease, self._current(lease.host)
-            host.leaving, host.look, host.answered, host.since = False, True, 0, now
+            host.look, host.answered, host.since = True, 0, now
             self._pace(host, now)
-            if host.opened:
-                self.lanes.open(name, now=now)
+            if host.leaving:
+                self._phases.resume(host, now=now)
             self.lanes.extend(name, deadline=asked + self._usable, now=now)
         else:
             host = self._add(self._current(lease.host), lease, now=now, asked=asked)
@@ -241,13 +202,12 @@ class Frontier:
         elif host.lease is not None and not host.lease.clean:
             # As in `begin`, where it was not known what its robots.txt asks for.
             self.lanes.rest(name, until=host.since + host.delay)
-        if not host.leaving:
-            self.lanes.open(name, now=now)
+        if host.phase is Phase.OPENING:
+            self._phases.serve(host, now=now)
 
     def leave(self, host: HeldHost) -> None:
         """Begin with nothing more of a host: it is to be released when nothing is under way."""
-        host.leaving = True
-        self.lanes.close(host.name)
+        self._phases.leave(host)
 
     def look(self, name: str) -> None:
         """Note that a host may have more tasks that are due."""
@@ -406,10 +366,9 @@ class Frontier:
             self._avoided[name] = now + rest
         if host.lease is None or host.state.given_up is not None or rest > AHEAD:
             self.leave(host)
-        elif host.opened and self.doubted(host) is not None:
+        elif host.phase is Phase.SERVING and self.doubted(host) is not None:
             # What is asked first after the rest is to tell whose fault it is.
-            self._unproven.add(name)
-            self.lanes.close(name)
+            self._phases.rest(host)
         return Fault(due=self._behind(host, until))
 
     def _behind(self, host: HeldHost, rest: datetime) -> datetime:
@@ -497,16 +456,15 @@ class Frontier:
         Those that are in doubt no more are served from here on: they have answered,
         or the origin that was in doubt was given up.
         """
-        found = [self._hosts[name] for name in self._unproven if not self._hosts[name].busy]
+        found = [self._hosts[name] for name in self._phases.resting]
         doubted = []
         for host in found:
-            if host.leaving or host.lease is None:
-                self._unproven.discard(host.name)
-            elif self.doubted(host) is not None:
+            if host.busy:
+                continue
+            if self.doubted(host) is not None:
                 doubted.append(host)
             else:
-                self._unproven.discard(host.name)
-                self.lanes.open(host.name, now=now)
+                self._phases.serve(host, now=now)
         return doubted
 
     def losing(self) -> list[HeldHost]:
@@ -543,7 +501,7 @@ class Frontier:
         rest = self.lanes[host.name].next_start - now
         self.lanes.end(host.name)
         del self._hosts[host.name]
-        self._unproven.discard(host.name)
+        self._phases.forget(host)
         moment = self._ledger_now()
         given_up = host.state.given_up is not None
         not_before = moment + timedelta(seconds=rest) if rest > 0 and not given_up else None

@@ -15,7 +15,8 @@ import anyio
 import anyio.abc
 
 from crawlcw.crawl.blame import is_in_doubt
-from crawlcw.crawl.frontier import Frontier, HeldHost
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of

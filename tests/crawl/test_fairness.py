@@ -38,6 +38,9 @@ NO_SUCH_NAME = f"{'no-such-name' * 6}.invalid"
 #: Enough for a process to begin, on a busy machine.
 WELL_BELOW_A_LEASE = 150.0
 
+#: Of so many gaps of 0.1 s a missing one leaves a mean of 0.08 s.
+_IN_A_ROW = 5
+
 Serve = Callable[..., Served]
 Start = Callable[..., list[Process]]
 
@@ -99,11 +102,18 @@ def by_host(requests: Iterable[Hit]) -> dict[str, list[Hit]]:
 
 
 def smallest_gap(requests: Iterable[Hit]) -> float:
-    """Return the least time between the arrivals of two requests at one host."""
+    """Return the least time between the arrivals of requests at one host, a few in a row.
+
+    A request arrives later than it was begun by what connecting took, which differs on
+    a busy machine: that makes one gap longer, and the next one shorter by as much. A
+    request that did not wait for its turn makes one shorter and no other longer, and so
+    is seen in the mean of any few.
+    """
     return min(
-        later.arrived - earlier.arrived
+        (later.arrived - earlier.arrived) / number
         for of_host in by_host(requests).values()
-        for earlier, later in pairwise(of_host)
+        if (number := min(_IN_A_ROW, len(of_host) - 1))
+        for earlier, later in zip(of_host, of_host[number:], strict=False)
     )
 
 

@@ -694,7 +694,7 @@ def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
     under_way = process.take_all()
     assert process.frontier.leaving() == []
 
-    host.leaving = True
+    process.frontier.leave(host)
     back = process.frontier.leaving()
 
     assert {lease.task.host for lease in back} == {HOST}

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 )
 
 from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.frontier import HeldHost
+from crawlcw.crawl.held_host import HeldHost
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Lease
@@ -198,7 +198,8 @@ class FrontierMachine(RuleBasedStateMachine):
         process = self.processes[number]
         for host in process.frontier:
             host.look = look
-            host.leaving |= host.name in handed_on
+            if host.name in handed_on:
+                process.frontier.leave(host)
         process.held.end(process.frontier.leaving())
         for host in process.frontier.idle():
             mine = [lease for n, lease, _ in self.under_way if n == number]

@@ -7,7 +7,8 @@ from itertools import count
 from typing import Any
 
 from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.frontier import Fault, Frontier, HeldHost
+from crawlcw.crawl.frontier import Fault, Frontier
+from crawlcw.crawl.held_host import HeldHost
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord

@@ -1,0 +1,134 @@
+"""One host that this process may ask, and the phases it goes through (a state machine).
+
+                      robots.txt is known                 a failure left doubts
+    leased ──> OPENING ──────────────────> SERVING <────────────────────────────> RESTING
+                  │  ^                      │   ^         it has answered            │
+                  │  └─── leased again ───┐ │   │                                    │
+                  └──────────────────> LEAVING ─┘ <──────────────────────────────────┘
+
+A host whose lane is open is SERVING, and no other. While it is LEAVING, what is under
+way ends, and then it goes back to the ledger; where it is leased again before that,
+it goes on as if it had been away.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from crawlcw.api.host_limits import HostLimit
+from crawlcw.crawl.lanes import Lanes
+from crawlcw.model.hosts import Host, HostLease
+
+#: A new host is asked for one page at a time, and for one more after so many pages.
+_PAGES_A_STEP = 10
+
+
+class Phase(Enum):
+    """What a process does with a host that it holds."""
+
+    OPENING = auto()  #: nothing of it is asked for before its robots.txt is known
+    SERVING = auto()  #: its tasks get their turns
+    RESTING = auto()  #: its own page is asked first, to tell whose fault a failure was
+    LEAVING = auto()  #: nothing more is begun; it is to be released
+
+
+#: What may follow each phase.
+NEXT: Mapping[Phase, frozenset[Phase]] = {
+    Phase.OPENING: frozenset({Phase.SERVING, Phase.LEAVING}),
+    Phase.SERVING: frozenset({Phase.RESTING, Phase.LEAVING}),
+    Phase.RESTING: frozenset({Phase.SERVING, Phase.LEAVING}),
+    Phase.LEAVING: frozenset({Phase.OPENING, Phase.SERVING}),
+}
+
+
+@dataclass(slots=True, eq=False)
+class HeldHost:
+    """A host that this process may ask."""
+
+    state: Host  #: as far as it is known
+    lease: HostLease | None  #: None: another process has it and shares it
+    limit: HostLimit
+    since: float
+    answered: int = 0  #: in this slice
+    fed: float = 0.0  #: when its tasks were looked at last
+    crawl_delay: float = 0.0  #: what its robots.txt asks for, in seconds
+    opened: bool = False  #: whether its robots.txt is known
+    busy: bool = False  #: something is done about it in the background
+    look: bool = True  #: its due tasks are to be looked at
+    crowded: bool = False  #: it had more of them than there was room for
+    phase: Phase = Phase.OPENING  #: changed by `Phases` alone
+    lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
+    unsaved: bool = False  #: the ledger is to know of its state at once
+
+    @property
+    def name(self) -> str:
+        """The politeness key."""
+        return self.state.name
+
+    @property
+    def leaving(self) -> bool:
+        """Whether nothing more of it is begun, and it is to be released."""
+        return self.phase is Phase.LEAVING
+
+    @property
+    def delay(self) -> float:
+        """Seconds between the starts of two requests."""
+        return max(self.limit.delay, self.crawl_delay, self.state.delay)
+
+    @property
+    def allowed(self) -> int:
+        """Requests at once; 0: no limit."""
+        if self.state.failures:
+            return 1  # until it has shown that it is back
+        step = 1 + self.state.finished // _PAGES_A_STEP
+        return min(self.limit.concurrency, step)
+
+
+class Phases:
+    """Changes the phases of the held hosts, and opens and closes their lanes with them.
+
+    Each method raises `ValueError` where the phase may not follow the host's; where the
+    host is in it already, nothing changes.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        #: The names of the hosts that are RESTING.
+        self.resting: set[str] = set()
+
+    def serve(self, host: HeldHost, *, now: float) -> None:
+        """Let the host's tasks get their turns."""
+        if self._enters(host, Phase.SERVING):
+            self._lanes.open(host.name, now=now)
+
+    def rest(self, host: HeldHost) -> None:
+        """Hold the host's tasks back until one of them was asked for by itself."""
+        if self._enters(host, Phase.RESTING):
+            self._lanes.close(host.name)
+            self.resting.add(host.name)
+
+    def leave(self, host: HeldHost) -> None:
+        """Begin with nothing more of the host."""
+        if self._enters(host, Phase.LEAVING):
+            self._lanes.close(host.name)
+
+    def resume(self, host: HeldHost, *, now: float) -> None:
+        """Go on with a host that was being left, and was leased again before it was gone."""
+        if host.opened:
+            self.serve(host, now=now)
+        else:
+            self._enters(host, Phase.OPENING)
+
+    def _enters(self, host: HeldHost, phase: Phase) -> bool:
+        """Note the phase; return whether the host was in another one."""
+        if phase is host.phase:
+            return False
+        if phase not in NEXT[host.phase]:
+            raise ValueError(f"{host.name} is {host.phase.name}, which {phase.name} cannot follow")
+        host.phase = phase
+        self.resting.discard(host.name)
+        return True
+
+    def forget(self, host: HeldHost) -> None:
+        """Note that a host is held no more."""
+        self.resting.discard(host.name)
