@@ -492,7 +492,8 @@ async def no_longer_listens(address: str) -> None:
     while True:
         try:
             _, writer = await asyncio.open_connection(url.hostname, url.port)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):
+            # Reset: its port was closed while the connection waited to be taken.
             return
         writer.close()
         await asyncio.sleep(0.01)

@@ -198,7 +198,7 @@ class Leases:
         return leases
 
     async def begin(self, lease: Lease) -> bool:
-        """See `Ledger.begin`."""
+        """See `protocol.Leases.begin`."""
         with mapped():
             result = await self._store.tasks.update_one(
                 mine(lease), {"$set": {"begun": lease.fence}}, hint="_id_"

@@ -37,7 +37,7 @@ class Admin:
         self._admitted_hosts: set[str] = set()
 
     async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
-        """See `Admin.retry_failed`."""
+        """See `protocol.Admin.retry_failed`."""
         chosen = narrowed(selection, RETRY.from_statuses)
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         if dry_run and chosen.ids is None:
@@ -55,7 +55,7 @@ class Admin:
         return count
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
-        """See `Admin.withdraw`."""
+        """See `protocol.Admin.withdraw`."""
         chosen = narrowed(chosen, transitions.WITHDRAW.from_statuses)
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         return await change_chosen(
@@ -70,7 +70,7 @@ class Admin:
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
     ) -> int:
-        """See `Admin.reopen`."""
+        """See `protocol.Admin.reopen`."""
         chosen = narrowed(chosen, transitions.REOPEN.from_statuses)
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         count = await change_chosen(
@@ -88,7 +88,7 @@ class Admin:
         return count
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
-        """See `Admin.prioritise`."""
+        """See `protocol.Admin.prioritise`."""
         total = 0
         change = executing(self._store.sql.prioritise)
         for some in in_batches(list(priorities.items())):
@@ -97,7 +97,7 @@ class Admin:
         return total
 
     async def purge(self, chosen: TaskFilter) -> int:
-        """See `Admin.purge`."""
+        """See `protocol.Admin.purge`."""
         sql = ChosenStatements(self._store.tables, chosen.statuses)
 
         def change(db: Database, row: Row) -> int:
@@ -112,7 +112,7 @@ class Admin:
         return await change_chosen(self._store, chosen, walk=sql.walk, change=change)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
-        """See `Admin.admit_to_depth`."""
+        """See `protocol.Admin.admit_to_depth`."""
         total = 0
         place: dict[str, Any] = {"before": INT64 - 1, "before_id": b"", "limit": BATCH}
         while rows := await self._store.reader.run(

@@ -27,7 +27,7 @@ class Blobs:
         self._store = store
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """See `Blobs.put`."""
+        """See `tracked.Blobs.put`."""
         content = text_of(self._store.path, documents.escaped(value))
         blob = BlobRef(id=uuid4().hex, size=len(content))
         row = {
@@ -40,7 +40,7 @@ class Blobs:
         return blob
 
     async def read(self, blob: BlobRef) -> Any:
-        """See `Blobs.read`."""
+        """See `tracked.Blobs.read`."""
         content = await self._store.reader.run(self._content, blob)
         if content is None:
             raise LedgerError(f"The ledger {self._store.path} has no value {blob.id} any more.")
@@ -51,7 +51,7 @@ class Blobs:
         return None if row is None else row["content"]
 
     async def drop(self, blobs: Collection[BlobRef]) -> None:
-        """See `Blobs.drop`."""
+        """See `tracked.Blobs.drop`."""
         if blobs:
             await self._store.writer.run(self._drop, [(blob.id,) for blob in blobs])
 

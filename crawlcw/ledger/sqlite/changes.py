@@ -18,7 +18,7 @@ class Changes:
         self._store = store
 
     async def watch(self) -> AsyncIterator[None]:
-        """See `Changes.watch`.
+        """See `tracked.Changes.watch`.
 
         SQLite tells nobody, but it can be asked whether anybody else has written
         anything, which reads no table.

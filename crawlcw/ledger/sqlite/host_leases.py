@@ -20,7 +20,7 @@ class HostLeases:
         self._store = store
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
-        """See `HostLeases.lease`."""
+        """See `protocol.HostLeases.lease`."""
         now = self._store.now()
         bounds = {
             "now": milliseconds(now),
@@ -46,19 +46,19 @@ class HostLeases:
         ]
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """See `HostLeases.renew`."""
+        """See `protocol.HostLeases.renew`."""
         end = {"ready_at": milliseconds(self._store.now() + lease)}
         return await self._store.writer.run(
             self._write, self._store.sql.renew_host, [(held, end) for held in leases]
         )
 
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """See `HostLeases.save`."""
+        """See `protocol.HostLeases.save`."""
         writes = [(lease, _learned(lease, state)) for lease, state in states]
         return await self._store.writer.run(self._write, self._store.sql.save_host, writes)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """See `HostLeases.release`."""
+        """See `protocol.HostLeases.release`."""
         writes = [
             (lease, state, _learned(lease, state) | row_of({"ready_at": state.ready_at}))
             for lease, state in states

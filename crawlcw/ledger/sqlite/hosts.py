@@ -40,7 +40,7 @@ class Hosts:
         self._store = store
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
-        """See `Hosts.wake`."""
+        """See `protocol.Hosts.wake`."""
         rows = [{**NEW_HOST, "id": host, "due": milliseconds(due)} for host, due in dues.items()]
         for start in range(0, len(rows), _BATCH):
             await self._store.writer.run(self._wake, rows[start : start + _BATCH])
@@ -58,12 +58,12 @@ class Hosts:
                 db.executemany(self._store.sql.wake_host, late)
 
     async def wake_all(self) -> int:
-        """See `Hosts.wake_all`."""
+        """See `protocol.Hosts.wake_all`."""
         now = {"now": milliseconds(self._store.now())}
         return await self._store.writer.run(update, self._store.sql.wake_all_hosts, now)
 
     async def give_up(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
-        """See `Hosts.give_up`."""
+        """See `protocol.Hosts.give_up`."""
         total = 0
         first, end = documents.urls_of(scheme)
         for priority in await self._store.reader.run(priorities_of_host, self._store.sql, host):
@@ -90,7 +90,7 @@ class Hosts:
         return len(rows), rows[-1]["due"] if rows else bounds["due"]
 
     async def all(self) -> AsyncIterator[Host]:
-        """See `Hosts.all`."""
+        """See `protocol.Hosts.all`."""
         last = ""
         while rows := await self._store.reader.run(self._some, last):
             for row in rows:
@@ -108,7 +108,7 @@ class Hosts:
         return rows
 
     async def counts(self) -> dict[str, Counts]:
-        """See `Hosts.counts`."""
+        """See `protocol.Hosts.counts`."""
         totals: dict[str, Counter[Status]] = {}
         last: int | None = 0
         while last is not None:
@@ -128,7 +128,7 @@ class Hosts:
             return rows, number_of(db, self._store.sql.last_row, values) if whole else None
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
-        """See `Hosts.get`."""
+        """See `protocol.Hosts.get`."""
         wanted = list(names)
         hosts: dict[str, Host] = {}
         for start in range(0, len(wanted), _BATCH):
@@ -140,12 +140,12 @@ class Hosts:
         return [row for name in names for row in db.execute(self._store.sql.get_host, (name,))]
 
     async def next_ready(self) -> datetime | None:
-        """See `Hosts.next_ready`."""
+        """See `protocol.Hosts.next_ready`."""
         rows = await self._store.reader.run(all_rows, self._store.sql.next_ready)
         return moment(rows[0]["ready_at"]) if rows else None
 
     async def due(self, *, after: str, limit: int) -> list[str]:
-        """See `Hosts.due`."""
+        """See `protocol.Hosts.due`."""
         return await self._store.reader.run(self._due, after, limit)
 
     def _due(self, db: sqlite3.Connection, after: str, limit: int) -> list[str]:
@@ -159,7 +159,7 @@ class Hosts:
         return names
 
     async def earliest_due(self, host: str) -> datetime | None:
-        """See `Hosts.earliest_due`."""
+        """See `protocol.Hosts.earliest_due`."""
         due = await self._store.reader.run(earliest_due, self._store.sql, host)
         return None if due is None else moment(due)
 

@@ -30,11 +30,11 @@ class Inspection:
         self._store = store
 
     async def prepare(self) -> None:
-        """See `Inspection.prepare`."""
+        """See `examination.Inspection.prepare`."""
         await self._store.prepare(kind=None)
 
     async def health(self) -> Health:
-        """See `Inspection.health`."""
+        """See `examination.Inspection.health`."""
         return await self._store.reader.run(self._health)
 
     def _health(self, db: sqlite3.Connection) -> Health:
@@ -73,7 +73,7 @@ class Inspection:
     async def examine(
         self, *, only: Collection[bytes] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """See `Inspection.examine`."""
+        """See `examination.Inspection.examine`."""
         if only is not None:
             for identity in only:
                 for _, found in await self._store.reader.run(
@@ -128,7 +128,7 @@ class Inspection:
     async def unreferenced_blobs(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """See `Inspection.unreferenced_blobs`."""
+        """See `examination.Inspection.unreferenced_blobs`."""
         if only is not None:
             for identity in only:
                 for row in await self._store.reader.run(
@@ -147,7 +147,7 @@ class Inspection:
     async def examine_hosts(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """See `Inspection.examine_hosts`."""
+        """See `examination.Inspection.examine_hosts`."""
         if only is not None:
             for name in only:
                 for row in await self._store.reader.run(
@@ -164,11 +164,11 @@ class Inspection:
             last = rows[-1]["row"]
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """See `Inspection.mend`."""
+        """See `examination.Inspection.mend`."""
         return await self._mend(self._store.sql.mend, TASK_STATE, found, change)
 
     async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """See `Inspection.mend_host`."""
+        """See `examination.Inspection.mend_host`."""
         return await self._mend(self._store.sql.mend_host, HOST_STATE, found, change)
 
     async def _mend(

@@ -28,7 +28,7 @@ class Leases:
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
     ) -> Claimed:
-        """See `Leases.claim`."""
+        """See `protocol.Leases.claim`."""
         now = self._store.now()
         decided: list[tuple[Task, Change]] = []
         for task in tasks:
@@ -71,7 +71,7 @@ class Leases:
         return replace(task, carried=documents.carried(document_of(row)))
 
     async def begin(self, lease: Lease) -> bool:
-        """See `Leases.begin`."""
+        """See `protocol.Leases.begin`."""
         return await self._store.writer.run(self._begin, lease)
 
     def _begin(self, db: sqlite3.Connection, lease: Lease) -> bool:
@@ -81,7 +81,7 @@ class Leases:
             )
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """See `Leases.renew`."""
+        """See `protocol.Leases.renew`."""
         return await self._store.writer.run(
             self._renew, leases, milliseconds(self._store.now() + lease)
         )
@@ -99,7 +99,7 @@ class Leases:
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
-        """See `Leases.save`."""
+        """See `protocol.Leases.save`."""
         values = {
             **mine(lease),
             "id": lease.task.id,
@@ -109,7 +109,7 @@ class Leases:
         return await self._store.writer.run(update, self._store.sql.save, values) == 1
 
     async def held(self, worker: str) -> list[Lease]:
-        """See `Leases.held`."""
+        """See `protocol.Leases.held`."""
         # ';' follows ':', so these are the tokens that begin with `worker:`.
         tokens = {"first": f"{worker}:", "end": f"{worker};"}
         return await self._store.reader.run(self._held, tokens)

@@ -15,11 +15,11 @@ class Notes:
         self._store = store
 
     async def state(self) -> Mapping[str, Any]:
-        """See `Notes.state`."""
+        """See `protocol.Notes.state`."""
         return await self._store.reader.run(state_of, self._store.name)
 
     async def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Notes.set_state`."""
+        """See `protocol.Notes.set_state`."""
         await self._store.writer.run(self._set_state, state)
 
     def _set_state(self, db: Database, state: Mapping[str, Any]) -> None:
@@ -27,11 +27,11 @@ class Notes:
             change_state(db, self._store.name, state)
 
     async def policy(self) -> Mapping[str, Any]:
-        """See `Notes.policy`."""
+        """See `protocol.Notes.policy`."""
         return await self._store.reader.run(policy_of, self._store.name)
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
-        """See `Notes.set_policy`."""
+        """See `protocol.Notes.set_policy`."""
         await self._store.writer.run(self._set_policy, policy)
 
     def _set_policy(self, db: Database, policy: Mapping[str, Any]) -> None:

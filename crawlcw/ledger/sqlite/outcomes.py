@@ -21,7 +21,7 @@ class Outcomes:
         self._store = store
 
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
-        """See `Outcomes.commit`."""
+        """See `protocol.Outcomes.commit`."""
         return await self._store.writer.run(self._commit, settlements)
 
     def _commit(self, db: Database, settlements: Sequence[Settlement]) -> Committed:
@@ -59,7 +59,7 @@ class Outcomes:
         return row is not None and row["settled"] == lease.fence
 
     async def release(self, leases: Sequence[Lease]) -> int:
-        """See `Outcomes.release`."""
+        """See `protocol.Outcomes.release`."""
         now = self._store.now()
         settlements = [transitions.release(lease, now=now) for lease in leases]
         return await self._store.writer.run(self._release, settlements)

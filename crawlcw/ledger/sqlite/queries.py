@@ -37,7 +37,7 @@ class Queries:
         self._store = store
 
     async def horizon(self) -> datetime | None:
-        """See `Queries.horizon`."""
+        """See `protocol.Queries.horizon`."""
         return await self._store.reader.run(self._horizon)
 
     def _horizon(self, db: sqlite3.Connection) -> datetime | None:
@@ -52,7 +52,7 @@ class Queries:
         return moment(min(firsts)) if firsts else None
 
     async def has(self, statuses: Collection[Status]) -> bool:
-        """See `Queries.has`."""
+        """See `protocol.Queries.has`."""
         return await self._store.reader.run(self._has, statuses)
 
     def _has(self, db: sqlite3.Connection, statuses: Collection[Status]) -> bool:
@@ -62,7 +62,7 @@ class Queries:
         return any(row is not None for row in found)
 
     async def counts(self) -> Counts:
-        """See `Queries.counts`."""
+        """See `protocol.Queries.counts`."""
         counts: Counter[Status] = Counter()
         async for status, row in self._numbers(
             tuple(Status), self._store.sql.count, at_once=COUNTED
@@ -71,7 +71,7 @@ class Queries:
         return Counts(by_status=dict(+counts))
 
     async def reasons(self) -> dict[str, int]:
-        """See `Queries.reasons`."""
+        """See `protocol.Queries.reasons`."""
         reasons: Counter[str] = Counter()
         among = [Status.FAILED, Status.IGNORED]
         async for _, row in self._numbers(among, self._store.sql.count_reasons, at_once=READ):
@@ -82,7 +82,7 @@ class Queries:
     async def find(
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
-        """See `Queries.find`."""
+        """See `protocol.Queries.find`."""
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         bounds = {**bounds_of(chosen, after), "limit": max(limit, 0)}
         rows = await self._store.reader.run(self._find, sql, chosen, bounds)
@@ -108,7 +108,7 @@ class Queries:
             return list(islice(heapq.merge(*streams, key=_place, reverse=True), bounds["limit"]))
 
     async def items(self) -> AsyncIterator[ItemRow]:
-        """See `Queries.items`."""
+        """See `protocol.Queries.items`."""
         last = b""
         # Each page is a read of its own: one that stayed open would keep the
         # WAL from being folded into the file.
@@ -134,7 +134,7 @@ class Queries:
         return rows
 
     async def item_count(self) -> int:
-        """See `Queries.item_count`."""
+        """See `protocol.Queries.item_count`."""
         total = 0
         place: Mapping[str, Any] | None = {"task_id": b"", "n": -1}
         while place is not None:

@@ -32,7 +32,7 @@ class Tasks:
         self._store = store
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """See `Tasks.add`."""
+        """See `protocol.Tasks.add`."""
         return await self._store.writer.run(self._add, tasks)
 
     def _add(self, db: Database, tasks: Sequence[Task]) -> Added:
@@ -48,7 +48,7 @@ class Tasks:
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """See `Tasks.admit_nearer`."""
+        """See `protocol.Tasks.admit_nearer`."""
         now = milliseconds(self._store.now())
         rows = [
             {"id": task.id, "depth": task.depth, "parent": task.parent, "now": now}
@@ -57,7 +57,7 @@ class Tasks:
         return await self._store.writer.run(update_all, self._store.sql.admit_nearer, rows)
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
-        """See `Tasks.page`."""
+        """See `protocol.Tasks.page`."""
         return await self._store.reader.run(
             self._page, limit, hosts, milliseconds(self._store.now())
         )
@@ -88,7 +88,7 @@ class Tasks:
             yield from db.execute(self._store.sql.page_of_host, bounds | {"priority": priority})
 
     async def get(self, task_id: bytes) -> Record | None:
-        """See `Tasks.get`."""
+        """See `protocol.Tasks.get`."""
         return await self._store.reader.run(self._get, task_id)
 
     def _get(self, db: sqlite3.Connection, task_id: bytes) -> Record | None:

@@ -16,28 +16,28 @@ class Workers:
         self._store = store
 
     async def join(self, worker: Worker) -> None:
-        """See `Workers.join`."""
+        """See `protocol.Workers.join`."""
         row = row_of(documents.worker_document(worker))
         await self._store.writer.run(update, self._store.sql.join, row)
 
     async def all(self) -> list[Worker]:
-        """See `Workers.all`."""
+        """See `protocol.Workers.all`."""
         rows = await self._store.reader.run(all_rows, self._store.sql.workers)
         return [documents.worker(document_of(row)) for row in rows]
 
     async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
-        """See `Workers.beat`."""
+        """See `protocol.Workers.beat`."""
         counted = documents.tally_document(tally)
         news = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
         await self._store.writer.run(update, self._store.sql.beat, row_of({"_id": name, **news}))
 
     async def tally(self) -> Tally:
-        """See `Workers.tally`."""
+        """See `protocol.Workers.tally`."""
         rows = await self._store.reader.run(all_rows, self._store.sql.tallies)
         return sum((documents.tally(from_json(row["tally"])) for row in rows), Tally())
 
     async def leave(self, name: str) -> int:
-        """See `Workers.leave`."""
+        """See `protocol.Workers.leave`."""
         return await self._store.writer.run(self._leave, name, milliseconds(self._store.now()))
 
     def _leave(self, db: sqlite3.Connection, name: str, now: int) -> int:
