@@ -24,10 +24,7 @@ from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.spider_code import spider_code
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import EarlyEnd, FinishReason, Report
-from crawlcw.errors import (
-    LedgerUnavailableError,
-    single_errors,
-)
+from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.dropped import merged
 from crawlcw.model.durations import format_duration
@@ -179,7 +176,9 @@ class Crawl:
                 reason = await self._parts.coordinator.run()
                 if reason is not FinishReason.DRAINED:
                     # First what nobody has begun with: others may take it during the grace.
-                    released = await self._release(self._parts.coordinator.undispatched())
+                    left = self._parts.coordinator.undispatched()
+                    released = await self._release(left)
+                    await self._parts.coordinator.announce(lease.task for lease in left)
                     await self._wait_for_fetchers(reason)
                 fetchers.cancel_scope.cancel()
             # What the fetchers have handed on is written before the end.
@@ -192,7 +191,9 @@ class Crawl:
     async def _keep_up(self) -> None:
         coordinator = self._parts.coordinator
         await self._session.keep_up(
-            on_lost=coordinator.lost, renew_hosts=coordinator.host_leaser.renew
+            on_lost=coordinator.lost,
+            renew_hosts=coordinator.host_leaser.renew,
+            announce=coordinator.announce,
         )
 
     async def _wait_for_fetchers(self, reason: FinishReason) -> None:
@@ -215,13 +216,17 @@ class Crawl:
         """Give back what is still held, even while being cancelled, and sign off."""
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
+        count = 0
+        coordinator = self._parts.coordinator
         self._session.patience.shorten(LAST_WORDS)
         await self._parts.robots.close()
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
-                return await self._session.leave(
-                    leave_hosts=self._parts.coordinator.host_leaser.leave
-                )
+                held = self._session.held.all()
+                count = await self._session.release_all()
+                # Other processes' hosts: they come back when the leases would have run out.
+                await coordinator.announce(lease.task for lease in held)
+                await self._session.leave(leave_hosts=coordinator.host_leaser.leave)
             except LedgerUnavailableError as error:
                 logger.warning("leases not given back, they will run out: %s", printable(error))
-        return 0
+        return count

@@ -12,7 +12,7 @@ from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Lease
+from crawlcw.model.task import Lease, Task
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +109,10 @@ class HeldLeases:
             del self._of_host[host]
 
 
+async def to_nobody(tasks: Iterable[Task]) -> None:
+    """Tell nobody that tasks are back: who works on tracked ones looks by itself."""
+
+
 class Renewer:
     """Renews what is held every third of a lease, and takes back what dead neighbours held."""
 
@@ -121,15 +125,20 @@ class Renewer:
         patience: Patience,
         renew_hosts: Callable[[], Awaitable[None]],
         on_lost: Callable[[set[bytes]], None],
+        announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
         renewing: Callable[[], None] = lambda: None,
     ) -> None:
-        """*renew_hosts* does for hosts what this does for tasks; *renewing* is called before."""
+        """*renew_hosts* does for hosts what this does for tasks; *renewing* is called before.
+
+        *announce* is told the tasks that were given back, for their work was cancelled.
+        """
         self._ledger = ledger
         self._held = held
         self._lease = lease
         self._patience = patience
         self._renew_hosts = renew_hosts
         self._on_lost = on_lost
+        self._announce = announce
         self._renewing = renewing
 
     async def run(self) -> None:
@@ -154,6 +163,7 @@ class Renewer:
         if orphans := self._held.take_orphans():
             await self._patience.insist(lambda: self._ledger.outcomes.release(orphans))
             self._held.end(orphans)
+            await self._patience.insist(lambda: self._announce([each.task for each in orphans]))
 
     async def _renew(self) -> None:
         lost = await self._ledger.leases.renew(self._held.all(), lease=self._lease)

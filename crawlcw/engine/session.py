@@ -5,14 +5,14 @@ ledger's list of workers, one renewal, one heartbeat, one watchdog. What they cl
 and what they do with it, is theirs.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Generic
 
 import anyio
 
 from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.retrying_ledger import AnyLedger, retrying
 from crawlcw.engine.spare import SpareConnection
@@ -20,6 +20,7 @@ from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import this_worker
 from crawlcw.model.hosts import HostLease
+from crawlcw.model.task import Task
 
 
 async def no_hosts() -> None:
@@ -80,9 +81,11 @@ class Session(Generic[AnyLedger]):
         *,
         on_lost: Callable[[set[bytes]], None],
         renew_hosts: Callable[[], Awaitable[None]] = no_hosts,
+        announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
     ) -> None:
         """Renew and beat until cancelled; *on_lost* is told the tasks that others have now.
 
+        *announce* is told those that were given back, for their work was cancelled.
         The pauses are those for the lease of now: where that changes, begin anew.
         """
         renewer = Renewer(
@@ -92,21 +95,24 @@ class Session(Generic[AnyLedger]):
             patience=self.patience,
             renew_hosts=renew_hosts,
             on_lost=on_lost,
+            announce=announce,
             renewing=self.watchdog.renewed,
         )
         async with anyio.create_task_group() as running:
             running.start_soon(renewer.run)
             running.start_soon(self.heartbeat.run)
 
-    async def leave(self, *, leave_hosts: Callable[[], Awaitable[None]] = no_hosts) -> int:
-        """Give back what is held and leave the list; return how many tasks went back.
+    async def release_all(self) -> int:
+        """Give all tasks back that are held; return how many went back."""
+        return await self.ledger.outcomes.release(self.held.all())
+
+    async def leave(self, *, leave_hosts: Callable[[], Awaitable[None]] = no_hosts) -> None:
+        """Give back the hosts and leave the list of workers, the tasks having been given back.
 
         Raises `LedgerUnavailableError`; then the next process on this machine finds it out.
         """
-        # Tasks, hosts, tally, worker: while it is on the list its leases are its own, and
-        # what it has counted last is kept when it leaves.
-        count = await self.ledger.outcomes.release(self.held.all())
+        # While it is on the list its leases are its own, and what it has counted last is
+        # kept when it leaves.
         await leave_hosts()
         await self.patience.insist(self.heartbeat.beat)
         await self.ledger.workers.leave(self.worker)
-        return count

@@ -341,8 +341,8 @@ class Workers(Protocol):
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
         For a worker that is known to be dead: its tasks are claimable at once,
-        and suspects when they are claimed; its hosts are ready. What it
-        has counted is kept, see `tally`.
+        and suspects when they are claimed. Its hosts are ready, and so are those
+        of its tasks that nobody holds. What it has counted is kept, see `tally`.
         """
 
 

@@ -58,7 +58,7 @@ class Session(engine.Session[TrackedLedger]):
         self._broken: Exception | None = None
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
-        """Claim tasks as `Ledger.claim` does, and keep what is claimed; raises `LedgerError`."""
+        """Claim tasks as `Leases.claim` does, and keep what is claimed; raises `LedgerError`."""
         await self._begin()
         return await self._claimed(asyncio.create_task(self._claim(tasks)))
 
@@ -161,6 +161,7 @@ class Session(engine.Session[TrackedLedger]):
         # What cannot be said now the next process on this machine finds out.
         try:
             with suppress(LedgerUnavailableError):
+                await self.release_all()
                 await self.leave()
         finally:
             # Last: whoever closes it may be one of those that are stopped by this.

@@ -22,6 +22,7 @@ from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model import hosts
+from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
@@ -1131,6 +1132,76 @@ async def test_after_the_grace_everything_is_given_back(ledger: SqliteLedger):
         task = (await record(ledger, url)).task
         assert (task.retry, task.lost, task.lock) == (0, 0, None), "nothing was its fault"
     assert await ledger.workers.all() == []
+
+
+async def all_claimed(ledger: SqliteLedger) -> None:
+    async with asyncio.timeout(10):
+        while await ledger.tasks.page(limit=1):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("concurrency", "grace"), [(40, "20ms"), (16, "1h")])
+async def test_who_stops_wakes_the_hosts_of_others_whose_tasks_it_gives_back(
+    ledger: SqliteLedger, path: Path, concurrency: int, grace: str
+):
+    neighbour = await SqliteLedger.open(path, "books")
+    await neighbour.tasks.add([make_task(url) for url in numbered(30)])
+    host = make_task(HOME).host
+    await neighbour.hosts.wake({host: neighbour.now()})
+    hour = timedelta(hours=1)
+    (owned,) = await neighbour.host_leases.lease(worker="neighbour", limit=1, lease=hour)
+    web = Web(site(30), held=[HOME, *numbered(30)])
+    chosen = {"concurrency": concurrency, "lease": "1h", "grace": grace}
+    shared = {"per_host_concurrency": 0, "obey_robots": False}
+    crawl = crawl_of(Books(), web, ledger, **chosen, **shared)
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+    await all_claimed(neighbour)
+    # The owner has no more to do there than to wait for what the crawl has leased.
+    await neighbour.host_leases.release([(owned, owned.host)])
+    assert await neighbour.host_leases.lease(worker="neighbour", limit=1, lease=hour) == []
+
+    crawl.stop()
+
+    # Of what has begun at the end; of the others at once, while those finish.
+    async with asyncio.timeout(10):
+        while not await neighbour.host_leases.lease(worker="neighbour", limit=1, lease=hour):
+            await asyncio.sleep(0)
+    assert grace == "20ms" or not running.done()
+    web.go.set()
+    await running
+    await neighbour.close()
+
+
+class HostKeeping(SqliteLedger):
+    """Is away when hosts are to be given back."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        super().__init__(store)
+        self.host_leases = Instead(self.host_leases, release=self.release)
+
+    async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        raise LedgerUnavailableError("away")
+
+
+async def test_what_was_given_back_counts_where_the_ledger_is_away_afterwards(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.crawl.crawl.LAST_WORDS", timedelta(seconds=0.1))
+    ledger = await HostKeeping.open(path, "books")
+    web = Web(site(6), held=numbered(6))
+    crawl = crawl_of(Books(), web, ledger, concurrency=40, grace="20ms")
+    running = asyncio.create_task(crawl.run())
+    await web.reached.wait()
+    await all_claimed(ledger)
+
+    crawl.stop()
+    report = await running
+
+    assert report.counts.by_status == {Status.FINISHED: 1, Status.TODO: 6}
+    assert web.cancelled, "some go back before the end, and the others at it"
+    assert report.released == 6
+    await ledger.close()
 
 
 async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):

@@ -5,7 +5,7 @@ import dataclasses
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers
+from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.task import Lease, Status
+from crawlcw.model.task import Lease, Status, Task
 from tests.support.ledgers import (
     LEASE,
     START,
@@ -87,6 +87,7 @@ async def renewed_once(
     held: HeldLeases,
     *,
     renew_hosts: Callable[[], Awaitable[None]] = no_hosts,
+    announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
 ) -> set[bytes]:
     """Let the renewer do its work once; return what it reported as lost."""
     reported: set[bytes] = set()
@@ -97,6 +98,7 @@ async def renewed_once(
         patience=Patience(timedelta(minutes=1)),
         renew_hosts=renew_hosts,
         on_lost=reported.update,
+        announce=announce,
     )
     async with anyio.create_task_group() as running:
         running.start_soon(renewer.run)
@@ -238,10 +240,16 @@ async def test_orphans_are_released_by_the_renewer(ledger: RenewingLedger, held:
     orphan, kept = await claimed(ledger)
     held.add([orphan, kept])
     held.orphan(orphan)
+    told: list[bytes] = []
 
-    assert await renewed_once(ledger, held) == set()
+    async def announce(tasks: Iterable[Task]) -> None:
+        assert held.all() == [kept], "whoever hears of it finds them"
+        told.extend(task.id for task in tasks)
+
+    assert await renewed_once(ledger, held, announce=announce) == set()
 
     assert held.all() == [kept]
+    assert told == [orphan.task.id]
     assert [task.id for task in await ledger.tasks.page(limit=10)] == [orphan.task.id]
     assert held.take_orphans() == []
 

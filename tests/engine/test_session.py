@@ -91,7 +91,8 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(ledger:
     async def leave_hosts() -> None:
         there.append(await names(ledger))
 
-    assert await session.leave(leave_hosts=leave_hosts) == 3
+    assert await session.release_all() == 3
+    await session.leave(leave_hosts=leave_hosts)
 
     assert there == [[session.worker]], "while it is on the list its hosts are its own"
     assert await names(ledger) == []
@@ -110,4 +111,4 @@ async def test_what_is_held_stays_where_the_ledger_is_away_at_the_end(ledger: Sq
     session = session_on(ledger)
 
     with pytest.raises(LedgerUnavailableError, match="away"):
-        await session.leave()
+        await session.release_all()

@@ -709,6 +709,30 @@ async def test_the_hosts_of_a_dead_worker_are_ready_at_once(store: Ledgers):
     assert await living.host_leases.renew([other], lease=LEASE) == set()
 
 
+async def test_the_hosts_of_a_dead_workers_tasks_are_ready_though_it_never_held_them(
+    store: Ledgers,
+):
+    dead, living = await store.open(), await store.open()
+    urls = [f"http://{host}/{n}" for host in (HOST, "b.com", "c.com") for n in range(2)]
+    await dead.tasks.add([make_task(url) for url in urls])
+    await living.hosts.wake({HOST: START, "b.com": START, "c.com": START})
+    # Who owned the hosts shared them, and has no more to do there than to wait.
+    owned = {lease.host.name: lease for lease in await leased(living, worker="owner")}
+    assert len(await claimed(dead, worker="w")) == len(urls)
+    rest = at(40)
+    learned = [state(owned[HOST]), state(owned["b.com"], not_before=rest)]
+    assert await living.host_leases.release(learned) == set()
+    assert (await the_host(living)).ready_at == START + LEASE
+    store.clock.advance(seconds=1)
+
+    assert await living.workers.leave("w") == len(urls)
+
+    hosts = await all_hosts(living)
+    assert hosts[HOST].ready_at == store.clock.time
+    assert hosts["b.com"].ready_at == rest, "a host that rests goes on resting"
+    assert hosts["c.com"].owner == owned["c.com"].token
+
+
 # --- looking
 
 

@@ -253,7 +253,7 @@ class HostMachine(RuleBasedStateMachine):
             else:
                 assert host == before[name]
 
-    @rule(client=some_client, worker=st.sampled_from(["a0", "a1", "b0", "b2"]))
+    @rule(client=some_client, worker=st.sampled_from(["a0", "a1", "b0", "b2", "t"]))
     def leave(self, client, worker):
         self.run(self.clients[client].workers.leave(worker))
 

@@ -40,7 +40,7 @@ class MongoLedger:
         self.outcomes: protocol.Outcomes = Outcomes(store, items)
         self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
-        self.workers: protocol.Workers = Workers(store)
+        self.workers: protocol.Workers = Workers(store, hosts)
         self.queries: protocol.Queries = Queries(store, items)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes: protocol.Notes = notes
@@ -62,8 +62,8 @@ class MongoLedger:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
         The database is the URL's path, by default `crawlcw`; *driver* is
-        `motor` or `pymongo`, *claims* as for `MongoStore`. *tracked* says
-        that it is a use case; None: whatever is written down there, and a spider
+        `motor` or `pymongo`, *claims* as for `MongoStore`. *kind* says
+        which of the two it is; None: whatever is written down there, and a spider
         where nothing is. Raises `LedgerUnavailableError` where no server answers
         within 5 s, and `LedgerConfigurationError` where one answers that will not do.
         """

@@ -7,6 +7,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_LEFT, BY_OWNER, BY_STATUS, LONG_AGO
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.protocol import Tally, Worker
@@ -16,8 +17,9 @@ from crawlcw.model.task import Status
 class Workers:
     """Keeps a document for each worker."""
 
-    def __init__(self, store: MongoStore) -> None:
+    def __init__(self, store: MongoStore, hosts: Hosts) -> None:
         self._store = store
+        self._hosts = hosts
 
     async def join(self, worker: Worker) -> None:
         """Write the worker's document, unless it is at work already or has left since it started.
@@ -63,6 +65,12 @@ class Workers:
             await self._store.hosts.update_many(
                 owned, {"$set": {"ready_at": now, "owner": None}}, hint=BY_OWNER
             )
+            if ended.matched_count and not self._store.kind.tracked:
+                # Hosts of others, too, which come back when the leases would have run out.
+                found = (
+                    await self._store.tasks.find(held, {"host": 1}).hint(BY_STATUS).to_list(None)
+                )
+                await self._hosts.wake({each["host"]: now for each in found})
             await self._store.workers.update_one(
                 {"_id": name, "left": None}, {"$set": {"left": now}}, hint="_id_"
             )

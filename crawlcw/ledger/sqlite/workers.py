@@ -5,6 +5,7 @@ import sqlite3
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.ledger.sqlite.connection import all_rows, transaction, update
+from crawlcw.ledger.sqlite.hosts import NEW_HOST
 from crawlcw.ledger.sqlite.rows import document_of, from_json, milliseconds, row_of
 from crawlcw.ledger.sqlite.store import SqliteStore
 
@@ -46,4 +47,10 @@ class Workers:
             db.execute(self._store.sql.leave, tokens)
             db.execute(self._store.sql.forget_workers, {"kept": documents.KEPT_WORKERS})
             db.execute(self._store.sql.end_host_leases, tokens)
-            return db.execute(self._store.sql.end_leases, tokens).rowcount
+            ended = db.execute(self._store.sql.end_leases, tokens).rowcount
+            if ended and not self._store.kind.tracked:
+                # Hosts of others, too, which come back when the leases would have run out.
+                hosts = db.execute(self._store.sql.hosts_of_leases, tokens).fetchall()
+                late = [{**NEW_HOST, "id": row["host"], "due": now} for row in hosts]
+                db.executemany(self._store.sql.wake_host, late)
+        return ended
