@@ -99,11 +99,14 @@ async def test_of_sixteen_who_race_for_the_same_tasks_no_two_get_the_same(use_ca
     racers = [await use_cases.open() for _ in range(16)]
     await racers[0].add_many([f"order-{n}" for n in range(300)])
     page = await racers[0].ledger.tasks.page(limit=300)
+    # In rounds: who has the database first could have everything before the others begin.
+    round_ = asyncio.Barrier(len(racers))
 
     async def race(tracker: Tracker, seed: int) -> list[bytes]:
         mine: list[bytes] = []
         tasks = random.Random(seed).sample(page, len(page))
         for start in range(0, len(tasks), 100):
+            await round_.wait()
             batch = await tracker.session.claim(tasks[start : start + 100])
             mine += [lease.task.id for lease in batch.leases]
         return mine
