@@ -119,7 +119,7 @@ class Fetcher:
     poison_guard: PoisonGuard
     suspects: Suspects
     worker: str
-    end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Crawl.end`
+    end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
     excuses: Excuses
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 

@@ -6,26 +6,17 @@ because what is held changes while they wait, and heartbeats, because the next o
 """
 
 from inspect import iscoroutinefunction
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 from crawlcw.engine.patience import Patience
-from crawlcw.ledger import protocol, tracked
+from crawlcw.ledger import protocol
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.tracked import TrackedLedger
 
 AnyLedger = TypeVar("AnyLedger", bound=Ledger)
 
-_FACETS: dict[str, type] = {
-    "tasks": protocol.Tasks,
-    "leases": protocol.Leases,
-    "outcomes": protocol.Outcomes,
-    "hosts": protocol.Hosts,
-    "host_leases": protocol.HostLeases,
-    "workers": protocol.Workers,
-    "queries": protocol.Queries,
-    "admin": protocol.Admin,
-    "notes": protocol.Notes,
-    "blobs": tracked.Blobs,
-}
+#: Their protocols, by their names. What has no coroutine functions passes as it is.
+_FACETS = get_type_hints(TrackedLedger)
 _ASKED_ONCE = frozenset(
     {(protocol.Leases, "renew"), (protocol.HostLeases, "renew"), (protocol.Workers, "beat")}
 )

@@ -74,7 +74,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 async def joined(
     ledger: SqliteLedger, name: str = "me", *, stats: Stats | None = None, lease: timedelta = HOUR
 ) -> Heartbeat:
-    """Return the presence of a worker that has just joined."""
+    """Return the heartbeat of a worker that has just joined."""
     await ledger.workers.join(replace(this_worker(now=START), name=name))
     return Heartbeat(ledger, name, stats or Stats(), lease=lambda: lease)
 

@@ -28,7 +28,7 @@ _PURGED_AT_ONCE = 1_000
 
 
 class Admin:
-    """Withdraws, reopens, prioritises and purges tasks."""
+    """Brings tasks back, withdraws, prioritises and purges them, and lets them in from the deep."""
 
     def __init__(self, store: MongoStore, hosts: Hosts, blobs: Blobs, notes: Notes) -> None:
         self._store = store

@@ -15,7 +15,7 @@ from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import setting
 from crawlcw.model.hosts import Host, HostLease
 
-#: How often `lease_hosts` looks again where others were faster.
+#: How often `lease` looks again where others were faster.
 _LEASE_ROUNDS = 3
 
 

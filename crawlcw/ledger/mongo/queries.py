@@ -1,4 +1,4 @@
-"""Questions on all the tasks of a spider: how many there are, and when the next one is due.
+"""Questions on all the tasks: which there are, how many, what they gave, when the next is due.
 
 What counts goes through the index of statuses some ten thousand tasks at a time:
 one command for a million of them would run into the driver's time limit where

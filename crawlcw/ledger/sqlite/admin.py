@@ -1,4 +1,4 @@
-"""Showing tasks that somebody has chosen, and changing or deleting them."""
+"""Changes of many tasks at once, by somebody who holds none of them."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,6 @@ from crawlcw.ledger.sqlite.walks import (
     Row,
     bounds_of,
     change_chosen,
-    change_some,
     executing,
     in_batches,
     narrowed,
@@ -27,7 +26,7 @@ from crawlcw.model.transitions import RETRY
 
 
 class Admin:
-    """Finds tasks; withdraws, reopens, prioritises and purges them."""
+    """Brings tasks back, withdraws, prioritises and purges them, and lets them in from the deep."""
 
     def __init__(self, store: SqliteStore, hosts: Hosts, notes: Notes) -> None:
         self._store = store
@@ -90,10 +89,9 @@ class Admin:
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """See `protocol.Admin.prioritise`."""
         total = 0
-        change = executing(self._store.sql.prioritise)
         for some in in_batches(list(priorities.items())):
             rows = [{"id": identity, "priority": priority} for identity, priority in some]
-            total += await self._store.writer.run(change_some, change, rows)
+            total += await self._store.writer.run(update_all, self._store.sql.prioritise, rows)
         return total
 
     async def purge(self, chosen: TaskFilter) -> int:

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -10,11 +9,8 @@ from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update
 from crawlcw.ledger.sqlite.rows import (
-    UNHOLDABLE,
-    describe_sqlite_error,
     from_json,
     milliseconds,
-    to_json,
 )
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.task import BlobRef
@@ -28,7 +24,7 @@ class Blobs:
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
         """See `tracked.Blobs.put`."""
-        content = text_of(self._store.path, documents.escaped(value))
+        content = self._store.text(documents.escaped(value))
         blob = BlobRef(id=uuid4().hex, size=len(content))
         row = {
             "id": blob.id,
@@ -58,13 +54,3 @@ class Blobs:
     def _drop(self, db: Database, ids: Collection[tuple[str]]) -> None:
         with durable_transaction(db):
             db.executemany(self._store.sql.drop_blob, ids)
-
-
-def text_of(path: Path, value: Any) -> str:
-    """Return a value as JSON; raises `LedgerError` where the ledger at *path* cannot hold it."""
-    try:
-        return to_json(value)
-    except UNHOLDABLE as error:
-        raise LedgerError(
-            f"The ledger {path} cannot hold it: {describe_sqlite_error(error)}."
-        ) from error

@@ -9,7 +9,6 @@ from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.ledger.sqlite.blobs import text_of
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction, update
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -103,7 +102,7 @@ class Leases:
         values = {
             **mine(lease),
             "id": lease.task.id,
-            "data": text_of(self._store.path, documents.value_document(data)),
+            "data": self._store.text(documents.value_document(data)),
             "due": milliseconds(self._store.now() + duration),
         }
         return await self._store.writer.run(update, self._store.sql.save, values) == 1

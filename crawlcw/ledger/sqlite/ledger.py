@@ -62,7 +62,7 @@ class SqliteLedger:
     ) -> Self:
         """Return the ledger of *name* in the file at *path*, both made where they do not exist.
 
-        *tracked* says whether it holds the tasks of a use case or of a spider;
+        *kind* says whether it holds the tasks of a use case or of a spider;
         None: whatever is written down there, a spider's where nothing is. Raises
         `LedgerConfigurationError` for a file that is not such a ledger.
         """
@@ -89,7 +89,7 @@ class SqliteLedger:
     ) -> Self:
         """Return the ledger of *name* in the file at *path* as it is, to be examined.
 
-        Nothing is made or switched; *tracked* as for `open`. Raises
+        Nothing is made or switched; *kind* as for `open`. Raises
         `LedgerConfigurationError` for a file that is no ledger, or one of
         another version or kind.
         """

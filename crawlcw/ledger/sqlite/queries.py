@@ -1,4 +1,4 @@
-"""Questions on all the tasks of a spider: how many there are, and when the next one is due."""
+"""Questions on all the tasks: which there are, how many, what they gave, when the next is due."""
 
 import heapq
 import sqlite3
@@ -31,7 +31,7 @@ class _Cursor(NamedTuple):
 
 
 class Queries:
-    """Counts tasks, and looks for the earliest."""
+    """Finds and counts tasks and items, and looks for the earliest."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from crawlcw.errors import LedgerError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import Connection
 from crawlcw.ledger.sqlite.marker import create
+from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error, to_json
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import Statements
 
@@ -42,6 +45,15 @@ class SqliteStore:
         """Return a token that no other lease of the worker has."""
         self._tokens += 1
         return f"{worker}:{self._tokens}"
+
+    def text(self, value: Any) -> str:
+        """Return a value as JSON; raises `LedgerError` where the ledger cannot hold it."""
+        try:
+            return to_json(value)
+        except UNHOLDABLE as error:
+            raise LedgerError(
+                f"The ledger {self.path} cannot hold it: {describe_sqlite_error(error)}."
+            ) from error
 
     async def prepare(self, *, kind: LedgerKind | None) -> None:
         """Make the tables and indexes that are missing, and check what is there."""

@@ -35,7 +35,7 @@ async def change_chosen(
     bounds = bounds_of(chosen)
     async for ids in _batches(store, chosen, bounds, walk):
         rows = [{**bounds, **values, "id": identity} for identity in ids]
-        total += await store.writer.run(change_some, change, rows)
+        total += await store.writer.run(_change_some, change, rows)
     return total
 
 
@@ -86,7 +86,7 @@ def _some(db: sqlite3.Connection, statement: str, values: Row) -> list[sqlite3.R
     return db.execute(statement, values).fetchall()
 
 
-def change_some(db: Database, change: Callable[[Database, Row], int], rows: Sequence[Row]) -> int:
+def _change_some(db: Database, change: Callable[[Database, Row], int], rows: Sequence[Row]) -> int:
     """Make a change with each row, in one durable transaction; return how many were changed."""
     with durable_transaction(db):
         return sum(change(db, row) for row in rows)
