@@ -30,8 +30,10 @@ _SILENCE = 2.0
 _SEVERAL = 2
 #: So many hosts that answered last are remembered.
 _WITNESSES = 5
-#: Seconds for which the failures of an origin are its own after a witness has answered:
-#: where nothing but dead hosts is left of a crawl, they must come to their end.
+#: Seconds for which the failures of an origin are its own after a witness has answered.
+#: Behind them the next one still is, and the one after that is in doubt again: where
+#: nothing but dead hosts is left of a crawl, they must come to their end, however
+#: seldom they are asked, but for what is asked less than once in `LONGEST_OUTAGE`.
 _VOUCHED = 60.0
 #: And for which all failures are: the witnesses are not asked more often. It is less
 #: than any rest, or a network that goes away right then would count as several failures.
@@ -112,7 +114,7 @@ class Network:
             self._excused = {each: until for each, until in self._excused.items() if until > now}
             self._excused[origin] = now + _VOUCHED
             return True
-        if now < max(self._all_vouched_until, self._vouched.get(origin, 0.0)):
+        if now < self._all_vouched_until or self._is_vouched(origin, now):
             return False
         if sent < self._answered_at and now - self._answered_at < _SILENCE:
             return False
@@ -135,10 +137,19 @@ class Network:
 
     def vouch(self, *, now: float) -> None:
         """Let failures count again, for a witness has answered."""
-        self._vouched = {each: until for each, until in self._vouched.items() if until > now}
+        self._vouched = {
+            each: until for each, until in self._vouched.items() if until + LONGEST_OUTAGE > now
+        }
         self._vouched |= dict.fromkeys(self._suspects, now + _VOUCHED)
         self._all_vouched_until = now + _ALL_VOUCHED
         self._end_doubt(now)
+
+    def _is_vouched(self, origin: tuple[str, str], now: float) -> bool:
+        """Return whether a failure is its origin's own, for a witness answered after the last."""
+        until = self._vouched.get(origin)
+        if until is not None and now >= until:
+            del self._vouched[origin]
+        return until is not None and now < until + LONGEST_OUTAGE
 
     def _end_doubt(self, now: float) -> None:
         if self._away:
