@@ -146,7 +146,11 @@ def _as_expected(world: World, site: Site, page: Page, record: Record) -> bool:
     as_many = costs <= task.retry <= max(costs, 3) if site.least_gap else task.retry == costs
     if reason is None:
         return task.status is Status.FINISHED and as_many and task.retry < 3
-    return task.status is Status.IGNORED and task.reason is reason and as_many
+    reasons = {reason}
+    if site.least_gap and costs > 1:
+        # The last attempt says why, and it may be the one that came too early.
+        reasons.add(Reason.HTTP_STATUS)
+    return task.status is Status.IGNORED and task.reason in reasons and as_many
 
 
 def failure(
