@@ -120,7 +120,9 @@ class Server:
         documents = self.documents(command.collection)
         before = documents.get(key)
         if before is None and statement.upsert:
-            inserted = {"_id": key, **statement.update.get("$setOnInsert", {})}
+            # What the filter asks to be equal is in the new document, as on a server.
+            equal = {n: v for n, v in statement.wanted.items() if not isinstance(v, Mapping)}
+            inserted = equal | statement.update.get("$setOnInsert", {})
             documents[key] = updated(inserted, statement.update)
             reply.upserted_count += 1
         elif before is None or not matches(before, statement.wanted):
@@ -204,9 +206,10 @@ def updated(before: Document, update: Mapping[str, Any]) -> Document:
             case "$inc":
                 for name, number in values.items():
                     after[name] = after.get(name, 0) + number
-            case "$max":
+            case "$max" | "$min":
+                chosen = max if operator == "$max" else min
                 for name, value in values.items():
-                    after[name] = max(after[name], value) if name in after else value
+                    after[name] = chosen(after[name], value) if name in after else value
             case "$push":
                 for name, pushed in values.items():
                     after[name] = [*after.get(name, ()), *pushed["$each"]][pushed["$slice"] :]

@@ -281,6 +281,6 @@ class Statements:
         )
 
         # ';' follows ':', so these are the tokens that begin with `name:`.
-        of_worker = f"status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end"
-        self.end_leases = f"UPDATE {tasks} SET due = :now WHERE {of_worker}"
-        self.hosts_of_leases = f"SELECT DISTINCT host FROM {tasks} WHERE {of_worker}"
+        held = f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end"
+        self.end_leases = f"UPDATE {tasks} SET due = :now {held}"
+        self.hosts_of_leases = f"SELECT DISTINCT host FROM {tasks} {held}"
