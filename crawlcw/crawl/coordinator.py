@@ -32,6 +32,7 @@ from crawlcw.crawl.suspects import Suspects
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
+from crawlcw.engine.pool import Pool
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import Host
@@ -85,7 +86,7 @@ class Coordinator:
         worker: str,
         excuses: Excuses,
     ) -> None:
-        self.queue: asyncio.Queue[Lease] = asyncio.Queue()
+        self.pool = Pool(settings.concurrency)
         self._ledger = ledger
         self._settings = settings
         self._frontier = frontier
@@ -99,7 +100,6 @@ class Coordinator:
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
-        self._in_flight = 0
         self._changed = asyncio.Event()
         self._stopping = False
         self._prefetch = 2 * settings.concurrency
@@ -212,11 +212,11 @@ class Coordinator:
     def fetched(self, lease: Lease) -> None:
         """Note that the request of a dispatched lease has ended."""
         host = lease.task.host
-        self._in_flight -= 1
+        self.pool.done()
         self._moved_at = time.monotonic()
         self._lanes.finished(host, now=time.monotonic())
         self.dispatch()
-        if self._in_flight == 0 or self._is_low() or self._is_wanting(host):
+        if self.pool.dispatched == 0 or self._is_low() or self._is_wanting(host):
             self._changed.set()
 
     def _is_wanting(self, host: str) -> bool:
@@ -253,11 +253,8 @@ class Coordinator:
 
     def undispatched(self) -> list[Lease]:
         """Return the leases no fetcher has begun with, and forget them."""
-        leases = [*self._lanes.empty(), *self._returned]
+        leases = [*self._lanes.empty(), *self._returned, *self.pool.take_back()]
         self._returned = []
-        while not self.queue.empty():
-            leases.append(self.queue.get_nowait())
-            self._in_flight -= 1
         return leases
 
     def standstill(self) -> Standstill | None:
@@ -265,15 +262,9 @@ class Coordinator:
         known = self._frontier.rests.standstill(self._ledger.now())
         if known.away_since is not None:
             return known  # what is under way are questions whether it is back
-        if self._in_flight or time.monotonic() - self._moved_at < _A_MOMENT:
+        if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
             return None
         return known if known.hosts else self._waits_for or known
-
-    async def idle(self) -> None:
-        """Wait until no fetcher is at work."""
-        while self._in_flight:
-            self._changed.clear()
-            await self._changed.wait()
 
     def dispatch(self) -> None:
         """Move leases whose turn has come to the queue, as many as fetchers are free."""
@@ -282,11 +273,10 @@ class Coordinator:
             lease = self._lanes.take(now=now)
             if lease is None:
                 return
-            self._in_flight += 1
-            self.queue.put_nowait(lease)
+            self.pool.put(lease)
 
     def _may_dispatch(self) -> bool:
-        pages = self._pages_left() > self._in_flight + self._unwritten()
+        pages = self._pages_left() > self.pool.dispatched + self._unwritten()
         asks = not (self._stopping or self._watch.network.in_doubt)
         return pages and asks and self._has_idle_fetchers()
 
@@ -296,7 +286,7 @@ class Coordinator:
 
     def _unwritten(self) -> int:
         waiting = self._lanes.waiting + len(self._returned)
-        return max(0, len(self._held) - self._in_flight - waiting)
+        return max(0, len(self._held) - self.pool.dispatched - waiting)
 
     def _room(self) -> int:
         """Return how many more tasks to hold: of hosts without a delay, and in all.
@@ -350,7 +340,7 @@ class Coordinator:
         await self.announce(lease.task for lease in returned)
 
     def _has_idle_fetchers(self) -> bool:
-        return self._in_flight < self._settings.concurrency
+        return self.pool.dispatched < self.pool.size
 
     def _is_hungry(self, host: HeldHost) -> bool:
         serving = not (host.leaving or host.busy)

@@ -27,10 +27,9 @@ from crawlcw.engine.stats import EarlyEnd, FinishReason, Report
 from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.dropped import merged
-from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
-from crawlcw.model.task import Lease, Status
+from crawlcw.model.task import Status
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +65,7 @@ class Crawl:
         self.stats = parts.session.stats
         self._parts = parts
         self._session = parts.session
+        self._released = 0  #: leases that were given back
 
     @property
     def held(self) -> int:
@@ -114,15 +114,15 @@ class Crawl:
 
     async def _run(self) -> Report:
         await self._session.join()
-        released, reason = 0, FinishReason.STOPPED
+        reason = FinishReason.STOPPED
         try:
             with spider_code("opened()", stop=self._parts.ending.wished):
                 await self.spider.opened()
             if self.ending is None:
                 with single_errors():
-                    reason, released = await self._crawl()
+                    reason = await self._crawl()
         finally:
-            released += await self._leave()
+            await self._leave()
         detail = ""
         if self.ending is not None and reason is not FinishReason.STOPPED_AT_ONCE:
             reason, detail = self.ending.reason, self.ending.detail
@@ -133,7 +133,7 @@ class Crawl:
             elapsed=self.stats.elapsed,
             pages=self.stats.pages,
             items=self.stats.items,
-            released=released,
+            released=self._released,
             counts=await in_time(queries.counts),
             failures=dict(self.stats.failures.most_common()),
             host_failures=dict(self.stats.host_failures.most_common()),
@@ -154,39 +154,27 @@ class Crawl:
             await self.spider.closed(report)
         return report
 
-    async def _crawl(self) -> tuple[FinishReason, int]:
-        """Run everything side by side; return why it ended, and how many leases went back."""
+    async def _crawl(self) -> FinishReason:
+        """Run everything side by side; return why it ended."""
         state = await self._session.ledger.notes.state()
         seeded = await self._parts.seeder.is_seeded(state)
-        released = 0
+        coordinator, pool = self._parts.coordinator, self._parts.coordinator.pool
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
             background.start_soon(self._keep_up)
             background.start_soon(self._parts.committer.run)
             background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))
-            async with anyio.create_task_group() as fetchers:
-                for _ in range(self.settings.concurrency):
-                    fetchers.start_soon(
-                        self._parts.fetcher.run,
-                        self._parts.coordinator.queue,
-                        self._parts.done,
-                        self._parts.coordinator,
-                    )
-                reason = await self._parts.coordinator.run()
-                if reason is not FinishReason.DRAINED:
-                    # First what nobody has begun with: others may take it during the grace.
-                    left = self._parts.coordinator.undispatched()
-                    released = await self._release(left)
-                    await self._parts.coordinator.announce(lease.task for lease in left)
-                    await self._wait_for_fetchers(reason)
-                fetchers.cancel_scope.cancel()
+            reason = await pool.run(
+                partial(self._parts.fetcher.run, pool, self._parts.done, coordinator),
+                coordinator.run,
+                give_back=self._give_back,
+                grace=self._parts.ending.grace,
+            )
             # What the fetchers have handed on is written before the end.
             await self._parts.done.join()
             background.cancel_scope.cancel()
-        if self._parts.ending.at_once:
-            reason = FinishReason.STOPPED_AT_ONCE
-        return reason, released
+        return FinishReason.STOPPED_AT_ONCE if self._parts.ending.at_once else reason
 
     async def _keep_up(self) -> None:
         coordinator = self._parts.coordinator
@@ -196,37 +184,28 @@ class Crawl:
             announce=coordinator.announce,
         )
 
-    async def _wait_for_fetchers(self, reason: FinishReason) -> None:
-        if reason is FinishReason.STOPPED and not self._parts.ending.at_once:
-            logger.debug(
-                "stopping: up to %s for what is under way",
-                format_duration(self.settings.grace),
-                extra={"event": "stopping"},
-            )
-        with self._parts.ending.grace():
-            await self._parts.coordinator.idle()
-
-    async def _release(self, leases: list[Lease]) -> int:
-        count = await self._session.ledger.outcomes.release(leases)
+    async def _give_back(self) -> None:
+        """Give back what nobody has begun with."""
+        coordinator = self._parts.coordinator
+        leases = coordinator.undispatched()
+        self._released += await self._session.ledger.outcomes.release(leases)
         # Only now: killed in between, the leases run out, and nothing is lost.
         self._session.held.end(leases)
-        return count
+        await coordinator.announce(lease.task for lease in leases)
 
-    async def _leave(self) -> int:
+    async def _leave(self) -> None:
         """Give back what is still held, even while being cancelled, and sign off."""
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
-        count = 0
         coordinator = self._parts.coordinator
         self._session.patience.shorten(LAST_WORDS)
         await self._parts.robots.close()
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
                 held = self._session.held.all()
-                count = await self._session.release_all()
+                self._released += await self._session.release_all()
                 # Other processes' hosts: they come back when the leases would have run out.
                 await coordinator.announce(lease.task for lease in held)
                 await self._session.leave(leave_hosts=coordinator.host_leaser.leave)
             except LedgerUnavailableError as error:
                 logger.warning("leases not given back, they will run out: %s", printable(error))
-        return count

@@ -8,6 +8,7 @@ import anyio
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.stats import EarlyEnd, FinishReason
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,11 @@ class Ending:
 
     def stop(self) -> None:
         """See `Crawl.stop`."""
+        logger.debug(
+            "stopping: up to %s for what is under way",
+            format_duration(self._grace),
+            extra={"event": "stopping"},
+        )
         self._patience.shorten(self._grace)
         self._coordinator.stop()
 

@@ -32,6 +32,7 @@ from crawlcw.crawl.suspects import ChildDiedError, Children, NoChildError, Suspe
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.pool import Pool
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import FAILURE_REASONS, FetchError, LedgerError, Reason, SpiderError
 from crawlcw.ledger.protocol import Ledger
@@ -123,15 +124,13 @@ class Fetcher:
     excuses: Excuses
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 
-    async def run(
-        self, queue: asyncio.Queue[Lease], done: asyncio.Queue[Done], source: WorkSource
-    ) -> None:
-        """Work on what the queue gives until cancelled."""
+    async def run(self, pool: Pool, done: asyncio.Queue[Done], source: WorkSource) -> None:
+        """Work on what the pool gives until cancelled."""
         while True:
             # One scope for many pages: it ends with the first lease that is lost.
             with anyio.CancelScope() as lost:
                 while not lost.cancel_called:
-                    lease = await queue.get()
+                    lease = await pool.get()
                     self.held.working(lease, lost)
                     try:
                         try:

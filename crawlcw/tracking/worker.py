@@ -19,6 +19,7 @@ from anyio import CapacityLimiter
 
 from crawlcw.api.user_code import Cancellation, EscapedError
 from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.pool import Pool
 from crawlcw.engine.shielding import cancelled_gently
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import (
@@ -98,14 +99,12 @@ class Worker:
         self._ledger = tracker.ledger
         self._handlers: Mapping[str, Handler] = tracker.use_case.handlers
         self._stages = tracker.use_case.places(tracker.use_case.handlers)
-        self._concurrency = concurrency
+        self._pool = Pool(concurrency)
         self._prefetch = prefetch
         self._drain = drain
         self._threads = CapacityLimiter(concurrency)
         self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
         self._poison_guard = PoisonGuard(self._ledger, self._session.held)
-        self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        self._busy = 0
         self._changed = asyncio.Event()
         self._idle = _SHORTEST_IDLE
         self._stopping = False
@@ -163,38 +162,33 @@ class Worker:
         return reason
 
     async def _work(self) -> FinishReason:
-        drained = False  # and stays so where it is cancelled
-        async with anyio.create_task_group() as fetching:
-            self._running = fetching.cancel_scope
-            for _ in range(self._concurrency):
-                fetching.start_soon(self._take_turns)
-            drained = await self._pull()
-            await self._give_back()
-            if not drained and not self._at_once:
-                with anyio.move_on_after(self.grace.total_seconds()):
-                    await self._until_nobody_works()
-            fetching.cancel_scope.cancel()
+        reason = FinishReason.STOPPED  # and stays so where it is cancelled
+        with anyio.CancelScope() as self._running:
+            reason = await self._pool.run(
+                self._take_turns,
+                self._pull,
+                give_back=self._give_back,
+                grace=lambda: anyio.move_on_after(self.grace.total_seconds()),
+            )
         # `stop_now` may have ended the block anywhere.
         await self._give_back()
-        if drained:
-            return FinishReason.DRAINED
-        return FinishReason.STOPPED_AT_ONCE if self._at_once else FinishReason.STOPPED
+        at_once = self._at_once and reason is not FinishReason.DRAINED
+        return FinishReason.STOPPED_AT_ONCE if at_once else reason
 
-    async def _pull(self) -> bool:
-        """Keep the queue filled; return whether it ended because nothing is left to do."""
+    async def _pull(self) -> FinishReason:
+        """Keep the pool filled until it is stopped, or nothing is left to do."""
         while not self._stopping:
             self._changed.clear()
-            room = self._concurrency + self._prefetch - self._busy - self._queue.qsize()
-            low = self._queue.qsize() <= self._prefetch // 2
+            room = self._pool.size + self._prefetch - self._pool.dispatched
+            low = self._pool.waiting <= self._prefetch // 2
             if not (low and room > 0):
                 await self._changed.wait()
             elif not await self._claim_some(room):
                 horizon = await self._horizon()
-                idle = not self._busy and self._queue.empty()
-                if horizon is None and idle and self._drain:
-                    return True
+                if horizon is None and not self._pool.dispatched and self._drain:
+                    return FinishReason.DRAINED
                 await self._rest(horizon)
-        return False
+        return FinishReason.STOPPED
 
     async def _claim_some(self, room: int) -> bool:
         """Claim up to *room* tasks that are due; say whether there were any."""
@@ -212,7 +206,7 @@ class Worker:
             return False
         claimed = await self._session.claim(wanted)
         for lease in claimed.leases:
-            self._queue.put_nowait(lease)
+            self._pool.put(lease)
         if claimed.leases:
             self._idle = _SHORTEST_IDLE
         elif claimed.missed:
@@ -248,7 +242,7 @@ class Worker:
         return horizon is not None and horizon <= self._ledger.now()
 
     def _tell_of_others(self) -> None:
-        if not self._told_of_others and not self._busy and self._idle > 1:
+        if not (self._told_of_others or self._pool.dispatched) and self._idle > 1:
             self._told_of_others = True
             logger.warning(
                 "tasks are due whose stages have no handler here (it has: %s)",
@@ -258,12 +252,11 @@ class Worker:
 
     async def _take_turns(self) -> None:
         while True:
-            lease = await self._queue.get()
-            self._busy += 1
+            lease = await self._pool.get()
             try:
                 await self._work_on(lease)
             finally:
-                self._busy -= 1
+                self._pool.done()
                 self._changed.set()
 
     async def _work_on(self, lease: Lease) -> None:
@@ -305,18 +298,10 @@ class Worker:
             self._poison_guard.leave(lease)
 
     async def _give_back(self) -> None:
-        """Release what waits in the queue."""
-        waiting = []
-        while not self._queue.empty():
-            waiting.append(self._queue.get_nowait())
-        if waiting:
+        """Release what nobody has begun with."""
+        if waiting := self._pool.take_back():
             await self._session.release(waiting)
             self._released += len(waiting)
-
-    async def _until_nobody_works(self) -> None:
-        while self._busy:
-            self._changed.clear()
-            await self._changed.wait()
 
     async def _wake_by_additions(self) -> None:
         while True:

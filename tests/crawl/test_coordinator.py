@@ -219,7 +219,7 @@ class Around:
 
     async def _fetcher(self, seconds: float) -> None:
         while True:
-            lease = await self.coordinator.queue.get()
+            lease = await self.coordinator.pool.get()
             self.starts.append((asyncio.get_running_loop().time(), lease.task.url))
             await asyncio.sleep(seconds)
             self.ledger.claimed.discard(lease.task.id)
@@ -615,7 +615,7 @@ def test_what_is_not_begun_with_is_given_back_when_it_stops(
         undispatched = around.coordinator.undispatched()
         assert {lease.task.id for lease in undispatched} == ledger.claimed
         assert around.coordinator.undispatched() == []
-        await asyncio.wait_for(around.coordinator.idle(), 1)
+        assert around.coordinator.pool.dispatched == 0
 
     quickly(main, tmp_path, monkeypatch)
 
@@ -625,17 +625,17 @@ def test_lost_leases_are_not_handed_out(tmp_path: Path, monkeypatch: pytest.Monk
         await ledger.tasks.add([replace(task, priority=-n) for n, task in enumerate(make_tasks(4))])
         around = Around(ledger, concurrency=4, per_host_concurrency=1)
         running = asyncio.create_task(around.coordinator.run())
-        first = await around.coordinator.queue.get()
+        first = await around.coordinator.pool.get()
         lost = {make_task("http://example.com/1").id, make_task("http://example.com/3").id}
 
         around.coordinator.lost(lost)
         around.coordinator.fetched(first)
-        second = await around.coordinator.queue.get()
+        second = await around.coordinator.pool.get()
         around.coordinator.fetched(second)
 
         assert [lease.task.url[-1] for lease in (first, second)] == ["0", "2"]
         await asyncio.sleep(5)
-        assert around.coordinator.queue.empty()
+        assert not around.coordinator.pool.waiting
         around.coordinator.stop()
         await running
 

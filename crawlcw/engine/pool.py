@@ -1,0 +1,83 @@
+"""So many workers on one queue of leases, and how their work ends.
+
+The fetchers of a crawl are one, and the handlers of a worker on tracked tasks another.
+Where the leases come from is their source's business: it puts them as it gets them,
+and returns when there is nothing more to do.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import Any
+
+import anyio
+
+from crawlcw.engine.stats import FinishReason
+from crawlcw.model.task import Lease
+
+
+class Pool:
+    """The workers of one process, as coroutines."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.dispatched = 0  #: leases that were put and that nobody is done with
+        self._queue: asyncio.Queue[Lease] = asyncio.Queue()
+        self._one_is_done = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """How many leases nobody has begun with."""
+        return self._queue.qsize()
+
+    def put(self, lease: Lease) -> None:
+        """Let the next worker that is free begin with a lease."""
+        self.dispatched += 1
+        self._queue.put_nowait(lease)
+
+    async def get(self) -> Lease:
+        """Wait for a lease; whoever got it says when it is `done`."""
+        return await self._queue.get()
+
+    def done(self) -> None:
+        """Note that the work under a lease has ended, whatever came of it."""
+        self.dispatched -= 1
+        self._one_is_done.set()
+
+    def take_back(self) -> list[Lease]:
+        """Return the leases nobody has begun with, which nobody will."""
+        leases = []
+        while not self._queue.empty():
+            leases.append(self._queue.get_nowait())
+            self.dispatched -= 1
+        return leases
+
+    async def run(
+        self,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        source: Callable[[], Awaitable[FinishReason]],
+        *,
+        give_back: Callable[[], Awaitable[None]],
+        grace: Callable[[], AbstractContextManager[object]],
+    ) -> FinishReason:
+        """Let every worker *work* on what *source* puts until that returns; return why it did.
+
+        Where it is not drained *give_back* is awaited first: what nobody has begun with
+        others may take while the rest finishes. *grace* returns what bounds the wait for
+        the rest; what is at work after that is cancelled.
+        """
+        async with anyio.create_task_group() as workers:
+            for _ in range(self.size):
+                workers.start_soon(work)
+            reason = await source()
+            if reason is not FinishReason.DRAINED:
+                await give_back()
+                with grace():
+                    await self._idle()
+            workers.cancel_scope.cancel()
+        return reason
+
+    async def _idle(self) -> None:
+        while self.dispatched:
+            self._one_is_done.clear()
+            await self._one_is_done.wait()

@@ -1,0 +1,134 @@
+"""Workers on a queue of leases: what they begin with, and how their work ends."""
+
+import asyncio
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+from crawlcw.engine.pool import Pool
+from crawlcw.engine.stats import FinishReason
+from crawlcw.model.task import Lease
+from tests.support.ledgers import START, make_tasks
+
+pytestmark = pytest.mark.quick
+
+
+def leases(number: int) -> list[Lease]:
+    return [Lease(task=each, token="a:1", fence=1, expires=START) for each in make_tasks(number)]
+
+
+class Work:
+    """A pool whose work is done when the test says so."""
+
+    def __init__(self, size: int) -> None:
+        self.pool = Pool(size)
+        self.go = asyncio.Event()
+        self.begun: list[Lease] = []
+        self.ended: list[Lease] = []
+        self.cancelled: list[Lease] = []
+        self.given_back: list[Lease] = []
+
+    async def work(self) -> None:
+        while True:
+            lease = await self.pool.get()
+            self.begun.append(lease)
+            try:
+                await self.go.wait()
+                self.ended.append(lease)
+            except asyncio.CancelledError:
+                self.cancelled.append(lease)
+                raise
+            finally:
+                self.pool.done()
+
+    async def give_back(self) -> None:
+        self.given_back += self.pool.take_back()
+
+    async def run(
+        self, given: list[Lease], reason: FinishReason, *, grace: float, then: Callable[[], None]
+    ) -> FinishReason:
+        """Run the pool on a source that ends for *reason* once all workers have begun."""
+
+        async def source() -> FinishReason:
+            for lease in given:
+                self.pool.put(lease)
+            while len(self.begun) < min(self.pool.size, len(given)):
+                await asyncio.sleep(0)
+            then()
+            return reason
+
+        return await self.pool.run(
+            self.work, source, give_back=self.give_back, grace=lambda: anyio.move_on_after(grace)
+        )
+
+
+async def test_as_many_are_worked_on_at_once_as_there_are_workers():
+    work, given = Work(2), leases(3)
+
+    def look() -> None:
+        assert (work.pool.dispatched, work.pool.waiting) == (3, 1)
+        work.go.set()
+
+    assert await work.run(given, FinishReason.STOPPED, grace=60, then=look) == "stopped"
+
+    assert work.begun == work.ended == given[:2]
+    assert work.given_back == given[2:]
+    assert work.pool.dispatched == 0
+
+
+async def test_what_is_under_way_when_the_grace_is_over_is_cancelled():
+    work, given = Work(2), leases(2)
+
+    await work.run(given, FinishReason.MAX_PAGES, grace=0.01, then=lambda: None)
+
+    assert {lease.task.id for lease in work.cancelled} == {lease.task.id for lease in given}
+    assert work.ended == []
+    assert work.pool.dispatched == 0
+
+
+async def test_what_is_not_begun_with_goes_back_before_the_rest_is_waited_for():
+    work, given = Work(1), leases(2)
+    running = asyncio.create_task(
+        work.run(given, FinishReason.STOPPED, grace=60, then=lambda: None)
+    )
+    async with asyncio.timeout(10):
+        while not work.given_back:
+            await asyncio.sleep(0)
+
+    assert not running.done()
+    work.go.set()
+    await running
+    assert (work.ended, work.given_back) == (given[:1], given[1:])
+
+
+async def test_a_source_that_is_drained_gives_nothing_back():
+    work = Work(2)
+
+    assert await work.run([], FinishReason.DRAINED, grace=60, then=lambda: None) == "drained"
+
+    assert work.begun == work.given_back == []
+
+
+async def test_a_worker_that_fails_ends_all_of_it():
+    pool = Pool(2)
+    ended = asyncio.Event()
+
+    async def fail() -> None:
+        await pool.get()
+        raise ValueError("broken")
+
+    async def source() -> FinishReason:
+        pool.put(*leases(1))
+        try:
+            return await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    async def give_back() -> None:
+        raise AssertionError("the leases are released by whoever is told")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await pool.run(fail, source, give_back=give_back, grace=anyio.CancelScope)
+    assert [str(each) for each in raised.value.exceptions] == ["broken"]
+    assert ended.is_set()
