@@ -90,5 +90,5 @@ def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
         "engine/session.py",
         "engine/leases.py",
         "engine/retrying_ledger.py",
-        "tracking/shares.py",
+        "tracking/lease_broker.py",
     }

@@ -1,17 +1,54 @@
 """Dispensing: workers that are no processes of ours ask for their share of the tasks.
 
-They have a name and nothing else: they do not join the list of workers, nobody
-looks whether they live, and nothing runs in the background. What a worker holds
-is leased to its name; where it does not touch that for its time, it goes back to
-the pool by the lease's end, and counts as lost as any other lease does.
+They have a name and nothing else, and nothing runs in the background: a share is handed
+out, looked after, and cut back to what its worker asks for.
 """
 
-from crawlcw.tracking.endings import Endings
-from crawlcw.tracking.pool import Pool
-from crawlcw.tracking.shares import Shares
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
+from crawlcw.model.task import Lease, Payload, Record, key_id
+from crawlcw.model.transitions import lease_of
+from crawlcw.tracking import keys as names
+from crawlcw.tracking import rebuilding
+from crawlcw.tracking.blobs import Blobs
+from crawlcw.tracking.endings import (
+    Ended,
+    Ending,
+    Fail,
+    Finish,
+    Refusal,
+    Release,
+    holds,
+    refusal_of,
+)
+from crawlcw.tracking.lease_broker import LeaseBroker, holder, request_holder
+from crawlcw.tracking.rebuilding import Rebuilt
+from crawlcw.tracking.settling import Settler
+from crawlcw.tracking.tracker import Tracker
+
+#: So many tasks are read side by side.
+_AT_ONCE = 50
 
 
-class Dispenser(Shares, Endings, Pool):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assigned:
+    """One task that a worker is to do."""
+
+    key: str
+    stage: str
+    data: Mapping[str, Any]
+    context: Mapping[str, Any]  #: what the stage before has passed along
+    fence: int  #: the number of this claim: larger than that of any before
+    attempt: int  #: which attempt at this stage it is; the first is 1
+    until: datetime  #: when others may take it, unless it is touched before
+
+
+class Dispenser:
     """Hands out the tasks of a tracker to workers that ask by name.
 
         dispenser = Dispenser(tracker)
@@ -22,3 +59,190 @@ class Dispenser(Shares, Endings, Pool):
     at once; a task is done once; nobody holds more than the limit it last asked
     for, where it asks for one share at a time; nothing is lost.
     """
+
+    def __init__(self, tracker: Tracker, *, ttl: timedelta | None = None) -> None:
+        """Let a worker keep what it was given for *ttl*, by default the policy's lease."""
+        self._tracker = tracker
+        self._ledger = tracker.ledger
+        self._blobs = Blobs(tracker.ledger)
+        self._broker = LeaseBroker(tracker, ttl=ttl)
+        self._settler = Settler(tracker)
+
+    @property
+    def ttl(self) -> timedelta:
+        """How long a worker keeps what it was given, from each time it asks or touches it."""
+        return self._broker.ttl
+
+    async def assign(
+        self,
+        worker: str,
+        limit: int,
+        *,
+        stages: Collection[str] | None = None,
+        request: str | None = None,
+    ) -> list[Assigned]:
+        """Return what *worker* is to do, at most *limit* tasks: its own unfinished ones first.
+
+        Those keep for another `ttl`. Where they are fewer, others are added by
+        priority, of *stages* only if some are given; where they are more, those
+        held the shortest, of these the ones of lowest priority, go back to the
+        pool at once. When one worker asks twice at the same time it may get up to
+        the limit twice: what is in neither answer, or in both, the next `assign`
+        sorts out, and `check` tells of it.
+
+        With *request*, any word of the worker's own, the tasks are a share beside
+        its others: the same request sent again returns what it still holds of
+        them, and claims only where that is nothing. Raises `UsageError`.
+        """
+        me = holder(worker)
+        mine = me if request is None else request_holder(worker, request)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise UsageError(f"a limit is a whole number from 0, not {limit!r}")
+        if stages is not None:
+            stages = self._tracker.use_case.places(names.stage(each) for each in stages)
+        await self._broker.follow_policy()
+        until = self._ledger.now() + self.ttl
+        held = await self._broker.held(mine)
+        kept = await self._trimmed(held, limit) if request is None else held
+        leases = await self._broker.begin(await self._broker.renew(kept))
+        if request is None or not leases:
+            more = await self._broker.claim(mine, limit - len(leases), stages)
+            leases += await self._broker.begin(more)
+        assigned = [await self._assigned(lease, until) for lease in leases]
+        return [each for each in assigned if each is not None]
+
+    async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
+        """Return those of the keys that the worker still holds: `done` would accept them now."""
+        held = await self._broker.held(holder(worker))
+        return frozenset(lease.task.url for lease in held) & frozenset(keys)
+
+    async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
+        """Let the worker keep what it holds for another `ttl`; return how many tasks that is.
+
+        Only those of *keys*, if some are given.
+        """
+        return len(await self.renew(worker, keys))
+
+    async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
+        """Do what `touch` does; return the keys of the tasks that are still held."""
+        held = await self._broker.held(holder(worker))
+        wanted = None if keys is None else frozenset(keys)
+        chosen = [lease for lease in held if wanted is None or lease.task.url in wanted]
+        return frozenset(lease.task.url for lease in await self._broker.renew(chosen))
+
+    async def done(
+        self,
+        worker: str,
+        keys: Iterable[str],
+        results: Mapping[str, Any] | None = None,
+        *,
+        fences: Mapping[str, int] | None = None,
+    ) -> Ended:
+        """Finish tasks, each with its result; those of a chain are in their next stage then.
+
+        *fences* as for `end`.
+        """
+        found = results or {}
+        return await self.end(worker, {k: Finish(result=found.get(k)) for k in keys}, fences=fences)
+
+    async def fail(
+        self,
+        worker: str,
+        keys: Iterable[str],
+        error: str,
+        *,
+        again: bool = True,
+        fences: Mapping[str, int] | None = None,
+    ) -> Ended:
+        """Spend an attempt of each task, without *again* the last one; *fences* as for `end`."""
+        ending = Fail(error=error, again=again)
+        return await self.end(worker, dict.fromkeys(keys, ending), fences=fences)
+
+    async def end(
+        self,
+        worker: str,
+        endings: Mapping[str, Ending],
+        *,
+        fences: Mapping[str, int] | None = None,
+    ) -> Ended:
+        """End tasks, each in its way; return which endings are accepted.
+
+        That are those of tasks which the worker holds, and those sent again whose
+        first sending was recorded. A late one, after the task went to somebody
+        else, is refused, and writes nothing. *fences* (key -> `Assigned.fence`)
+        say which claim is meant: without them an ending that is sent again is
+        taken for one of a later claim by the same worker, if there is one. To
+        release what is not held any more is accepted. Raises `UsageError`.
+        """
+        me = holder(worker)
+        fences = fences or {}
+        records = await self._records(list(endings))
+        held, others = {}, []
+        for key in endings:
+            record = records[key]
+            if record is not None and holds(me, record, fences.get(key)):
+                held[key] = lease_of(record.task)
+            else:
+                others.append(key)
+        released = {key for key in held if isinstance(endings[key], Release)}
+        await self._broker.release([held[key] for key in released])
+        refused = await self._settler.commit(
+            [(lease, endings[key]) for key, lease in held.items() if key not in released], me
+        )
+        lost = [key for key, why in refused.items() if why is Refusal.NOT_HELD]
+        records |= await self._records(lost)
+        for key in (*others, *lost):
+            why = refusal_of(me, records[key], endings[key], fences.get(key))
+            refused.pop(key, None)
+            if why is not None:
+                refused[key] = why
+        return Ended(accepted=frozenset(endings) - frozenset(refused), refused=refused)
+
+    async def rebuild(self, mapping: Mapping[str, int]) -> Rebuilt:
+        """Let exactly these keys wait, with these priorities, but for what is not waiting.
+
+        Unknown keys are added; tasks that wait get their priority; those that wait
+        and are not in the mapping are withdrawn (ignored, nothing is deleted), and
+        those withdrawn that are in it are reopened. What is assigned, finished or
+        failed for good is as it was. May run beside anything, and may be sent
+        again: each task follows the last call that changed it, and what two calls
+        at once agree on holds. What others make wait after it began is left alone.
+        """
+        return await rebuilding.rebuild(self._tracker, mapping)
+
+    async def _trimmed(self, held: Sequence[Lease], limit: int) -> Sequence[Lease]:
+        """Return those that are within the limit, and give the others back."""
+        # Of a lease that is read again, `due` is when it was claimed.
+        first = sorted(held, key=lambda each: (each.task.due, -each.task.priority, each.task.id))
+        await self._broker.release(first[limit:])
+        return first[:limit]
+
+    async def _records(self, keys: Sequence[str]) -> dict[str, Record | None]:
+        ids = [key_id(names.key(key)) for key in keys]
+        found: list[Record | None] = []
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            reads = [self._ledger.tasks.get(each) for each in some]
+            found += await asyncio.gather(*reads)
+        return dict(zip(keys, found, strict=True))
+
+    async def _assigned(self, lease: Lease, until: datetime) -> Assigned | None:
+        task = lease.task
+        carried = task.carried or Payload()
+        try:
+            data = await self._blobs.load(carried.data)
+            context = await self._blobs.load(task.context)
+        except LedgerUnavailableError:
+            raise
+        except LedgerError:
+            # It ended since it was read, and what it carried has been replaced.
+            return None
+        return Assigned(
+            key=task.url,
+            stage=self._tracker.use_case.named(task.callback),
+            data=data,
+            context=context or {},
+            fence=lease.fence,
+            attempt=task.retry + 1,
+            until=until,
+        )

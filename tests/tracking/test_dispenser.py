@@ -21,7 +21,7 @@ from crawlcw.tracking import (
     Release,
     Tracker,
 )
-from crawlcw.tracking.pool import Rebuilt
+from crawlcw.tracking.rebuilding import Rebuilt
 from crawlcw.tracking.use_case import NO_STAGE
 from tests.support.dispensers import TTL, dispenser_on, tracker_on
 from tests.support.ledgers import FakeClock, Ledgers, on_backend
@@ -186,7 +186,7 @@ async def test_a_ttl_of_its_own_is_kept_to(tracker: Tracker, clock: FakeClock):
 async def test_settings_that_somebody_changes_are_followed(
     store: Ledgers, tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.tracking.dispensing._POLICY_CHECK", -1.0)
+    monkeypatch.setattr("crawlcw.tracking.lease_broker._POLICY_CHECK", -1.0)
     await (await tracker_on(store)).configure(lease="7s")
     await tracker.add("a")
 
@@ -548,7 +548,7 @@ async def test_a_withdrawn_task_is_reopened_by_the_rebuild_that_has_it_again(
 async def test_a_rebuild_goes_on_from_batch_to_batch(
     tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.tracking.pool._AT_ONCE", 3)
+    monkeypatch.setattr("crawlcw.tracking.rebuilding._AT_ONCE", 3)
     await tracker.add_many(str(n) for n in range(10))
 
     rebuilt = await dispenser.rebuild({str(n): 1 for n in range(5, 17)})

@@ -1,0 +1,123 @@
+"""The leases of workers that are no processes of ours: handed out by name, and read by it.
+
+Such a worker is on no list and nobody looks whether it lives. What it holds is leased to
+its name; where it does not touch that for its time, it goes back to the pool by the
+lease's end, and counts as lost as any other lease does.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+
+from crawlcw.errors import UsageError
+from crawlcw.model.task import Lease, Status, Task
+from crawlcw.model.transitions import ended_since, is_suspect
+from crawlcw.tracking.tracker import Tracker
+
+_WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
+#: Seconds between two looks at the use case's settings.
+_POLICY_CHECK = 15.0
+#: So many tasks are claimed by one write, and so many more are looked at while some are spared.
+_AT_ONCE = 500
+
+
+class LeaseBroker:
+    """Leases the tasks of a tracker to names."""
+
+    def __init__(self, tracker: Tracker, *, ttl: timedelta | None = None) -> None:
+        """Let a worker keep what it was given for *ttl*, by default the policy's lease."""
+        self._tracker = tracker
+        self._ledger = tracker.ledger
+        self._ttl = ttl
+        # Several brokers count their claims each for itself.
+        self._nonce = secrets.token_hex(6)
+        self._policy_seen = time.monotonic()
+
+    @property
+    def ttl(self) -> timedelta:
+        """How long a worker keeps what it was given, from each time it asks or touches it."""
+        return self._ttl or self._tracker.policy.lease
+
+    async def follow_policy(self) -> None:
+        """Look now and then whether somebody has changed the settings."""
+        now = time.monotonic()
+        if now - self._policy_seen > _POLICY_CHECK:
+            self._policy_seen = now
+            await self._tracker.session.refresh()
+
+    async def held(self, by: str) -> list[Lease]:
+        """Return what a holder holds, see `holder`."""
+        return await self._ledger.leases.held(by)
+
+    async def renew(self, held: Sequence[Lease]) -> list[Lease]:
+        """Let leases run for another `ttl`; return those that are still held."""
+        if not held:
+            return []
+        patience = self._tracker.session.patience
+        lost = await patience.insist(lambda: self._ledger.leases.renew(held, lease=self.ttl))
+        return [lease for lease in held if lease.task.id not in lost]
+
+    async def release(self, leases: Sequence[Lease]) -> None:
+        """Give tasks back as they were."""
+        if leases:
+            await self._ledger.outcomes.release(leases)
+            self._tracker.added.set()
+
+    async def claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
+        """Claim for a holder by priority, of *stages* if given, until *number* or none is due."""
+        token = f"{by}:{self._nonce}"
+        leases: list[Lease] = []
+        while len(leases) < number:
+            page = await self._page(min(number - len(leases), _AT_ONCE), stages)
+            if not page:
+                break
+            claimed = await self._ledger.leases.claim(
+                page, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
+            )
+            # A claim of somebody else, whose reply was lost, may be found again here.
+            leases += [each for each in claimed.leases if each.token.startswith(f"{token}:")]
+            # Some missed are no end: others were faster, and there may be more.
+        return leases
+
+    async def begin(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Return those that are still held; of suspects it is noted that the work begins."""
+        kept = []
+        for lease in leases:
+            noted = not is_suspect(lease.task) or lease.task.begun == lease.fence
+            if noted or await self._ledger.leases.begin(lease):
+                kept.append(lease)
+        return kept
+
+    async def _page(self, limit: int, stages: Collection[str] | None) -> list[Task]:
+        """Return tasks that are due, without those whose holders could not reach the ledger."""
+        since = self._tracker.session.patience.spared_since(self._ledger.now())
+        look_at = limit if since is None else limit + _AT_ONCE
+        page = await self._ledger.tasks.page(limit=look_at, hosts=stages)
+        return [task for task in page if not ended_since(task, since)][:limit]
+
+
+def holder(worker: object) -> str:
+    """Return what the tokens of a worker's leases begin with; raises `UsageError`."""
+    return f"@{_word(worker, 'name of a worker')}"
+
+
+def request_holder(worker: object, request: object) -> str:
+    """Return what the tokens begin with that one request of a worker has got."""
+    return f"{holder(worker)}:~{_word(request, 'token of a request')}"
+
+
+def _word(given: object, what: str) -> str:
+    if not isinstance(given, str) or not _WORD.fullmatch(given):
+        raise UsageError(f"{given!r} is no {what}: write 1 to 100 letters, digits, '.', '_' or '-'")
+    return given
+
+
+def is_held(task: Task, by: str) -> bool:
+    """Return whether *by* holds the task; a lease that ran out holds until it is taken over."""
+    return (
+        task.status is Status.PROCESSING
+        and task.lock is not None
+        and task.lock.startswith(f"{by}:")
+    )
