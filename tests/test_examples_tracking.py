@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.docs import REPOSITORY
 
 
@@ -42,6 +44,7 @@ def test_every_order_has_one_accepted_charge_though_workers_are_killed(tmp_path:
     assert int(charges[1]) >= 600
 
 
+@pytest.mark.thorough
 def test_corrupt_files_are_ignored_and_the_others_are_measured(tmp_path: Path):
     said = output_of("files.py", tmp_path)
 

@@ -194,7 +194,7 @@ async def test_nothing_is_lost_where_the_notices_break_off(
     monkeypatch.setattr("crawlcw.tracking.worker._FIRST_RECONNECT", NEVER)
     other = await on_mongodb.open()
     with proxied(on_mongodb.url) as (network, url):
-        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=500")
+        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
         asked = counted(tracker, monkeypatch)
         door = Door(tracker)
         async with Running(Worker(tracker, concurrency=2)):

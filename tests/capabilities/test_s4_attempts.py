@@ -101,6 +101,8 @@ async def test_everybody_reads_what_anybody_has_written(tracker: Tracker, other:
     assert [trace.worker for trace in seen.trace] == [tracker.session.worker]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("withdrawn")
 @pytest.mark.seed("4.8")
 @pytest.mark.parametrize("meanwhile", ["finished", "failed", "held", "withdrawn"])
 async def test_a_claim_from_an_old_page_misses_what_others_have_changed(
@@ -137,6 +139,8 @@ async def test_every_step_of_a_task_is_one_write(tracker: Tracker, journal: Jour
     assert [int(write.status) for write in journal.writes()] == [0, 30, 20, 30, 0, 30, 0, 30, 50]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("claim-reply")
 @pytest.mark.seed("4.11")
 @pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.REPLY])
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ async def test_a_reply_that_is_lost_is_asked_for_until_it_is_known_what_was_done
     other = await on_mongodb.open()
     await other.add("order-1", {"paid": 0})
     with proxied(on_mongodb.url) as (network, url):
-        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=300")
+        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
         # What is not the task's own is over before.
         await tracker.session.claim([])
         plan = At(Fault(loss=loss, end=End.RESET), name=command, target=other.name, skip=skip)
@@ -170,7 +174,7 @@ async def test_what_cannot_be_known_to_be_recorded_is_no_success(on_mongodb: Use
     other = await on_mongodb.open()
     await other.add("order-1")
     with proxied(on_mongodb.url) as (network, url):
-        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=300")
+        tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
         tracker.session.patience.shorten(timedelta(0))
         with pytest.raises(LedgerUnavailableError):
             async with tracker.start("order-1"):

@@ -379,7 +379,7 @@ MISTAKES = [
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("run pages -")
+@pytest.mark.representative("concurency")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     MISTAKES,

@@ -53,6 +53,8 @@ def test_the_guide_lists_its_pages_with_a_line_each():
     assert all(line.endswith(".") and len(line) <= 100 for line in lines)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("SETTINGS")
 @pytest.mark.parametrize("name", ["settings", "SETTINGS", "settings.md"])
 def test_a_page_is_written_as_it_is_where_stdout_is_no_terminal(name):
     shown = crawlcw("guide", name)
@@ -69,6 +71,8 @@ def test_a_page_is_laid_out_and_goes_through_the_pager_on_a_terminal():
     assert max(len(line.removeprefix("paged:")) for line in shown.splitlines()) <= 80
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("polite")
 @pytest.mark.parametrize(
     ("wrong", "near"), [("polite", "politeness"), ("setings", "settings"), ("qqq", "")]
 )

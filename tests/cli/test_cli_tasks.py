@@ -97,7 +97,7 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("sqlite")
+@pytest.mark.representative("sqlite", "max_retry")
 @pytest.mark.usefixtures("orders")
 @pytest.mark.parametrize(
     ("arguments", "said"),

@@ -90,6 +90,8 @@ def test_tasks_are_added_in_every_format_while_a_worker_runs(
     assert tasks["c"].results == {"charge": {"amount": 3}}
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("fields")
 @pytest.mark.parametrize(
     ("style", "given", "complaint"),
     [
@@ -139,6 +141,8 @@ def test_columns_without_a_key_and_text_that_is_no_utf_8_are_told(url: str, tmp_
     assert list(tasks_of(url, "orders")) == ["a"]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("refunds")
 @pytest.mark.parametrize(
     ("what", "complaint"),
     [

@@ -470,7 +470,7 @@ def test_quiet_says_nothing(serve, start, store):
     assert_complete(store)
 
 
-@pytest.mark.representative("docs.py -")
+@pytest.mark.representative("colour")
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

@@ -265,6 +265,8 @@ async def test_a_missing_page_is_given_up_at_once(ledger: SqliteLedger):
     assert report.counts.by_status == {Status.FINISHED: 2, Status.IGNORED: 1}
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("failure0")
 @pytest.mark.parametrize(
     "failure", [down(503), down(500), FetchError(Reason.TIMEOUT_READ, "nothing")]
 )
@@ -282,6 +284,8 @@ async def test_a_page_that_fails_first_is_tried_again(ledger: SqliteLedger, fail
     assert (report.pages, sum(report.failures.values())) == (1, 2)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("[3]")
 @pytest.mark.parametrize("most", [1, 3])
 async def test_a_page_that_fails_for_ever_is_tried_as_often_as_allowed(
     ledger: SqliteLedger, most: int
@@ -334,6 +338,8 @@ async def test_a_failure_of_the_host_costs_no_page_an_attempt(ledger: SqliteLedg
     assert report.failures == {}
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("failure0")
 @pytest.mark.parametrize("failure", HOST_FAILURES)
 async def test_a_host_that_fails_and_fails_is_given_up_with_all_its_tasks(
     ledger: SqliteLedger, failure: Any
@@ -1389,6 +1395,8 @@ async def test_a_ledger_that_is_away_for_a_while_is_waited_for(path: Path, opera
     await ledger.close()
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("commit")
 @pytest.mark.parametrize("operation", [each for each in OPERATIONS if each != "counts"])
 async def test_a_ledger_that_stays_away_ends_the_crawl(path: Path, operation: str):
     ledger = await Away.open(path, "books")

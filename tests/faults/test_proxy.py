@@ -143,6 +143,7 @@ def test_a_plan_is_for_one_command_behind_others(hasty, there, proxy: Proxy):
     assert sorted(each["_id"] for each in there.find()) == [1, 3]
 
 
+@pytest.mark.thorough
 def test_a_request_that_is_delayed_arrives_though_nobody_waits_for_it(hasty, there, proxy: Proxy):
     proxy.plan(At(Fault(delay=timedelta(seconds=2 * WAIT)), name="insert"))
 
@@ -183,6 +184,7 @@ def test_a_request_may_be_delivered_twice(near, there, proxy: Proxy):
     assert there.find_one() == {"_id": 1, "n": 2}
 
 
+@pytest.mark.thorough
 def test_a_half_open_connection_lets_nothing_pass_any_more(proxy: Proxy):
     """Seen on a plain socket: the driver gives such a connection up."""
     hello = _request({"hello": 1, "$db": "admin"})

@@ -112,6 +112,7 @@ async def test_ready_hosts_are_found_by_the_index_alone(ledger, crowded, overhea
     assert check_plans(crowded, overheard, "find", spare=1) == [200]
 
 
+@pytest.mark.thorough
 async def test_a_look_for_ready_hosts_when_there_are_none_reads_nothing(ledger, crowded, overheard):
     ledger.store.now.time = START - timedelta(days=1)
 

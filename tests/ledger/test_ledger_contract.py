@@ -806,6 +806,8 @@ async def test_retry_failed_takes_the_failures_that_were_chosen(ledger: Ledger, 
     assert ids(await ledger.tasks.page(limit=10)) == [elsewhere.id]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("refused-scope")
 @pytest.mark.parametrize("reason", sorted(POLICY_REASONS))
 async def test_the_unwanted_are_not_failures_even_when_asked_for(ledger: Ledger, reason: Reason):
     await given_up(ledger, make_task(), reason)
