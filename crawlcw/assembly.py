@@ -18,6 +18,7 @@ from crawlcw.crawl.crawl import Crawl, Parts
 from crawlcw.crawl.ending import Ending
 from crawlcw.crawl.fetcher import Done, Fetcher
 from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.host_evidence import PageLimit
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
@@ -196,9 +197,9 @@ def assemble(
         or any(limit.concurrency == 0 for limit in spider.limits.values()),
         policy=settings.host_policy,
         lease=settings.lease,
-        max_pages=settings.max_pages_per_host,
-        unlimited=start_hosts,
-        full=allowed.full,
+        page_limit=PageLimit(
+            most=settings.max_pages_per_host, unlimited=start_hosts, full=allowed.full
+        ),
         failures=stats.host_failures,
         given_up=stats.hosts_given_up,
         network=watch.network,

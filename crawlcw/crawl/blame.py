@@ -8,7 +8,8 @@ import logging
 import time
 from datetime import datetime
 
-from crawlcw.crawl.frontier import NOBODYS, OWN, Fault, Frontier
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.host_evidence import NOBODYS, OWN, Fault
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.hosts import HOST_FAILURES, PAST_THE_NAME
@@ -31,7 +32,7 @@ def is_in_doubt(
     if not watch.network.failed(host, reason, sent=began, now=now, scheme=scheme):
         return False
     if reason in PAST_THE_NAME:
-        frontier.resolved(host, scheme=scheme)
+        frontier.evidence.resolved(host, scheme=scheme)
     return True
 
 
@@ -47,9 +48,10 @@ class Blame:
         if task.host not in self._frontier or self._watch.network.in_doubt:
             return False
         # A loop that stood still must not ask a host that has a new owner.
-        if not self._frontier.may_ask(task.host, now=time.monotonic()):
+        if not self._frontier.lanes.may_ask(task.host, now=time.monotonic()):
             return False
-        return not self._frontier.lost_origin(task) and not self._frontier.resting_until(task)
+        evidence = self._frontier.evidence
+        return not (evidence.lost_origin(task) or evidence.resting_until(task))
 
     def answered(self, task: Task) -> None:
         """Note that the task's own origin answered, whatever it said."""
@@ -65,7 +67,7 @@ class Blame:
         witness: str | None = None,
     ) -> None:
         """Note an answer that is no sign of load; the arguments are `Frontier.answered`'s."""
-        self._frontier.answered(
+        self._frontier.evidence.answered(
             task.host,
             latency=latency,
             page=page,
@@ -93,7 +95,7 @@ class Blame:
         if error.reason not in HOST_FAILURES:
             return OWN
         self._log(task, error)
-        return self._frontier.host_failed(
+        return self._frontier.evidence.host_failed(
             task.host,
             reason,
             scheme=scheme,
@@ -106,7 +108,7 @@ class Blame:
     def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Fault:
         """Return whose fault it is that a page was answered by 429, or 503 with Retry-After."""
         assert error.status is not None
-        fault = self._frontier.page_throttled(
+        fault = self._frontier.evidence.page_throttled(
             task,
             sent=sent,
             status=error.status,

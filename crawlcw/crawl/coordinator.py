@@ -168,7 +168,7 @@ class Coordinator:
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
-        self._frontier.seeded = True
+        self._frontier.page_limit.seeded = True
         self.wake()
 
     def wake(self) -> None:
@@ -236,10 +236,10 @@ class Coordinator:
         if task.host not in self._frontier or self._frontier[task.host].leaving:
             self._returned.append(lease)
             self._frontier.look(task.host)
-        elif self._frontier.lost_origin(task):
+        elif self._frontier.evidence.lost_origin(task):
             # Once it is back it is ignored with all others of its origin.
             self._returned.append(lease)
-        elif (until := self._frontier.resting_until(task)) is not None:
+        elif (until := self._frontier.evidence.resting_until(task)) is not None:
             self._returned.append(put_off(lease, until=until))
         elif task.due is not None and task.due > self._ledger.now():
             self._returned.append(lease)
@@ -248,12 +248,12 @@ class Coordinator:
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
-        self._lanes.drop(task_ids)
+        self._lanes.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
         self._returned = [each for each in self._returned if each.task.id not in task_ids]
 
     def undispatched(self) -> list[Lease]:
         """Return the leases no fetcher has begun with, and forget them."""
-        leases = [*self._lanes.empty(), *self._returned, *self.pool.take_back()]
+        leases = [*self._lanes.withdraw(), *self._returned, *self.pool.take_back()]
         self._returned = []
         return leases
 
@@ -310,7 +310,7 @@ class Coordinator:
         # What a host has shown is written before anybody else may lease it.
         await self.host_leaser.save()
         self.host_leaser.give_up_origins(background)
-        for host in self._frontier.unproven(now=time.monotonic()):
+        for host in self._frontier.evidence.unproven(now=time.monotonic()):
             self._robots_gate.prove(host, background)
         await self.host_leaser.give_back(background)
         if await self.host_leaser.lease(hungry=self._has_idle_fetchers()):
@@ -327,7 +327,7 @@ class Coordinator:
         return await self._look_around()
 
     async def _give_back_tasks(self) -> None:
-        self._returned += [*self._frontier.leaving(), *self._frontier.put_off()]
+        self._returned += [*self._frontier.leaving(), *self._frontier.evidence.put_off()]
         if not self._returned:
             return
         returned, self._returned = self._returned, []
@@ -422,7 +422,7 @@ class Coordinator:
             if task.id in self._held or task.id in spared:
                 continue
             # What waits for an origin that was given up is ignored, all of it at once.
-            if not self._frontier.lost_origin(task):
+            if not self._frontier.evidence.lost_origin(task):
                 found.setdefault(task.host, []).append(task)
         return found
 
@@ -439,7 +439,7 @@ class Coordinator:
     def _first_url(self, tasks: list[Task]) -> str:
         """Return the URL to open a host with: not of an origin that fails, if there is another."""
         for task in tasks:
-            if not self._frontier.origin_of(task).failures:
+            if not self._frontier.evidence.origin_of(task).failures:
                 return task.url
         return tasks[0].url
 
@@ -542,7 +542,7 @@ class Coordinator:
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing. What came to this process while it asked
         # is in `_held`, or has set `_changed`.
-        busy = self._held or not self._frontier.seeded or self._changed.is_set()
+        busy = self._held or not self._frontier.page_limit.seeded or self._changed.is_set()
         if horizon is None and not busy:
             return True
         idle = self._idle

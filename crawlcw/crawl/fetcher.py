@@ -23,7 +23,8 @@ from crawlcw.crawl import callbacks
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callback_errors import CallbackErrors
 from crawlcw.crawl.callbacks import Produced, Scope
-from crawlcw.crawl.frontier import Fault, Frontier
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.host_evidence import Fault
 from crawlcw.crawl.redirects import REDIRECTS, attempt, onward, status_error, throttles
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
@@ -449,7 +450,7 @@ class Fetcher:
                 lease.task, latency=sent.latency(elapsed), page=False, sent=sent.at
             )
         elif failed.reason in FAILURE_REASONS:
-            self.frontier.page_failed(lease.task.host, now=time.monotonic())
+            self.frontier.evidence.page_failed(lease.task.host, now=time.monotonic())
 
     def _failure(self, error: FetchError) -> Failed:
         # What a page asks for is no longer than what its host may ask for.

@@ -84,6 +84,11 @@ class HeldHost:
         return min(self.limit.concurrency, step)
 
 
+def pace(lanes: Lanes, host: HeldHost, *, now: float) -> None:
+    """Let a host's lane have the pace that is right by what is known of it now."""
+    lanes.pace(host.name, delay=host.delay, allowed=host.allowed, now=now)
+
+
 class Phases:
     """Changes the phases of the held hosts, and opens and closes their lanes with them.
 

@@ -219,7 +219,7 @@ class HostLeaser:
 
     def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
         """Begin to ignore what waits for origins that nobody will ask any more."""
-        for host in self._frontier.losing():
+        for host in self._frontier.evidence.losing():
             schemes, host.lost = host.lost, set()
             # It is neither fed nor released before that is done.
             host.busy = True
@@ -286,7 +286,7 @@ class HostLeaser:
 
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:
-            self._frontier.leave(host)
+            self._frontier.phases.leave(host)
             host.look = True
         self._on_change()
 

@@ -78,24 +78,22 @@ class Lanes:
 
     def end(self, host: str) -> list[Lease]:
         """Forget a host; return the leases that waited for it."""
-        lane = self._lanes.pop(host)
-        lane.opened = False
-        return self._emptied(lane)
+        waiting = self.withdraw(host=host)
+        self._lanes.pop(host).opened = False
+        return waiting
 
-    def clear(self, host: str) -> list[Lease]:
-        """Return the leases that wait for *host*, and forget them."""
-        return self._emptied(self._lanes[host])
-
-    def empty(self) -> list[Lease]:
-        """Return all waiting leases, and forget them."""
-        return [lease for lane in self._lanes.values() for lease in self._emptied(lane)]
-
-    def withdraw(self, host: str, unwanted: Callable[[Lease], bool]) -> list[Lease]:
-        """Return those of the leases that wait for *host* which are *unwanted*, and forget them."""
-        lane = self._lanes[host]
-        withdrawn = [entry[2] for entry in lane.waiting if unwanted(entry[2])]
-        if withdrawn:
-            self._keep(lane, lambda lease: not unwanted(lease))
+    def withdraw(
+        self, *, host: str | None = None, unwanted: Callable[[Lease], bool] = lambda _: True
+    ) -> list[Lease]:
+        """Return the waiting leases, of *host* if given, that are *unwanted*, and forget them."""
+        withdrawn: list[Lease] = []
+        for lane in self._lanes.values() if host is None else [self._lanes[host]]:
+            gone = [lease for _, _, lease in lane.waiting if unwanted(lease)]
+            if gone:
+                lane.waiting = [entry for entry in lane.waiting if not unwanted(entry[2])]
+                heapq.heapify(lane.waiting)
+                self._count(lane)
+                withdrawn += gone
         return withdrawn
 
     def open(self, host: str, *, now: float) -> None:
@@ -206,22 +204,6 @@ class Lanes:
         if self._urgent:
             return float("-inf")
         return self._turns[0][0] if self._turns else None
-
-    def drop(self, task_ids: set[bytes]) -> None:
-        """Forget waiting leases whose tasks are among *task_ids*."""
-        for lane in self._lanes.values():
-            self._keep(lane, lambda lease: lease.task.id not in task_ids)
-
-    def _keep(self, lane: Lane, wanted: Callable[[Lease], bool]) -> None:
-        kept = [entry for entry in lane.waiting if wanted(entry[2])]
-        heapq.heapify(kept)
-        lane.waiting = kept
-        self._count(lane)
-
-    def _emptied(self, lane: Lane) -> list[Lease]:
-        waiting, lane.waiting = lane.waiting, []
-        self._count(lane)
-        return [lease for _, _, lease in waiting]
 
     def _count(self, lane: Lane) -> None:
         waiting = len(lane.waiting)

@@ -94,7 +94,7 @@ class RobotsGate:
 
     def prove(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
         """Ask a host that is in doubt for a page it answered before; return whether it is."""
-        witness = self._frontier.doubted(host)
+        witness = self._frontier.evidence.doubted(host)
         if witness is None:
             return False
         host.busy = host.look = True
@@ -111,7 +111,7 @@ class RobotsGate:
             # each be counted as failing.
             await self._watch.settled()
             async with self._room:
-                if self._frontier.may_ask(host.name, now=time.monotonic()):
+                if self._frontier.lanes.may_ask(host.name, now=time.monotonic()):
                     await ask(host.name, url)
         finally:
             host.busy = False
@@ -131,7 +131,7 @@ class RobotsGate:
             self._frontier.sent(name, at=began)
         self._watch.answered(name)
         stood = self._excuses.seconds(began)
-        self._frontier.answered(
+        self._frontier.evidence.answered(
             name,
             latency=max(0.0, response.elapsed.total_seconds() - stood),
             page=False,
@@ -150,7 +150,7 @@ class RobotsGate:
             self._failed(name, url, error, sent=sent, began=began)
             return
         self._watch.answered(name)
-        self._frontier.resolved(name, scheme=scheme_of(url))
+        self._frontier.evidence.resolved(name, scheme=scheme_of(url))
         record = RobotsRecord(
             origin=origin_of(url),
             body=rules.body,
@@ -183,7 +183,7 @@ class RobotsGate:
         reason, scheme = error.underlying, scheme_of(url)
         if is_in_doubt(self._watch, self._frontier, name, reason, scheme=scheme, began=began):
             return
-        self._frontier.host_failed(
+        self._frontier.evidence.host_failed(
             name,
             reason,
             scheme=scheme,

@@ -19,6 +19,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl import coordinator, host_leasing, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.host_evidence import PageLimit
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
@@ -187,9 +188,7 @@ class Around:
             may_share=self.settings.per_host_concurrency == 0,
             policy=self.settings.host_policy,
             lease=self.settings.lease,
-            max_pages=None,
-            unlimited=(),
-            full=set(),
+            page_limit=PageLimit(most=None, unlimited=(), full=set()),
             failures=self.stats.host_failures,
             given_up=self.stats.hosts_given_up,
             network=watch.network,
@@ -228,7 +227,7 @@ class Around:
             await self.ledger.outcomes.commit([settlement])
             self.stats.record(settlement)
             self.held.end([lease])
-            self.frontier.answered(
+            self.frontier.evidence.answered(
                 lease.task.host, latency=seconds, page=True, now=asyncio.get_running_loop().time()
             )
             self.coordinator.written(more=False, again=())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw.crawl.frontier import NOBODYS, Fault
+from crawlcw.crawl.host_evidence import NOBODYS, Fault
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, Origin, RobotsRecord
 from crawlcw.model.task import Lease
@@ -18,7 +18,7 @@ ROBOTS = RobotsRecord(origin="http://example.com", body="", expires=START + time
 @pytest.fixture(autouse=True)
 def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let hosts rest exactly as long as the policy says."""
-    monkeypatch.setattr("crawlcw.crawl.frontier.random.random", lambda: 0.0)
+    monkeypatch.setattr("crawlcw.crawl.host_evidence.random.random", lambda: 0.0)
 
 
 # --- taking charge
@@ -401,7 +401,7 @@ def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
     assert process.take() is not None
 
     for _ in range(10):
-        process.frontier.page_failed(HOST, now=process.now)
+        process.frontier.evidence.page_failed(HOST, now=process.now)
 
     assert process.resting() == 0.5
     assert (host.answered, host.state.failed, host.delay) == (10, 10, 0.5)
@@ -479,7 +479,7 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
 
     assert host.state.origin("http").given_up is Reason.HOST_UNREACHABLE
     assert process.given_up == {f"http://{HOST}": "host-unreachable"}
-    assert process.frontier.losing() == [host]
+    assert process.frontier.evidence.losing() == [host]
     assert (host.leaving, host.unsaved, fault) == (False, True, NOBODYS)
 
 
@@ -500,7 +500,7 @@ def test_a_host_that_was_parted_with_is_told_nothing():
     process.part()
 
     process.answered()
-    process.frontier.page_failed(HOST, now=process.now)
+    process.frontier.evidence.page_failed(HOST, now=process.now)
     process.failed()
     process.lose()
     process.frontier.sent(HOST, at=process.now)
@@ -602,7 +602,7 @@ def test_what_comes_late_does_not_make_a_full_host_less_full(late: str):
     if late in ("answer", "no-page"):
         process.answered(page=late == "answer")
     elif late == "page-failure":
-        process.frontier.page_failed(HOST, now=process.now)
+        process.frontier.evidence.page_failed(HOST, now=process.now)
     else:
         process.failed()
 
@@ -694,7 +694,7 @@ def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
     under_way = process.take_all()
     assert process.frontier.leaving() == []
 
-    process.frontier.leave(host)
+    process.frontier.phases.leave(host)
     back = process.frontier.leaving()
 
     assert {lease.task.host for lease in back} == {HOST}
@@ -747,7 +747,7 @@ def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored
     process.failed()
 
     assert process.idle() == []
-    assert process.frontier.losing() == [host]
+    assert process.frontier.evidence.losing() == [host]
 
     host.lost.clear()
 
@@ -874,7 +874,7 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
 
 
 def throttled(process: Process, lease: Lease, *, retry_after: float | None = None) -> Fault:
-    return process.frontier.page_throttled(
+    return process.frontier.evidence.page_throttled(
         lease.task,
         sent=process.ledger_now(),
         status=429,
@@ -885,7 +885,7 @@ def throttled(process: Process, lease: Lease, *, retry_after: float | None = Non
 
 def answered_since(process: Process) -> None:
     process.now += 1
-    process.frontier.answered(
+    process.frontier.evidence.answered(
         HOST, latency=0.1, page=True, sent=process.ledger_now(), now=process.now
     )
     process.now += 1
@@ -941,12 +941,12 @@ def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
 
     process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
 
-    assert process.frontier.doubted(host) == witness
-    assert process.frontier.unproven(now=process.now) == [host]
+    assert process.frontier.evidence.doubted(host) == witness
+    assert process.frontier.evidence.unproven(now=process.now) == [host]
     process.now += 50
     assert process.take() is None
     answered_since(process)
-    assert process.frontier.unproven(now=process.now) == []
+    assert process.frontier.evidence.unproven(now=process.now) == []
     assert process.take() is lease
 
 
@@ -962,9 +962,9 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     fault = process.failed(reason=Reason.TLS, scheme="https")
 
     assert fault.due == process.at(11)
-    (put_off,) = process.frontier.put_off()
+    (put_off,) = process.frontier.evidence.put_off()
     assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
-    assert process.frontier.resting_until(secure) == process.at(10)
-    assert process.frontier.resting_until(plain) is None
+    assert process.frontier.evidence.resting_until(secure) == process.at(10)
+    assert process.frontier.evidence.resting_until(plain) is None
     assert not host.leaving
     assert process.take_all() == [leases[1]]

@@ -149,7 +149,7 @@ class FrontierMachine(RuleBasedStateMachine):
             number, lease, sent = self.under_way.pop(0)
             process, name = self.processes[number], lease.task.host
             if outcome == "page-failed":
-                process.frontier.page_failed(name, now=process.now)
+                process.frontier.evidence.page_failed(name, now=process.now)
             elif outcome in ("failed", "429"):
                 asked = retry_after if outcome == "429" else None
                 reason = Reason.HTTP_STATUS if asked else Reason.CONNECT
@@ -199,7 +199,7 @@ class FrontierMachine(RuleBasedStateMachine):
         for host in process.frontier:
             host.look = look
             if host.name in handed_on:
-                process.frontier.leave(host)
+                process.frontier.phases.leave(host)
         process.held.end(process.frontier.leaving())
         for host in process.frontier.idle():
             mine = [lease for n, lease, _ in self.under_way if n == number]

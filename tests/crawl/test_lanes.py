@@ -506,7 +506,8 @@ def test_lost_leases_are_dropped_from_their_lanes():
     lanes = lanes_of(*numbered(2), *numbered(1, host=B))
     lanes.pace(A, delay=1, allowed=0, now=0)
 
-    lanes.drop({make_task(f"http://{A}/0").id, make_task(f"http://{B}/0").id})
+    dropped = {make_task(f"http://{A}/0").id, make_task(f"http://{B}/0").id}
+    lanes.withdraw(unwanted=lambda lease: lease.task.id in dropped)
 
     assert counts(lanes) == (1, 1, 0)
     assert taken(lanes, now=0) == [f"http://{A}/1"]
@@ -517,7 +518,8 @@ def test_after_a_drop_the_highest_priority_is_still_the_first():
     for priority in (9, 1, 8, 2, 7, 3):
         lanes.add(lease(f"http://{A}/{priority}", priority=priority), now=0)
 
-    lanes.drop({make_task(f"http://{A}/{n}").id for n in (9, 1)})
+    dropped = {make_task(f"http://{A}/{n}").id for n in (9, 1)}
+    lanes.withdraw(unwanted=lambda lease: lease.task.id in dropped)
 
     assert taken(lanes, now=0) == [f"http://{A}/{n}" for n in (8, 7, 3, 2)]
 
@@ -525,7 +527,7 @@ def test_after_a_drop_the_highest_priority_is_still_the_first():
 def test_emptied_lanes_give_up_all_that_waits_and_can_be_filled_again():
     lanes = lanes_of(*numbered(2), *numbered(1, host=B))
 
-    assert sorted(urls_of(lanes.empty())) == [*numbered(2), *numbered(1, host=B)]
+    assert sorted(urls_of(lanes.withdraw())) == [*numbered(2), *numbered(1, host=B)]
 
     assert lanes.waiting == 0
     assert taken(lanes, now=0) == []
@@ -536,7 +538,7 @@ def test_emptied_lanes_give_up_all_that_waits_and_can_be_filled_again():
 def test_clearing_a_host_leaves_the_others_theirs():
     lanes = lanes_of(*numbered(2), *numbered(1, host=B), delay=1)
 
-    assert urls_of(lanes.clear(A)) == numbered(2)
+    assert urls_of(lanes.withdraw(host=A)) == numbered(2)
 
     assert counts(lanes) == (1, 1, 0)
     assert taken(lanes, now=0) == [f"http://{B}/0"]

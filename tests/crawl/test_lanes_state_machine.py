@@ -91,7 +91,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     @rule(host=some_host)
     def clear(self, host):
-        self.leave(self.hosts[host], self.lanes.clear(host))
+        self.leave(self.hosts[host], self.lanes.withdraw(host=host))
 
     def leave(self, expected: Expected, leases: list[Lease]) -> None:
         assert {each.task.id for each in leases} == expected.waiting
@@ -112,7 +112,7 @@ class LanesMachine(RuleBasedStateMachine):
     def drop(self, number):
         waiting = sorted(set().union(*(host.waiting for host in self.hosts.values())))
         dropped = set(waiting[:number])
-        self.lanes.drop(dropped)
+        self.lanes.withdraw(unwanted=lambda lease: lease.task.id in dropped)
         for host in self.hosts.values():
             host.waiting -= dropped
         self.gone |= dropped

@@ -7,8 +7,9 @@ from itertools import count
 from typing import Any
 
 from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.frontier import Fault, Frontier
+from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
+from crawlcw.crawl.host_evidence import Fault, PageLimit
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
@@ -58,16 +59,14 @@ class Process:
             policy=HostPolicy(),
             lease=LEASE,
             may_share=True,
-            max_pages=max_pages,
-            unlimited=set(unlimited),
-            full=self.full,
+            page_limit=PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full),
             failures=self.failures,
             given_up=self.given_up,
             network=Network(),
             rests=Rests(),
             ledger_now=self.ledger_now,
         )
-        self.frontier.seeded = True
+        self.frontier.page_limit.seeded = True
 
     def ledger_now(self) -> datetime:
         return START + timedelta(seconds=self.now + self._offset)
@@ -132,7 +131,7 @@ class Process:
         self.commit(lease)
 
     def answered(self, name: str = HOST, *, latency: float = 0.1, page: bool = True) -> None:
-        self.frontier.answered(name, latency=latency, page=page, now=self.now)
+        self.frontier.evidence.answered(name, latency=latency, page=page, now=self.now)
 
     def failed(
         self,
@@ -144,7 +143,7 @@ class Process:
         scheme: str = "http",
     ) -> Fault:
         """A request of this moment, unless it was *sent* earlier, shows that a host has failed."""
-        return self.frontier.host_failed(
+        return self.frontier.evidence.host_failed(
             name,
             reason,
             scheme=scheme,
@@ -160,7 +159,7 @@ class Process:
         return self.frontier.part(self.frontier[name], now=self.now)
 
     def may_ask(self, name: str = HOST) -> bool:
-        return self.frontier.may_ask(name, now=self.now)
+        return self.frontier.lanes.may_ask(name, now=self.now)
 
     def idle(self) -> list[str]:
         return [host.name for host in self.frontier.idle()]
