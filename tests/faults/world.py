@@ -77,7 +77,10 @@ class World:
             self._database = client[self._name]
             self.far: MongoLedger = self.run(MongoLedger.open(url, "books", clock=self.clock))
             near += ("&" if "?" in near else "?") + _OPTIONS
-            opened = self.run(MongoLedger.open(near, "books", driver=self.driver))
+            # Its short time is for the faults: a busy server may take longer to be opened.
+            opened = self.run(
+                self._sender.insist(lambda: MongoLedger.open(near, "books", driver=self.driver))
+            )
             self._near = opened.store.database
             self.setting = self.run(self._arrange())
             self.before = self.documents()
