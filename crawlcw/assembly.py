@@ -18,8 +18,8 @@ from crawlcw.crawl.crawl import Crawl, Parts
 from crawlcw.crawl.ending import Ending
 from crawlcw.crawl.fetcher import Done, Fetcher
 from crawlcw.crawl.frontier import Frontier
-from crawlcw.crawl.host_evidence import PageLimit
 from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import InProcess

@@ -66,7 +66,7 @@ class Blame:
         sent: datetime | None,
         witness: str | None = None,
     ) -> None:
-        """Note an answer that is no sign of load; the arguments are `Frontier.answered`'s."""
+        """Note an answer that is no sign of load; the arguments are `HostEvidence.answered`'s."""
         self._frontier.evidence.answered(
             task.host,
             latency=latency,

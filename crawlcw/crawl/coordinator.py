@@ -331,13 +331,22 @@ class Coordinator:
         if not self._returned:
             return
         returned, self._returned = self._returned, []
-        await self._ledger.outcomes.release(returned)
-        self._held.end(returned)
-        for lease in returned:
+        await self._give_back(returned)
+
+    async def give_back_undispatched(self) -> int:
+        """Give back what no fetcher has begun with; return how many tasks went back."""
+        return await self._give_back(self.undispatched())
+
+    async def _give_back(self, leases: list[Lease]) -> int:
+        count = await self._ledger.outcomes.release(leases)
+        # Only now: killed in between, the leases run out, and nothing is lost.
+        self._held.end(leases)
+        for lease in leases:
             self._frontier.look(lease.task.host)
         # After the release. Killed in between, the wake-up is lost, and an idle process
         # finds the host by its sweep.
-        await self.announce(lease.task for lease in returned)
+        await self.announce(lease.task for lease in leases)
+        return count
 
     def _has_idle_fetchers(self) -> bool:
         return self.pool.dispatched < self.pool.size

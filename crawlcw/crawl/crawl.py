@@ -186,12 +186,7 @@ class Crawl:
 
     async def _give_back(self) -> None:
         """Give back what nobody has begun with."""
-        coordinator = self._parts.coordinator
-        leases = coordinator.undispatched()
-        self._released += await self._session.ledger.outcomes.release(leases)
-        # Only now: killed in between, the leases run out, and nothing is lost.
-        self._session.held.end(leases)
-        await coordinator.announce(lease.task for lease in leases)
+        self._released += await self._parts.coordinator.give_back_undispatched()
 
     async def _leave(self) -> None:
         """Give back what is still held, even while being cancelled, and sign off."""

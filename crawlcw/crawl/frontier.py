@@ -1,6 +1,6 @@
-"""The part of the frontier that one process holds: its hosts, what it learns of them, their lanes.
+"""The part of the frontier that one process holds: its hosts and their lanes.
 
-Synchronous and without I/O: the fetchers tell how hosts answered, the
+Synchronous and without I/O: the fetchers tell its `evidence` how hosts answered, the
 coordinator leases, saves and releases as this says. A host that may be asked
 without limits is shared: its owner looks after it, and others ask it as well.
 """
@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.held_host import HeldHost, Phase, Phases, pace
-from crawlcw.crawl.host_evidence import HostEvidence, PageLimit
+from crawlcw.crawl.host_evidence import HostEvidence
 from crawlcw.crawl.lanes import AHEAD, Lanes
+from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord

@@ -6,16 +6,17 @@ belong to the host. Synchronous and without I/O, as the frontier it is a part of
 
 import random
 from collections import Counter
-from collections.abc import Callable, Container, MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from crawlcw.crawl.held_host import HeldHost, Phase, Phases, pace
 from crawlcw.crawl.lanes import AHEAD, Lanes
+from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.throttlings import Throttlings
 from crawlcw.errors import Reason
 from crawlcw.model import hosts, urls
-from crawlcw.model.hosts import Host, HostPolicy, Origin
+from crawlcw.model.hosts import HostPolicy, Origin
 from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import put_off
@@ -37,22 +38,6 @@ class Fault:
 
 OWN = Fault(own=True)
 NOBODYS = Fault()
-
-
-@dataclass(slots=True, kw_only=True)
-class PageLimit:
-    """How many pages a host may have, and the hosts that have had them."""
-
-    most: int | None
-    unlimited: Container[str]  #: hosts that it does not hold for
-    full: set[str]
-    #: Whether all start URLs are known: before that nobody knows the crawl's own hosts.
-    seeded: bool = False
-
-    def is_reached(self, state: Host) -> bool:
-        """Return whether a host is full."""
-        full = self.most is not None and state.finished >= self.most
-        return full and state.name not in self.unlimited
 
 
 class HostEvidence:

@@ -19,8 +19,8 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl import coordinator, host_leasing, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.frontier import Frontier
-from crawlcw.crawl.host_evidence import PageLimit
 from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.suspects import Suspects

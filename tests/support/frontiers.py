@@ -9,7 +9,8 @@ from typing import Any
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
-from crawlcw.crawl.host_evidence import Fault, PageLimit
+from crawlcw.crawl.host_evidence import Fault
+from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
