@@ -1,36 +1,54 @@
 """An asyncio crawler on a durable ledger: no page is lost, each result is recorded once."""
 
-from crawlcw.api.host_limits import Limit
-from crawlcw.api.request import Request
-from crawlcw.api.response import Response
-from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
-from crawlcw.assembly import open_crawl, open_ledger, run_spider
-from crawlcw.crawl.crawl import Crawl
-from crawlcw.engine.stats import FinishReason, Report
-from crawlcw.errors import (
-    CrawlcwError,
-    FetchError,
-    LeaseLostError,
-    LedgerConfigurationError,
-    LedgerError,
-    LedgerGoneError,
-    LedgerUnavailableError,
-    Reason,
-    SettingsError,
-    SpiderError,
-    StopCrawl,
-    UsageError,
-)
-from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.task import Status
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crawlcw.api.host_limits import Limit
+    from crawlcw.api.request import Request
+    from crawlcw.api.response import Response
+    from crawlcw.api.rules import Rule
+    from crawlcw.api.saved_file import SavedFile
+    from crawlcw.api.settings import Settings
+    from crawlcw.api.sitemap_spider import SitemapSpider
+    from crawlcw.api.sitemaps import SitemapEntry
+    from crawlcw.api.spider import Spider
+    from crawlcw.api.syndication import FeedEntry
+    from crawlcw.api.url_list import url_list
+    from crawlcw.assembly import open_crawl, open_ledger, run_spider
+    from crawlcw.crawl.crawl import Crawl
+    from crawlcw.downloader.aiohttp import AiohttpDownloader
+    from crawlcw.downloader.protocol import Downloader
+    from crawlcw.engine.stats import FinishReason, Report
+    from crawlcw.errors import (
+        CrawlcwError,
+        DropItem,
+        FetchError,
+        LeaseLostError,
+        LedgerConfigurationError,
+        LedgerError,
+        LedgerGoneError,
+        LedgerUnavailableError,
+        Reason,
+        SettingsError,
+        SpiderError,
+        StopCrawl,
+        UsageError,
+        XmlError,
+    )
+    from crawlcw.ledger.kind import LedgerKind
+    from crawlcw.ledger.protocol import Ledger
+    from crawlcw.model.task import Status
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AiohttpDownloader",
     "Crawl",
     "CrawlcwError",
+    "Downloader",
+    "DropItem",
+    "FeedEntry",
     "FetchError",
     "FinishReason",
     "LeaseLostError",
@@ -45,14 +63,73 @@ __all__ = [
     "Report",
     "Request",
     "Response",
+    "Rule",
+    "SavedFile",
     "Settings",
     "SettingsError",
+    "SitemapEntry",
+    "SitemapSpider",
     "Spider",
     "SpiderError",
     "Status",
     "StopCrawl",
     "UsageError",
+    "XmlError",
     "open_crawl",
     "open_ledger",
     "run_spider",
+    "url_list",
 ]
+
+#: Where each name is. It is loaded when it is first asked for: the commands, `--help` not
+#: least, would else wait for all that a crawl needs.
+_HOMES = {
+    "AiohttpDownloader": "crawlcw.downloader.aiohttp",
+    "Crawl": "crawlcw.crawl.crawl",
+    "CrawlcwError": "crawlcw.errors",
+    "Downloader": "crawlcw.downloader.protocol",
+    "DropItem": "crawlcw.errors",
+    "FeedEntry": "crawlcw.api.syndication",
+    "FetchError": "crawlcw.errors",
+    "FinishReason": "crawlcw.engine.stats",
+    "LeaseLostError": "crawlcw.errors",
+    "Ledger": "crawlcw.ledger.protocol",
+    "LedgerConfigurationError": "crawlcw.errors",
+    "LedgerError": "crawlcw.errors",
+    "LedgerGoneError": "crawlcw.errors",
+    "LedgerKind": "crawlcw.ledger.kind",
+    "LedgerUnavailableError": "crawlcw.errors",
+    "Limit": "crawlcw.api.host_limits",
+    "Reason": "crawlcw.errors",
+    "Report": "crawlcw.engine.stats",
+    "Request": "crawlcw.api.request",
+    "Response": "crawlcw.api.response",
+    "Rule": "crawlcw.api.rules",
+    "SavedFile": "crawlcw.api.saved_file",
+    "Settings": "crawlcw.api.settings",
+    "SettingsError": "crawlcw.errors",
+    "SitemapEntry": "crawlcw.api.sitemaps",
+    "SitemapSpider": "crawlcw.api.sitemap_spider",
+    "Spider": "crawlcw.api.spider",
+    "SpiderError": "crawlcw.errors",
+    "Status": "crawlcw.model.task",
+    "StopCrawl": "crawlcw.errors",
+    "UsageError": "crawlcw.errors",
+    "XmlError": "crawlcw.errors",
+    "open_crawl": "crawlcw.assembly",
+    "open_ledger": "crawlcw.assembly",
+    "run_spider": "crawlcw.assembly",
+    "url_list": "crawlcw.api.url_list",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is exported by this name (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

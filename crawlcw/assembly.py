@@ -1,15 +1,23 @@
 """Putting the parts together: the only place that chooses implementations."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
 from crawlcw.api.host_limits import Limits, limit_of
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, check, scope
+from crawlcw.api.spider import Spider, check, entry_urls, logs_in, scope
+from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import Committer
@@ -18,20 +26,37 @@ from crawlcw.crawl.crawl import Crawl, Parts
 from crawlcw.crawl.ending import Ending
 from crawlcw.crawl.fetcher import Done, Fetcher
 from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.hooks import hooked
+from crawlcw.crawl.identities import Identities
+from crawlcw.crawl.login_politeness import HeldHosts
+from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.own_downloader import downloader_of
 from crawlcw.crawl.page_limit import PageLimit
+from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.probes import Probes
+from crawlcw.crawl.redirects import attempt
+from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.runner import InProcess
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.suspects import Children, Suspects
+from crawlcw.crawl.trial import Trial
+from crawlcw.downloader import memory_budget
+from crawlcw.downloader.browser import Browser
+from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.rendering import RenderingDownloader
+from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.engine.excuses import LoopExcuses
 from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import Report
+from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
+from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
@@ -39,6 +64,13 @@ from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model import urls
 from crawlcw.model.standstill import Rests
 
+if TYPE_CHECKING:
+    from crawlcw.downloader.addresses import PublicNames
+    from crawlcw.ledger.mongo import MongoLedger
+    from crawlcw.ledger.sqlite import SqliteLedger
+
+#: The file of an embedded ledger that is to be gone when it is closed.
+_PASSING = Path(":memory:")
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
 
@@ -53,24 +85,22 @@ async def open_ledger(
     """Return the ledger of the spider named *name* at *url*.
 
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
-    `mongodb://host/database` or `mongodb+srv://...`. *kind* says whether it is that
+    `mongodb://host/database` or `mongodb+srv://...`; or `sqlite:///:memory:`, one of
+    its own that is gone when it is closed. *kind* says whether it is that
     of a spider or of a use case of this name, None whichever of the two is there.
-    Without *create* an embedded ledger that does not exist is a `UsageError`.
+    Without *create* an embedded ledger that does not exist is a `UsageError`, and on
+    MongoDB nothing is made where nothing is recorded.
     Raises `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()
-    path = _path(url)
-    if path is None:
-        from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
-
-        return await MongoLedger.open(
-            url, name, driver=settings.mongo_driver, claims=settings.claim, kind=kind
-        )
-    from crawlcw.ledger.sqlite import SqliteLedger
-
-    if not create:
-        await _check_there(path)
-    return await SqliteLedger.open(path, name, kind=kind)
+    return await _open(
+        url,
+        name,
+        driver=settings.mongo_driver,
+        claims=settings.claim,
+        create=create,
+        kind=kind,
+    )
 
 
 async def open_tracked(
@@ -80,18 +110,35 @@ async def open_tracked(
 
     *driver* is MongoDB's; the other arguments and errors are those of `open_ledger`.
     """
+    return await _open(
+        url, use_case, driver=driver, claims="batch", create=create, kind=LedgerKind.USE_CASE
+    )
+
+
+async def open_to_copy(
+    url: str, name: str, *, kind: LedgerKind | None, create: bool
+) -> CopiedLedger:
+    """Return the ledger of that name, to be copied or copied into; see `open_ledger`."""
+    return await _open(url, name, driver="motor", claims="each", create=create, kind=kind)
+
+
+async def _open(
+    url: str, name: str, *, driver: str, claims: str, create: bool, kind: LedgerKind | None
+) -> "MongoLedger | SqliteLedger":
     path = _path(url)
     if path is None:
-        from crawlcw.ledger.mongo import MongoLedger
+        from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
 
         return await MongoLedger.open(
-            url, use_case, driver=driver, claims="batch", kind=LedgerKind.USE_CASE
+            url, name, driver=driver, claims=claims, kind=kind, create=create
         )
     from crawlcw.ledger.sqlite import SqliteLedger
 
+    if path == _PASSING:
+        return await SqliteLedger.open_passing(name, kind=kind)
     if not create:
         await _check_there(path)
-    return await SqliteLedger.open(path, use_case, kind=LedgerKind.USE_CASE)
+    return await SqliteLedger.open(path, name, kind=kind)
 
 
 async def open_for_inspection(
@@ -151,11 +198,9 @@ async def open_crawl(
     settings = settings or spider.settings
     opened = await open_ledger(ledger, spider.name, settings=settings)
     try:
-        way = downloader or web(spider, settings)
-        try:
+        default = downloader or web(spider, settings, public_names=StartNames(opened.notes))
+        async with downloader_of(spider, default) as way:
             yield assemble(spider, opened, way, settings, children=children)
-        finally:
-            await way.close()
     finally:
         await opened.close()
 
@@ -174,113 +219,255 @@ def assemble(
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
-    seen = SeenFilter()
-    session = Session(
-        ledger,
-        lease=lambda: settings.lease,
-        give_up=settings.ledger_give_up,
-        limit=settings.callback_timeout,
-        hosts=lambda: [host.lease for host in frontier if host.lease is not None],
-    )
-    waiting, held, stats = session.ledger, session.held, session.stats
-    allowed = Scope.of(scope(spider) or (), settings)
-    robots = Robots(downloader, settings, clock=asyncio.get_running_loop().time, now=ledger.now)
-    probes = Probes(downloader, settings, now=ledger.now)
-    rests = Rests()
-    watch = NetworkWatch(probes, rests, ledger_now=ledger.now)
-    limits = Limits(spider.limits)
-    start_hosts: set[str] = set()
-    frontier = Frontier(
-        held=held,
-        limit_of=lambda host: limit_of(host, limits, settings),
-        may_share=settings.per_host_concurrency == 0
-        or any(limit.concurrency == 0 for limit in spider.limits.values()),
-        policy=settings.host_policy,
-        lease=settings.lease,
-        page_limit=PageLimit(
-            most=settings.max_pages_per_host, unlimited=start_hosts, full=allowed.full
-        ),
-        failures=stats.host_failures,
-        given_up=stats.hosts_given_up,
-        network=watch.network,
-        rests=rests,
-        ledger_now=ledger.now,
-    )
-    excuses = LoopExcuses(session.watchdog, stats, deadlines=settings.deadlines)
-    suspects = Suspects(children, held, max_lost=settings.max_lost)
-    coordinator = Coordinator(
-        waiting,
+    credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
+    parts = _Assembly(
+        spider=spider,
+        ledger=ledger,
+        downloader=AuthorizingDownloader(SavingDownloader(downloader, settings), credentials),
+        credentials=credentials,
         settings=settings,
-        frontier=frontier,
-        robots=robots,
-        held=held,
-        stats=stats,
-        patience=session.patience,
-        heartbeat=session.heartbeat,
-        probes=probes,
-        watch=watch,
-        suspects=suspects,
-        worker=session.worker,
-        excuses=excuses,
-    )
-    ending = Ending(coordinator, session.patience, grace=settings.grace)
-    seeder = Seeder(
-        spider,
-        waiting,
-        settings,
-        scope=allowed,
-        start_hosts=start_hosts,
-        seen=seen,
-        stats=stats,
-        feed=coordinator,
-        worker=session.worker,
-        stop=ending.wished,
-    )
-    fetcher = Fetcher(
-        settings=settings,
-        ledger=waiting,
-        downloader=downloader,
-        runner=InProcess(
-            spider=spider, scope=allowed, seen=seen, now=ledger.now, watch=session.watchdog
-        ),
-        robots=robots,
-        frontier=frontier,
-        blame=Blame(frontier, watch),
-        scope=allowed,
-        held=held,
-        seen=seen,
-        stats=stats,
-        poison_guard=PoisonGuard(waiting, held),
-        suspects=suspects,
-        worker=session.worker,
-        end=ending.end,
-        excuses=excuses,
-    )
-    # A slow ledger must not let results pile up: fetchers wait for room.
-    done: asyncio.Queue[Done] = asyncio.Queue(2 * settings.concurrency)
-    committer = Committer(
-        waiting,
-        done,
-        held=held,
-        seen=seen,
-        stats=stats,
-        listener=coordinator,
-        max_depth=settings.max_depth,
+        children=children,
+        browser=Browser(settings),
     )
     return Crawl(
         Parts(
             spider=spider,
             settings=settings,
-            session=session,
-            robots=robots,
-            seeder=seeder,
-            coordinator=coordinator,
-            fetcher=fetcher,
-            done=done,
-            committer=committer,
-            ending=ending,
+            session=parts.session,
+            robots=parts.robots,
+            seeder=parts.seeder,
+            coordinator=parts.coordinator,
+            fetcher=parts.fetcher,
+            parsing=parts.parsing,
+            browser=parts.browser,
+            done=parts.done,
+            committer=parts.committer,
+            ending=parts.ending,
+            identities=parts.fetcher.identities,
         )
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Assembly:
+    """The parts of one crawl, each made once, when the first that needs it is made."""
+
+    spider: Spider
+    ledger: Ledger
+    downloader: Downloader
+    credentials: Credentials
+    settings: Settings
+    children: Children | None
+    browser: Browser
+    seen: SeenFilter = field(default_factory=SeenFilter)
+    rests: Rests = field(default_factory=Rests)
+    start_hosts: set[str] = field(default_factory=set)
+
+    @cached_property
+    def session(self) -> Session[Ledger]:
+        return Session(
+            self.ledger,
+            lease=lambda: self.settings.lease,
+            give_up=self.settings.ledger_give_up,
+            limit=self.settings.callback_timeout,
+            hosts=lambda: [host.lease for host in self.frontier if host.lease is not None],
+        )
+
+    @cached_property
+    def scope(self) -> Scope:
+        return Scope.of(scope(self.spider) or (), self.settings)
+
+    @cached_property
+    def robots(self) -> Robots:
+        clock = asyncio.get_running_loop().time
+        return Robots(self.downloader, self.settings, clock=clock, now=self.ledger.now)
+
+    @cached_property
+    def probes(self) -> Probes:
+        return Probes(self.downloader, self.settings, now=self.ledger.now)
+
+    @cached_property
+    def watch(self) -> NetworkWatch:
+        return NetworkWatch(self.probes, self.rests, ledger_now=self.ledger.now)
+
+    @cached_property
+    def frontier(self) -> Frontier:
+        settings, stats = self.settings, self.session.stats
+        limits = Limits(self.spider.limits)
+        return Frontier(
+            held=self.session.held,
+            limit_of=lambda host: limit_of(host, limits, settings),
+            may_share=settings.per_host_concurrency == 0
+            or any(limit.concurrency == 0 for limit in self.spider.limits.values()),
+            policy=settings.host_policy,
+            lease=settings.lease,
+            page_limit=PageLimit(
+                most=settings.max_pages_per_host,
+                unlimited=self.start_hosts,
+                full=self.scope.full,
+            ),
+            failures=stats.host_failures,
+            given_up=stats.hosts_given_up,
+            network=self.watch.network,
+            rests=self.rests,
+            ledger_now=self.ledger.now,
+        )
+
+    @cached_property
+    def excuses(self) -> LoopExcuses:
+        session = self.session
+        return LoopExcuses(session.watchdog, session.stats, deadlines=self.settings.deadlines)
+
+    @cached_property
+    def suspects(self) -> Suspects:
+        return Suspects(self.children, self.session.held, max_lost=self.settings.max_lost)
+
+    @cached_property
+    def coordinator(self) -> Coordinator:
+        session = self.session
+        return Coordinator(
+            session.ledger,
+            settings=self.settings,
+            frontier=self.frontier,
+            robots=self.robots,
+            held=session.held,
+            stats=session.stats,
+            patience=session.patience,
+            heartbeat=session.heartbeat,
+            probes=self.probes,
+            watch=self.watch,
+            suspects=self.suspects,
+            worker=session.worker,
+            excuses=self.excuses,
+        )
+
+    @cached_property
+    def ending(self) -> Ending:
+        return Ending(self.coordinator, self.session.patience, grace=self.settings.grace)
+
+    @cached_property
+    def _adder(self) -> TaskAdder:
+        ledger = self.session.ledger
+        run = RunStart(ledger, lease=self.settings.lease)
+        return TaskAdder(ledger=ledger, max_depth=self.settings.max_depth, run=run)
+
+    @cached_property
+    def seeder(self) -> Seeder:
+        return Seeder(
+            self.spider,
+            self.session.ledger,
+            self.settings,
+            scope=self.scope,
+            start_hosts=self.start_hosts,
+            credentials=self.credentials,
+            seen=self.seen,
+            stats=self.session.stats,
+            feed=self.coordinator,
+            adder=self._adder,
+            worker=self.session.worker,
+            stop=self.ending.wished,
+        )
+
+    @cached_property
+    def parsing(self) -> Parsing:
+        return Parsing(self.settings)
+
+    @cached_property
+    def fetcher(self) -> Fetcher:
+        session = self.session
+        return Fetcher(
+            settings=self.settings,
+            ledger=session.ledger,
+            downloader=self._hooked(self.downloader),
+            credentials=self.credentials,
+            runner=InProcess(
+                spider=self.spider,
+                scope=self.scope,
+                seen=self.seen,
+                now=self.ledger.now,
+                watch=session.watchdog,
+                parsing=self.parsing,
+                write=self.committer.write_links,
+            ),
+            robots=self.robots,
+            frontier=self.frontier,
+            blame=Blame(self.frontier, self.watch),
+            scope=self.scope,
+            held=session.held,
+            seen=self.seen,
+            stats=session.stats,
+            poison_guard=PoisonGuard(session.ledger, session.held),
+            suspects=self.suspects,
+            worker=session.worker,
+            end=self.ending.end,
+            excuses=self.excuses,
+            rendered=self._rendered,
+            hooked=self._hooked,
+            revisits=Revisits(self.settings.revisit_policy),
+            adder=self._adder,
+            write_links=self.committer.write_links,
+            identities=self._identities,
+        )
+
+    def _rendered(self, downloader: Downloader) -> Downloader:
+        return RenderingDownloader(downloader, self.browser, self.settings, admit=self.robots.admit)
+
+    def _hooked(self, downloader: Downloader) -> Downloader:
+        return hooked(self._rendered(downloader), self.spider, self.session.watchdog)
+
+    @cached_property
+    def _identities(self) -> Identities:
+        session, spider = self.session, self.spider
+        has_login = logs_in(spider)
+        logins = Logins(
+            spider=spider,
+            ledger=session.ledger,
+            downloader=self.downloader,
+            settings=self.settings,
+            politeness=HeldHosts(self.robots, self.frontier, self.watch),
+            stalled=session.watchdog.stalled,
+            stop=self.ending.wished,
+        )
+        return Identities(
+            session.ledger,
+            logins,
+            self.settings,
+            worker=session.worker,
+            default=spider.default_session if has_login or self.settings.cookies else None,
+            is_logged_out=condition(spider, "login_when") if has_login else lambda _: False,
+            probe=self._probe,
+            downloader=self.downloader,
+            give_up=partial(self.ending.end, FinishReason.LOGIN_FAILED),
+        )
+
+    async def _probe(self, request: Request, downloader: Downloader) -> Response:
+        """Ask for a page again, as *downloader* does it; raises `FetchError`."""
+        with memory_budget.page():
+            response = await attempt(
+                request,
+                downloader=hooked(downloader, self.spider, self.session.watchdog),
+                settings=self.settings,
+                admit=self.robots.admit,
+            )
+        self.frontier.sent(urls.locate(request.url).host, at=time.monotonic())
+        return response
+
+    @cached_property
+    def done(self) -> asyncio.Queue[Done]:
+        # A slow ledger must not let results pile up: fetchers wait for room.
+        return asyncio.Queue(2 * self.settings.concurrency)
+
+    @cached_property
+    def committer(self) -> Committer:
+        return Committer(
+            self.session.ledger,
+            self.done,
+            held=self.session.held,
+            seen=self.seen,
+            stats=self.session.stats,
+            listener=self.coordinator,
+            adder=self._adder,
+        )
 
 
 async def run_spider(
@@ -295,12 +482,45 @@ async def run_spider(
         return await crawl.run()
 
 
-def web(spider: Spider, settings: Settings) -> Downloader:
-    """Return the downloader that a crawl of *spider* uses."""
+@asynccontextmanager
+async def open_trial(spider: Spider, url: str, settings: Settings) -> AsyncIterator[Trial]:
+    """Open what a look at *url* with *spider* needs, and close it afterwards.
+
+    The user has named the URL, so its host may be at a private address, as that
+    of a start URL may. Raises `FetchError` for a URL that cannot be fetched.
+    """
+    urls.locate(url)
+    # What is typed may be anywhere: only where the spider begins nowhere else it begins there.
+    credentials = Credentials(
+        entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
+    )
+    credentials.learn_password(url)
+    async with downloader_of(spider, web(spider, settings, also=[url])) as way:
+        saving = SavingDownloader(way, settings)
+        trial = Trial(spider, AuthorizingDownloader(saving, credentials), settings)
+        try:
+            yield trial
+        finally:
+            await trial.close()
+
+
+def web(
+    spider: Spider,
+    settings: Settings,
+    *,
+    public_names: "PublicNames | None" = None,
+    also: Iterable[str] = (),
+) -> Downloader:
+    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own."""
     from crawlcw.downloader.aiohttp import AiohttpDownloader
 
-    origins = {urls.locate(url).host for url in spider.start_urls}
-    return AiohttpDownloader(settings, start_origins=origins)
+    origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
+    way = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
+    if settings.cache == "off":
+        return way
+    from crawlcw.downloader.dev_cache import CachingDownloader
+
+    return CachingDownloader(way, settings)
 
 
 def _without_password(url: str) -> str:

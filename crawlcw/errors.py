@@ -4,14 +4,17 @@
     ├── UsageError                     the user's mistake; exit 2
     │   ├── SettingsError
     │   └── SpiderError
+    │       └── InvalidItemError       an item has a value that no ledger keeps
     ├── FetchError                     an attempt failed; carries a `Reason`
     │   └── ParseRefusedError          the page would hang the HTML parser
+    │       └── XmlError               a sitemap or feed is no XML, or is built to do harm
     ├── LedgerError
     │   ├── LedgerUnavailableError     no answer; try again, then exit 69
     │   ├── LedgerGoneError            its file was removed or replaced; exit 69
     │   ├── LedgerConfigurationError   will never answer as configured; exit 78
     │   └── LeaseLostError             somebody else holds the task now
     ├── StopCrawl                      raised by a spider: the crawl is to end softly
+    ├── DropItem                       raised by a spider's item(): the item is not recorded
     ├── UnwantedError                  raised by a handler: its task is not to be done
     └── TaskMissedError                a tracked task cannot be started now; carries its key
         ├── TaskNotFoundError
@@ -28,6 +31,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crawlcw.api.response import Response
 
 
 class Reason(StrEnum):
@@ -42,6 +49,7 @@ class Reason(StrEnum):
     DISCONNECTED = "disconnected"
     PAYLOAD_TRUNCATED = "payload-truncated"
     HTTP_STATUS = "http-status"  #: retried or not by its number
+    BROWSER_FAILED = "browser-failed"  #: the page could not be rendered
     ROBOTS_UNAVAILABLE = "robots-unavailable"
     TASK_ERROR = "task-error"  #: the work on a tracked task raised
 
@@ -52,16 +60,20 @@ class Reason(StrEnum):
     PROTOCOL = "protocol"
     HEADER_TOO_LARGE = "header-too-large"
     CONTENT_ENCODING = "content-encoding"
+    BODY_TOO_LARGE = "body-too-large"  #: than `max_file`, or than `max_body` where nothing is cut
+    FILES_UNWRITABLE = "files-unwritable"  #: no disk or store takes it; costs a crawl no attempt
     REDIRECT_LOOP = "redirect-loop"
     REDIRECT_LIMIT = "redirect-limit"
     REDIRECT_INVALID = "redirect-invalid"
     XML_UNSAFE = "xml-unsafe"
     PARSE_KILLED = "parse-killed"
+    BROWSER_CRASHED = "browser-crashed"  #: it crashes whatever renders it
     DOCUMENT_TOO_LARGE = "document-too-large"
     STORE_REJECTED = "store-rejected"
     CRASHED_WORKER = "crashed-worker"
     HOST_UNREACHABLE = "host-unreachable"  #: its host was given up
     HOST_FULL = "max-pages-per-host"  #: its host has had its `max_pages_per_host`
+    LOGGED_OUT = "logged-out"  #: its answer says so, though its session is logged in
     INTERNAL = "internal"
 
     # Unwanted: nothing failed, and `retry-failed` leaves them alone.
@@ -121,15 +133,22 @@ class SpiderError(UsageError):
     """A spider cannot be found, loaded or run as it is written."""
 
 
+class InvalidItemError(SpiderError):
+    """An item has a value of a kind that no ledger keeps; the text names its field."""
+
+
 class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
     *message* may hold text from the server. *retry_after* is what the server
     asked for, in seconds, already parsed and bounded. *hop* is 1 where it was the
-    first request that failed, and more behind redirects.
+    first request that failed, and more behind redirects. *response* is the answer
+    that was the failure, where there was one: its status, headers and body.
     """
 
     hop = 1
+    response: "Response | None" = None
+    deadline: float | None = None  #: seconds, where it was the request's own and is over
 
     def __init__(
         self,
@@ -153,10 +172,19 @@ class FetchError(CrawlcwError):
 
 
 class ParseRefusedError(FetchError):
-    """The page has a shape that would keep the HTML parser busy for minutes."""
+    """The page has a shape that would keep a parser busy for minutes, or XML that is not safe."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Reason.PARSE_KILLED, message)
+    def __init__(self, message: str, *, reason: Reason = Reason.PARSE_KILLED) -> None:
+        super().__init__(reason, message)
+
+
+class XmlError(ParseRefusedError):
+    """A sitemap or a feed cannot be read to its end; that is no fault of the spider's."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.args = (f"{reason}: {message}",)
 
 
 class LedgerError(CrawlcwError):
@@ -185,6 +213,10 @@ class StopCrawl(CrawlcwError):  # it says what to do: nothing went wrong
     What the page has yielded before is recorded, what is under way is finished,
     and all else is released. The text is in the report.
     """
+
+
+class DropItem(CrawlcwError):  # it says what to do: nothing went wrong
+    """A spider's `item` raises it: the item is not recorded, and counted by the text."""
 
 
 class UnwantedError(CrawlcwError):

@@ -1,5 +1,6 @@
-"""What tests of spiders need: a downloader without a network."""
+"""What tests of spiders need: a downloader without a network, and tests for one of their own."""
 
+from crawlcw.downloader.contract import DownloaderContract
 from crawlcw.downloader.replay import Replay, ReplayDownloader
 
-__all__ = ["Replay", "ReplayDownloader"]
+__all__ = ["DownloaderContract", "Replay", "ReplayDownloader"]

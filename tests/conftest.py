@@ -84,7 +84,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     config.stash[_CHOICE] = "rest" if config.option.rest else usual
     if everywhere and config.option.numprocesses is None and not config.option.usepdb:
         # Of the thorough ones two keep a machine with two cores busy.
-        config.option.numprocesses = 3 if config.stash[_CHOICE] == "representatives" else 2
+        config.option.numprocesses = 4 if config.stash[_CHOICE] == "representatives" else 2
         config.option.dist = "loadfile"
 
 
@@ -97,6 +97,26 @@ def pytest_configure(config: pytest.Config) -> None:
         kept = str(config.cache.mkdir("bytecode"))
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = kept
         sys.dont_write_bytecode = False
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        _compile_tests(config)
+
+
+def _compile_tests(config: pytest.Config) -> None:
+    """Compile the tests, where they never were, before as many processes each compile all of them.
+
+    With pytest's assertions that takes three times as long as to collect them.
+    """
+    if config.cache.get("crawlcw/compiled", None) == sys.version:
+        return
+    folders = sorted(each for each in Path(__file__).parent.iterdir() if each.is_dir())
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0"]
+    halves = [
+        subprocess.Popen([*collect, *map(str, half)], stdout=subprocess.DEVNULL)
+        for half in (folders[::2], folders[1::2])
+    ]
+    for half in halves:
+        half.wait()
+    config.cache.set("crawlcw/compiled", sys.version)
 
 
 @pytest.hookimpl(optionalhook=True)

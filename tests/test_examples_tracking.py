@@ -33,6 +33,7 @@ def output_of(example: str, folder: Path) -> str:
     return ended.stdout
 
 
+@pytest.mark.thorough
 def test_every_order_has_one_accepted_charge_though_workers_are_killed(tmp_path: Path):
     said = output_of("orders.py", tmp_path)
 

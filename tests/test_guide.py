@@ -22,11 +22,12 @@ from crawlcw.cli.main import cli
 from crawlcw.guide.pages import NAMES, all_pages
 from crawlcw.model.retry import RETRY_STATUSES
 from crawlcw.model.task import Status
-from crawlcw.model.transitions import diagram
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Policy, Tracker, UseCase, Worker
 from tests.support import api_reference, pages
+from tests.support.commands import invoke
 from tests.support.pages import GUIDE, ROOT, WRITTEN, guide
+from tests.support.state_diagram import diagram
 
 COMMANDS = {name: cli.get_command(click.Context(cli), name) for name in cli.list_commands(None)}
 #: Options that the page of the commands describes once for all.
@@ -132,7 +133,7 @@ def test_every_spider_of_every_page_can_be_crawled(block):
     exec(block, names)
 
     for kind in names.values():
-        if inspect.isclass(kind) and issubclass(kind, Spider) and kind is not Spider:
+        if inspect.isclass(kind) and issubclass(kind, Spider) and kind.__module__ == "page":
             check(kind())
 
 
@@ -266,10 +267,15 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def in_demo(folder: Path, *arguments: str) -> str:
+    """Return what a command prints of the demo's ledger."""
+    run = invoke(*arguments, "--ledger", f"sqlite:///{folder}/.crawlcw/demo.db")
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
 def test_the_tutorial_shows_the_numbers_of_the_demo(demo):
-    printed = crawlcw(
-        "stats", "bookshop", "--ledger", "sqlite:///.crawlcw/demo.db", folder=demo
-    ).splitlines()
+    printed = in_demo(demo, "stats", "bookshop").splitlines()
     shown = pages.block(guide("tutorial"), "", " bookshop").splitlines()
 
     lines, first = ([line.split() for line in each if line.strip()] for each in (printed, shown))
@@ -278,8 +284,7 @@ def test_the_tutorial_shows_the_numbers_of_the_demo(demo):
 
 @pytest.mark.parametrize("command", ["stats", "hosts", "doctor"])
 def test_the_json_of_a_command_has_the_members_that_the_page_names(command, demo):
-    ledger = "sqlite:///.crawlcw/demo.db"
-    printed = crawlcw(command, "bookshop", "--json", "--ledger", ledger, folder=demo)
+    printed = in_demo(demo, command, "bookshop", "--json")
     said = pages.section(guide("commands"), command)
 
     members = set(json.loads(printed.splitlines()[0]))

@@ -100,6 +100,22 @@ def test_the_examples_run():
     assert "drained:" in finished.stdout
 
 
+def test_the_example_of_a_sitemap_asks_for_no_book_twice():
+    finished = subprocess.run(
+        [sys.executable, "examples/sitemap.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    first, second = finished.stdout.splitlines()
+    assert first == "first run: 240 items on 243 pages"
+    assert second == "second run: 0 items on 2 pages"
+
+
 def test_no_update_is_a_pipeline():
     files = list((ROOT / "crawlcw" / "ledger" / "mongo").glob("*.py"))
     source = "".join(file.read_text(encoding="utf-8") for file in files)

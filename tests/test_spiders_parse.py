@@ -117,7 +117,7 @@ class TestBookshop:
         ]
 
     def test_every_book_of_the_bookshop_is_reached_and_understood(self):
-        pages = Bookshop()._pages
+        pages = Bookshop().pages
         waiting = [Request(SHOP)]
         known = {SHOP}
         books = []

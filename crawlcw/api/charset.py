@@ -57,6 +57,11 @@ def choose(content_type: str | None, body: bytes) -> str:
     return declared or ("utf-8" if _is_utf8(body) else "cp1252")
 
 
+def named(label: str) -> str | None:
+    """Return the name of the encoding that the web means by *label*, None where it knows none."""
+    return _known(label)
+
+
 def decode(body: bytes, encoding: str) -> str:
     """Return *body* as text, with U+FFFD for what is not of *encoding*."""
     text = body.decode(encoding, "replace")

@@ -1,12 +1,16 @@
-"""Which pages the HTML parser must not be given.
+"""What can be told of a page's markup before it is parsed, in linear time.
 
-A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; one
-tag with thousands of attributes), and a thread that parses cannot be stopped.
-They are recognised by their bytes beforehand, in linear time; a page with few
-tags costs one count.
+A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
+with thousands of attributes), a dense page makes a tree of seventy times its
+size, and a thread that parses cannot be stopped. What is *suspicious* here is
+parsed in a process that can be, see `crawl.parsing`; where there is none, it is
+refused. So a false alarm costs a crawl some milliseconds; a page with few tags
+costs one count.
 """
 
+import codecs
 import re
+from dataclasses import dataclass
 from itertools import accumulate
 
 from crawlcw.errors import ParseRefusedError
@@ -14,14 +18,31 @@ from crawlcw.errors import ParseRefusedError
 #: The limits keep the worst known shape under half a second.
 MAX_NESTING = 2_000
 MAX_OPEN_FORMATTING = 500
-MAX_ATTRIBUTES = 10_000
 MAX_OPTIONS = 5_000
-_LONG_TAG = 64 * 1024
+#: Every further <html> or <body> adds its attributes to those of the first.
+MAX_ROOTS = 2_000
+#: The sum of the squares of the numbers of attributes: 10,000 in one tag, or 1,000 in a hundred.
+MAX_ATTRIBUTE_WORK = 10_000**2
+#: A tree that is made without a look at the memory it takes.
+MAX_TREE = 128 << 20
+#: Fewer attributes than fit into a tag of this size may be in any number of tags.
+_LONG_TAG = 2048
 _CHUNK = 4096
+#: A body, or a tree, from which on it is parsed in another process: it takes 0.2 s, at most.
+LARGE = 1 << 20
+_LARGE_TREE = 32 << 20
+#: In longer ones with tags left open these are not counted, which takes as long as parsing.
+_COUNTED = 256 << 10
 #: No shape of this many bytes takes longer than half a second.
 _HARMLESS = 8 * 1024
 #: Fewer tags than this left open take under half a second, whatever they are.
 _SUSPICIOUS = 1_500
+#: So many NULs take 1 MiB of errors.
+_MOST_NULS = 1 << 16
+#: What a tag adds to a tree, at most: an element with its text, [measured] 30 to 230 bytes.
+_TREE_PER_TAG = 256
+#: What a byte of text or attributes adds, on most pages.
+_TREE_PER_BYTE = 2
 
 #: Tags that are always closed: nothing but these nests deeply on a page that
 #: means well. `p` and `li` need no end tag, `br` has none.
@@ -35,48 +56,157 @@ _WRAPPER = re.compile(
 _FORMATTING = re.compile(
     rb"<(/?)(?:a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)(?=[\s>/])", re.IGNORECASE
 )
-_OPTION = re.compile(rb"<option", re.IGNORECASE)
+#: Without a flag for their case: so the search begins at each `<` alone, three times as fast.
+_REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
 _TAG = re.compile(rb"<[A-Za-z/]")
 _STEP = {b"": 1, b"/": -1}
+_BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
+_MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
+_START = 1024
+
+
+def is_markup(content_type: str | None, body: bytes) -> bool:
+    """Return whether a body is to be parsed as markup, by its type and its first character."""
+    start = body[:_START].removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+    if start in (b"{", b"["):
+        return False  # JSON, which is often sent as text/html
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    return start == b"<" or not kind or kind in _MARKUP_TYPES or kind.endswith("+xml")
+
+
+def without_nuls(body: bytes) -> bytes:
+    """Return *body* as it is; one with very many NULs without any of them.
+
+    Each is an error to lexbor, which keeps a list of those: ten million take 160 MB, and minutes
+    where there is less. A browser leaves them out of a page's text as well.
+    """
+    if b"\0" in body and body.count(b"\0") > _MOST_NULS:
+        return body.translate(None, b"\0")
+    return body
+
+
+def tree_size(body: bytes) -> int:
+    """Return about how many bytes the tree of a body takes; of odd ones it may be more."""
+    return _tree_size(body.count(b"<"), len(body))
+
+
+def ordinary_tree_size(body: bytes) -> int | None:
+    """Return about how many bytes the tree of an ordinary body takes.
+
+    None for one that is to be parsed where that can be stopped: large or suspicious. Each
+    reading of a page costs a twentieth of what parsing it does, so most pages are read
+    once and a half.
+    """
+    if len(body) > LARGE:
+        return None
+    tags = _in_chunks(body)
+    size = _tree_size(sum(tags), len(body))
+    if size > _LARGE_TREE:
+        return None
+    if len(body) > _HARMLESS:
+        if _attributes(body) is not None:
+            return None
+        opened = _left_open(body, tags)
+        if opened.total > _SUSPICIOUS and (
+            _repeated(body, opened) is not None
+            or (opened.most > _SUSPICIOUS and (len(body) > _COUNTED or _depth(body) is not None))
+        ):
+            return None
+    return size
 
 
 def screen(body: bytes) -> None:
-    """Raise `ParseRefusedError` for a body that would take the parser minutes."""
+    """Raise `ParseRefusedError` for a body that may take the parser minutes, or much memory."""
+    found = suspicion(body)
+    if found is None and tree_size(body) > MAX_TREE:
+        found = f"a tree of over {MAX_TREE >> 20} MiB"
+    if found is not None:
+        raise ParseRefusedError(found)
+
+
+def suspicion(body: bytes) -> str | None:
+    """Return what of a body may keep the parser busy for minutes, or None."""
     if len(body) <= _HARMLESS:
-        return
-    if len(body) > _LONG_TAG:
-        _screen_attributes(body)
-    if body.count(b"<") <= _SUSPICIOUS:
-        return
-    if len(_OPTION.findall(body)) > MAX_OPTIONS:
-        raise ParseRefusedError(f"over {MAX_OPTIONS} options")
-    if not _may_be_deep(body):
-        return
+        return None
+    opened = _left_open(body, _in_chunks(body))
+    found = _attributes(body)
+    if found is None and opened.total > _SUSPICIOUS:
+        found = _repeated(body, opened)
+        if found is None and opened.most > _SUSPICIOUS:
+            found = _depth(body)
+    return found
+
+
+def _tree_size(tags: int, length: int) -> int:
+    return _TREE_PER_TAG * tags + _TREE_PER_BYTE * length
+
+
+def _attributes(body: bytes) -> str | None:
+    if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
+        return "over 10,000 attributes in a tag, or over 1,000 in each of many"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """How many start tags there are, at most, and how many were open at once."""
+
+    total: int
+    most: int
+
+
+def _in_chunks(body: bytes) -> list[int]:
+    """Return how many `<` there are in each chunk."""
+    return [body.count(b"<", at, at + _CHUNK) for at in range(0, len(body), _CHUNK)]
+
+
+def _left_open(body: bytes, tags: list[int]) -> _Opened:
+    total = sum(tags)
+    if total <= _SUSPICIOUS:
+        return _Opened(total, total)
+    # One byte more: one that lies across the end of its chunk counts as well.
+    ends = [body.count(b"</", at, at + _CHUNK + 1) for at in range(0, len(body), _CHUNK)]
+    left = accumulate(begun - 2 * ended for begun, ended in zip(tags, ends, strict=True))
+    return _Opened(total - sum(ends), max(left))
+
+
+def _repeated(body: bytes, opened: _Opened) -> str | None:
+    """Return which tag there are too many of, wherever they are."""
+    if opened.total <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
+        return None
+    lowered = body.lower()
+    if lowered.count(b"<option") > MAX_OPTIONS:
+        return f"over {MAX_OPTIONS} options"
+    if lowered.count(b"<html") + lowered.count(b"<body") > MAX_ROOTS:
+        return f"over {MAX_ROOTS} <html> or <body>"
+    return None
+
+
+def _depth(body: bytes) -> str | None:
     if _deepest(_WRAPPER, body) > MAX_NESTING:
-        raise ParseRefusedError(f"over {MAX_NESTING} tags inside one another")
+        return f"over {MAX_NESTING} tags inside one another"
     if _deepest(_FORMATTING, body) > MAX_OPEN_FORMATTING:
-        raise ParseRefusedError(f"over {MAX_OPEN_FORMATTING} formatting tags left open")
+        return f"over {MAX_OPEN_FORMATTING} formatting tags left open"
+    return None
 
 
-def _screen_attributes(body: bytes) -> None:
+def _attribute_work(body: bytes) -> int:
+    """Return the sum of the squares of the numbers of attributes in long tags, at most."""
+    at = 0
+    while at < len(body) - _LONG_TAG and (end := body.rfind(b">", at, at + _LONG_TAG)) >= 0:
+        at = end + 1
+    if at >= len(body) - _LONG_TAG:
+        return 0
+    work = 0
     for part in body.split(b">"):
         if len(part) > _LONG_TAG:
             start = _TAG.search(part)
-            tag = part[start.start() :] if start else b""
-            # Not its length: a picture written into an attribute is long and harmless.
-            if len(tag) > _LONG_TAG and len(tag.split(None, MAX_ATTRIBUTES + 1)) > MAX_ATTRIBUTES:
-                raise ParseRefusedError(f"a tag of over {MAX_ATTRIBUTES} attributes")
-
-
-def _may_be_deep(body: bytes) -> bool:
-    """Return whether so many tags are left open that it is worth reading them one by one."""
-    left_open = 0
-    for start in range(0, len(body), _CHUNK):
-        chunk = body[start : start + _CHUNK]
-        left_open += chunk.count(b"<") - 2 * chunk.count(b"</")
-        if left_open > _SUSPICIOUS:
-            return True
-    return False
+            if start is not None and len(part) - start.start() > _LONG_TAG:
+                tag = part[start.start() :]
+                # Not its length: a picture written into an attribute is long and harmless.
+                attributes = len(tag) - len(tag.translate(None, _BETWEEN_ATTRIBUTES))
+                work += attributes**2
+    return work
 
 
 def _deepest(tags: re.Pattern[bytes], body: bytes) -> int:

@@ -1,19 +1,28 @@
 """What a spider asks for, and how that becomes a task."""
 
+import inspect
 import json as json_module
+import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
-from typing import Any, Self
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
+from typing import Any, Never, Self
 from urllib.parse import urlencode
 
+from crawlcw.api import arguments
+from crawlcw.api.arguments import Statuses
 from crawlcw.errors import FetchError, SpiderError
 from crawlcw.model import urls, values
-from crawlcw.model.task import BlobRef, Task, task_id
+from crawlcw.model.sanitize import redacted
+from crawlcw.model.task import BlobRef, ChangedTask, Task, task_id
 from crawlcw.model.urls import Location
+from crawlcw.model.visits import NEVER
 
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
+#: Later than any run has begun.
+EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
 
 class Request:
@@ -26,7 +35,24 @@ class Request:
     - *context*: a mapping handed on to the response as it is. It is stored, so
       it holds plain values (text, numbers, dates, bytes, lists, mappings).
     - *priority*: -100 to 100, higher first.
+    - *browser*: render the page in a browser, or not; None: as the settings say.
+    - *save_to*: a folder, or a place as `s3://bucket/films`: the body is streamed to a
+      file there (`Response.file`), of any type and size up to the setting `max_file`.
+    - *truncate*: whether a body over `max_body` is cut, or fails as `body-too-large`;
+      None: as the settings say.
+    - *revisit*: after which time it is visited again (`"7d"`, seconds, a timedelta),
+      `"adaptive"` or `"never"`; None: as the settings say.
+    - *max_body*: bytes of its body, the rest is cut off; None: as the settings say.
+    - *session*: the name of the session that asks for it; None: the spider's.
+    - *cookies*: sent with this request besides, to its own origin; stored with it.
     - *dont_filter*: make a task of its own even if the URL is known already.
+    - *changed*: when what is there has last changed, as far as is known: where it was
+      done before that, it is done once more, but once in a run. *each_run*: always.
+    - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: what the setting of
+      that name says, for this request alone. A *timeout* that is longer than
+      `read_timeout` stands for that as well.
+    - *max_depth*: what the setting says, for this request and all that its page
+      leads to; 0 for a start URL whose links are not followed.
 
     Any text will do as a URL: a link that cannot be fetched is dropped by the
     crawl, and counted. Raises `SpiderError` where the arguments contradict each
@@ -37,11 +63,13 @@ class Request:
         "_refusal",
         "body",
         "callback",
+        "changed",
         "context",
         "dont_filter",
         "errback",
         "headers",
         "method",
+        "options",
         "priority",
         "url",
     )
@@ -60,7 +88,24 @@ class Request:
         priority: int = 0,
         dont_filter: bool = False,
         errback: Callback | None = None,
+        max_retry: int | None = None,
+        browser: bool | None = None,
+        save_to: str | os.PathLike[str] | None = None,
+        truncate: bool | None = None,
+        timeout: timedelta | float | str | None = None,
+        retry_statuses: Statuses | None = None,
+        accept_statuses: Statuses | None = None,
+        max_depth: int | None = None,
+        revisit: timedelta | float | str | None = None,
+        max_body: int | None = None,
+        changed: datetime | None = None,
+        each_run: bool = False,
+        session: str | None = None,
+        cookies: Mapping[str, str] | None = None,
+        **unknown: Never,
     ) -> None:
+        for name in unknown:
+            raise arguments.unknown(name, _ARGUMENTS)
         if not isinstance(url, str):
             raise SpiderError(f"Request(url=...) takes text, not {type(url).__name__}")
         if priority not in _PRIORITIES:
@@ -79,6 +124,27 @@ class Request:
         self.context = context
         self.priority = priority
         self.dont_filter = dont_filter
+        if changed is not None and changed.tzinfo is None:
+            raise SpiderError(f"Request(changed={changed!r}) must be a time with a zone")
+        self.changed = EACH_RUN if each_run else changed
+        if each_run and revisit is None:
+            revisit = NEVER  # it would be asked whether it has changed, and may not be read
+        if save_to is not None:
+            save_to = self._checked_place(save_to)
+        self.options = arguments.options(
+            max_retry=max_retry,
+            timeout=timeout,
+            retry_statuses=retry_statuses,
+            accept_statuses=accept_statuses,
+            max_depth=max_depth,
+            browser=browser,
+            save_to=save_to,
+            truncate=truncate,
+            revisit=revisit,
+            max_body=max_body,
+            session=session,
+            cookies=cookies,
+        )
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
         """Make a body of *json* or *data*; *posts*: no method was given."""
@@ -95,6 +161,15 @@ class Request:
         if posts:
             self.method = "POST"
 
+    def _checked_place(self, save_to: str | os.PathLike[str]) -> str:
+        """Return *save_to* as text; raises `SpiderError` where no file can come of it."""
+        place = os.fspath(save_to)
+        if not isinstance(place, str) or not place.strip() or not place.isprintable():
+            raise SpiderError(f"Request(save_to={save_to!r}) must be the path of a folder")
+        if self.method == "HEAD" or any(name.lower() == "range" for name, _ in self.headers):
+            raise SpiderError("Request(save_to=...) is for whole files: no HEAD, no Range header")
+        return place
+
     @classmethod
     def refused(
         cls, link: str, refusal: FetchError, callback: Callback | None = None, **options: Any
@@ -108,7 +183,7 @@ class Request:
     def of(cls, task: Task) -> Self:
         """Return the request that *task* was made of."""
         assert not isinstance(task.context, BlobRef), "nothing of a crawl is kept aside"
-        return cls(
+        request = cls(
             task.url,
             task.callback,
             method=task.method,
@@ -118,6 +193,37 @@ class Request:
             priority=task.priority,
             errback=task.errback,
         )
+        request.options = task.options
+        return request
+
+    def elsewhere(
+        self,
+        url: str,
+        *,
+        method: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
+        body: bytes | None = None,
+    ) -> Self:
+        """Return a request for *url* that takes this one's place, with the same ends in view."""
+        request = type(self)(
+            url,
+            self.callback,
+            method=method,
+            headers=headers,
+            body=body,
+            context=self.context,
+            priority=self.priority,
+            errback=self.errback,
+        )
+        request.options = self.options
+        if self.options.cookies and urls.origin_of(url) != urls.origin_of(self.url):
+            request.options = replace(self.options, cookies=None)
+        return request
+
+    def set_header(self, name: str, value: str) -> None:
+        """Set a header in the place of those that have this name."""
+        others = (pair for pair in _pairs(self.headers) if pair[0].lower() != name.lower())
+        self.headers = (*others, (str(name), str(value)))
 
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
         """Return where the request leads and the id of its task; raises `FetchError`.
@@ -149,7 +255,8 @@ class Request:
         be fetched.
         """
         location, identity = self.identity(salt)
-        return Task(
+        made = Task if self.changed is None else partial(ChangedTask, changed=self.changed)
+        return made(
             id=identity,
             url=location.url,
             host=location.host,
@@ -159,6 +266,7 @@ class Request:
             callback=self.callback,
             errback=self.errback,
             context=values.clean(self.context) if self.context is not None else None,
+            options=self.options,
             depth=depth,
             parent=parent,
             hops=hops,
@@ -169,7 +277,11 @@ class Request:
         )
 
     def __repr__(self) -> str:
-        return f"<Request {self.method} {self.url!r} callback={self.callback}>"
+        # It may be logged, and a start URL may have a password.
+        return f"<Request {self.method} {redacted(self.url)!r} callback={self.callback}>"
+
+
+_ARGUMENTS = tuple(inspect.signature(Request).parameters)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -1,31 +1,51 @@
-"""What a callback is given: the page, its tree, and the way to further requests."""
+"""What a callback is given: the page, and the way to further requests."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
+from selectolax.lexbor import LexborNode
 
-from crawlcw.api import charset, markup
+from crawlcw.api import charset
+from crawlcw.api.document import Document
+from crawlcw.api.forms import Form, find
+from crawlcw.api.links import Extensions, LinkFilter, Patterns, within
+from crawlcw.api.page_head import LONGEST_HEAD, Head, Refresh, RobotsDirectives, directives, refresh
+from crawlcw.api.page_session import PageSession
 from crawlcw.api.request import Callback, Request
+from crawlcw.api.saved_file import SavedFile
+from crawlcw.api.syndication import feed_of
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.dropped import DroppedLinks
 
-#: <base> belongs into a page's <head>, which is not longer than this.
-_HEAD = 64 * 1024
+#: The reason under which links of a page are counted that asks for none to be followed.
+NOFOLLOW = "nofollow"
+#: What the text of a page may be; anything else has no head.
+_HTML = ("text/html", "application/xhtml+xml")
+#: A link that was dropped for the number of links, beside the reasons of `Reason`.
+TOO_MANY_LINKS = "max-links-per-page"
+
+if TYPE_CHECKING:
+    from parsel import Selector
+
+    #: A link: its address, the node that has it, or nothing.
+    Link = str | LexborNode | Selector | None
 
 
-class Response:
+class Response(Document):
     """A response to *request*, read to its end.
 
     - `url`: where the page really was, after redirects
     - `headers`: by lower-case name; several of one name are joined by `, `
     - `body`: the decoded bytes; `truncated` says why it is not whole, if it is not
-    - `elapsed`: from the first byte sent to the last received, redirects included
+    - `file`: where the body was saved, for a request with `save_to`; `body` is empty then
+    - `elapsed`: from the first byte sent to the last received, redirects included; of
+      a file that is saved, until its headers were received
     """
+
+    feed = feed_of
 
     def __init__(
         self,
@@ -37,7 +57,9 @@ class Response:
         body: bytes = b"",
         elapsed: timedelta = timedelta(0),
         truncated: str | None = None,
+        file: SavedFile | None = None,
     ) -> None:
+        super().__init__()
         self.url = url
         self.request = request
         self.status = status
@@ -45,13 +67,25 @@ class Response:
         self.body = body
         self.elapsed = elapsed
         self.truncated = truncated
-        #: Links that `follow_all` has left out, for they cannot be fetched.
+        self.file = file
+        #: The session that the page was asked for with; one without a name where there is none.
+        self.session = PageSession()
+        #: Links that `follow_all` has left out: unfetchable, or of a page that says `nofollow`.
         self.dropped = DroppedLinks()
+        #: What pages call this crawler that ask something of it alone.
+        self.robot = ""
+        #: Whether `follow_all` leaves the links of a page alone that says `nofollow`.
+        self.obey_robots = True
+        #: Whether the crawl follows no more links of the page: `follow_all` only counts them then.
+        self.has_enough_links = False
+        #: The page in the browser, a `playwright.async_api.Page`, where it was rendered in this
+        #: process; it is open until the callback ends.
+        self.page: Any = None
 
     @property
     def size(self) -> int:
-        """The number of bytes of the body."""
-        return len(self.body)
+        """The number of bytes of the body, or of the file that it was saved in."""
+        return len(self.body) if self.file is None else self.file.size
 
     @property
     def context(self) -> Mapping[str, Any]:
@@ -59,43 +93,34 @@ class Response:
         return self.request.context or {}
 
     @cached_property
-    def encoding(self) -> str:
-        """The encoding of the body, as a browser would choose it."""
-        return charset.choose(self.headers.get("content-type"), self.body)
+    def robots(self) -> RobotsDirectives:
+        """What the page asks of robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
+        said = self._head.directives(robot=self.robot)
+        return said | directives(self.headers.get("x-robots-tag", ""), robot=self.robot)
 
     @cached_property
-    def text(self) -> str:
-        """The body as text, with U+FFFD for bytes that are not of its encoding."""
-        return charset.decode(self.body, self.encoding)
+    def refresh(self) -> Refresh | None:
+        """Where the page sends its reader by itself, by a header or a <meta>, and after how long.
 
-    def json(self) -> Any:
-        """Return the body as JSON; raises `ValueError` where it is none."""
+        None where that is the page itself, or nothing that can be fetched.
+        """
+        if self.file is not None:
+            return None  # nobody reads it in a browser
+        said = refresh(self.headers.get("refresh", "")) or self._head.refresh()
+        if said is None:
+            return None
         try:
-            return json.loads(self.text)
-        except RecursionError:
-            raise ValueError("the JSON is nested too deeply") from None
+            url = self.urljoin(said[1])
+            itself = urls.locate(url).canonical == urls.locate(self.url).canonical
+        except FetchError:
+            return None
+        return None if itself else Refresh(said[0], url)
 
     @cached_property
-    def tree(self) -> LexborHTMLParser:
-        """The page's tree. Raises `ParseRefusedError` for a page built to hang the parser."""
-        markup.screen(self.body)
-        if self.encoding == "utf-8":
-            return LexborHTMLParser(self.body)
-        return LexborHTMLParser(self.text)
-
-    def css(self, query: str) -> list[LexborNode]:
-        """Return the nodes that match a CSS selector, in document order."""
-        try:
-            return self.tree.css(query)
-        except SelectolaxError as error:
-            raise ValueError(f"{query!r} is not a CSS selector: {error}") from None
-
-    def css_first(self, query: str) -> LexborNode | None:
-        """Return the first node that matches a CSS selector, or None."""
-        try:
-            return self.tree.css_first(query)
-        except SelectolaxError as error:
-            raise ValueError(f"{query!r} is not a CSS selector: {error}") from None
+    def _head(self) -> Head:
+        kind = self.headers.get("content-type", _HTML[0]).lower()
+        start = self.body[:LONGEST_HEAD] if kind.lstrip().startswith(_HTML) else b""
+        return Head(charset.decode(start, self.encoding) if start else "")
 
     @property
     def base_url(self) -> str:
@@ -103,8 +128,8 @@ class Response:
 
         Raises `ParseRefusedError` where the page has a <base> and is built to hang the parser.
         """
-        if isinstance(self._base, FetchError):
-            raise self._base
+        if isinstance(self._base, ParseRefusedError):
+            raise ParseRefusedError(self._base.message)  # as in `tree`
         return self._base
 
     @cached_property
@@ -116,8 +141,8 @@ class Response:
             return refusal.with_traceback(None)  # it would keep this response
 
     def _base_found(self) -> str:
-        end = self.body.find(b"</head", 0, _HEAD)
-        head = self.body[: end if end >= 0 else _HEAD]
+        end = self.body.find(b"</head", 0, LONGEST_HEAD)
+        head = self.body[: end if end >= 0 else LONGEST_HEAD]
         if b"<base" not in head.lower():
             return self.url
         for node in self.css("base[href]"):
@@ -133,7 +158,7 @@ class Response:
 
     def follow(
         self,
-        target: str | LexborNode | None,
+        target: "Link",
         callback: Callback | None = None,
         **options: Any,
     ) -> Request:
@@ -151,16 +176,35 @@ class Response:
 
     def follow_all(
         self,
-        targets: str | Iterable[str | LexborNode | None],
+        targets: "str | Iterable[Link]",
         callback: Callback | None = None,
+        *,
+        allow: Patterns = (),
+        deny: Patterns = (),
+        extensions: Extensions | None = None,
+        deny_extensions: Extensions | bool = False,
+        restrict: str | None = None,
         **options: Any,
     ) -> Iterator[Request]:
         """Yield a request for each link: a CSS selector's nodes, or the nodes or addresses given.
 
         Each address once; links that cannot be fetched (`mailto:`, a broken
-        address) are left out, and counted in `dropped`.
+        address) are left out, and counted in `dropped`. So are all links of a page
+        that asks robots not to follow any, where `obey_robots` is set.
+
+        *allow* and *deny* are regular expressions that are looked for in the absolute
+        address; *extensions* are those that its path may have (`""`: none), and
+        *deny_extensions* may not: True means media, archives and other files that are no
+        pages. With *restrict*, a CSS selector, only nodes inside of what it matches count.
         """
-        nodes = self.css(targets) if isinstance(targets, str) else targets
+        wanted = LinkFilter.of(
+            allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
+        )
+        nodes = iter(self._links(targets, restrict))
+        if self.obey_robots and self.robots.nofollow:
+            for node in nodes:
+                self.dropped.note(NOFOLLOW, _address(node) or "")
+            return
         seen: set[str] = set()
         # Many addresses of a page differ in their fragments alone: there is no need to resolve
         # all of them. Those that are refused are not among these, and count each.
@@ -170,32 +214,71 @@ class Response:
             target = None if address is None else address.partition("#")[0]
             if target in resolved:
                 continue
+            if self.has_enough_links:
+                self.dropped.note(TOO_MANY_LINKS, address or "")
+                # There may be hundreds of thousands: to look at each would stop the loop.
+                self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
+                return
             try:
                 url = self.urljoin(_checked(address, node))
             except FetchError as refusal:
                 self.dropped.note(refusal.reason, address or refusal.message)
                 continue
             resolved.add(target)
-            if url not in seen:
+            if url not in seen and wanted.passes(url):
                 seen.add(url)
                 yield Request(url, callback, **options)
+
+    def form(
+        self,
+        css: str = "form",
+        callback: Callback | None = None,
+        *,
+        click: "str | Literal[False] | None" = None,
+        **options: Any,
+    ) -> Form:
+        """Return the first form that matches a CSS selector, to be filled in and submitted.
+
+        Its `submit` returns a request with this *callback* and these *options*, those of
+        `Request`. *click* is a CSS selector of the button to click; the first one by
+        default, and none where it is False. Raises `ValueError` where the page has no
+        such form, and `SpiderError` without form2request.
+        """
+        node = find(self.selector, css)
+        return Form(node, base_url=self.base_url, callback=callback, click=click, **options)
+
+    def _links(self, targets: "str | Iterable[Link]", restrict: str | None) -> "Iterable[Link]":
+        if not isinstance(targets, str):
+            if restrict is not None:
+                raise ValueError(
+                    "follow_all(restrict=...) goes with a CSS selector, not with nodes"
+                )
+            return targets
+        nodes = self.css(targets)
+        return nodes if restrict is None else within(nodes, self.css(restrict))
 
     def __repr__(self) -> str:
         return f"<Response {self.status} {self.url!r}>"
 
 
-def _checked(address: str | None, target: str | LexborNode | None) -> str:
+def _checked(address: str | None, target: "Link") -> str:
     """Return the address of *target*; raises `FetchError` where it has none."""
     if address is None:
-        where = "" if target is None or isinstance(target, str) else f"<{target.tag}>: "
+        where = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
         raise FetchError(Reason.URL_INVALID, f"{where}no link")
     return address
 
 
-def _address(target: str | LexborNode | None) -> str | None:
+def _address(target: "Link") -> str | None:
     """Return what stands in the place of a link, if anything does."""
     if target is None or isinstance(target, str):
         return target
-    attributes = target.attributes
+    attributes: Mapping[str, str | None]
+    if isinstance(target, LexborNode):
+        attributes = target.attributes
+    elif isinstance(target.root, str):
+        return target.root  # of `//a/@href`
+    else:
+        attributes = target.attrib
     href = attributes.get("href")  # which may be empty: a link to the page itself
     return attributes.get("src") if href is None else href

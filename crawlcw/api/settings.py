@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from crawlcw.api.secret_fields import Headers, Login
 from crawlcw.api.settings_fields import (
     Ceiling,
     Choice,
@@ -19,20 +20,27 @@ from crawlcw.api.settings_fields import (
     Duration,
     Flag,
     Names,
+    Revisit,
     SettingField,
     Size,
+    SizeCeiling,
+    Statuses,
     Text,
     Tolerance,
 )
 from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.errors import Reason, SettingsError
 from crawlcw.model.hosts import HostPolicy
-from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.identities import LoginPolicy
+from crawlcw.model.retry import RETRY_STATUSES, RetryPolicy
+from crawlcw.model.visits import RevisitPolicy
 
 _PREFIX = "CRAWLCW_"
 #: Variables with the prefix which are not settings of a crawl; tests have some of their own.
-_OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_TOKEN")
+_OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_PASSING_LEDGER", "CRAWLCW_TOKEN")
 _OF_TESTS = "CRAWLCW_TEST_"
+#: A quarter of the memory budget is for bodies, and holds at least one.
+BUDGET_IN_BODIES = 4
 _AN_INSTANT = timedelta(milliseconds=1)
 
 
@@ -54,12 +62,35 @@ class Settings:
         "crawlcw/0.1 (+https://pypi.org/project/crawlcw)",
         "what the crawler calls itself; robots.txt is matched against its first word",
     )
+    headers: Headers = Headers(
+        {},
+        "headers of every request; other origins than those of the start URLs get only `Accept`, "
+        "`Accept-Language` and `Accept-Charset`",
+        unit="headers",
+    )
+    auth: Login = Login(
+        None,
+        "`user:password` for Basic authentication at the origins of the start URLs",
+        unit="login",
+    )
     timeout: Duration = Duration("30s", "for one attempt, redirects included", minimum=_AN_INSTANT)
     connect_timeout: Duration = Duration(
         "10s", "to connect, name look-up included", minimum=_AN_INSTANT
     )
     read_timeout: Duration = Duration("10s", "without a byte from the server", minimum=_AN_INSTANT)
     max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")
+    truncate: Flag = Flag(True, "cut a body over max_body; if not, its page is `body-too-large`")
+    max_file: SizeCeiling = SizeCeiling(
+        None, "of a file that is saved (`Request(save_to=...)`); none: no limit", unit="bytes"
+    )
+    accept_types: Names = Names(
+        (),
+        "content types (`image/png`, `audio/*`) that are read although they hold no text",
+        unit="types",
+    )
+    memory_budget: Size = Size(
+        "256 MiB", "for large bodies and trees under way in a process; pages wait for their share"
+    )
     max_redirects: Count = Count(10, "hops from one URL, over all hosts", unit="hops")
     max_depth: Ceiling = Ceiling(None, "links from a start URL; none: no limit", unit="links")
     max_pages: Ceiling = Ceiling(None, "pages finished in this run; none: no limit", unit="pages")
@@ -90,6 +121,12 @@ class Settings:
     max_retry: Count = Count(
         3, "failed attempts before a task is given up", unit="attempts", minimum=1
     )
+    retry_statuses: Statuses = Statuses(
+        RETRY_STATUSES, "statuses of answers that are tried again; others fail their page at once"
+    )
+    accept_statuses: Statuses = Statuses(
+        (), "statuses whose answers a callback is given, besides 200 to 299"
+    )
     max_lost: Count = Count(
         5, "workers that may crash on a task alone before it is given up", unit="workers", minimum=1
     )
@@ -101,6 +138,17 @@ class Settings:
     host_backoff_max: Duration = Duration("1h", "the longest rest after a host's failure")
     host_max_failures: Count = Count(
         5, "failures of a host in a row until it is given up", unit="failures", minimum=1
+    )
+    revisit: Revisit = Revisit(
+        "never",
+        "after which time a finished page is visited again: `7d`; `adaptive`: as often as it "
+        "changes; `never`",
+        unit="duration, or a word",
+    )
+    revisit_min: Duration = Duration("1h", "the shortest time of `adaptive`")
+    revisit_max: Duration = Duration("30d", "the longest time of `adaptive`")
+    keep_versions: Count = Count(
+        0, "visits of a page whose items are kept; 0: only the last one's", unit="visits"
     )
     lease: Duration = Duration(
         "60s",
@@ -115,7 +163,28 @@ class Settings:
     claim: Choice = Choice(
         "each", "claim tasks one at a time, or many in a round trip", words=("each", "batch")
     )
-    cookies: Flag = Flag(False, "keep cookies, in one jar for the whole crawl")
+    browser: Flag = Flag(False, "render every page in a browser, unless its request says otherwise")
+    browser_pages: Count = Count(4, "pages rendered at once in a process", unit="pages", minimum=1)
+    browser_path: Text = Text(
+        "auto", "the Chromium to start; auto: the one in PATH, else Playwright's own"
+    )
+    browser_blocked: Names = Names(
+        ("image", "media", "font"), "what a rendered page does not get, by its kind", unit="kinds"
+    )
+    cache: Choice = Choice(
+        "off",
+        "for development: answer from .crawlcw/cache what was asked before, or ask and keep anew",
+        words=("off", "dev", "refresh"),
+    )
+    cache_expires: Duration = Duration("7d", "how long a kept answer is used")
+    cookies: Flag = Flag(False, "keep cookies, in the session `default` of the whole crawl")
+    login_timeout: Duration = Duration("2m", "for one login of a session", minimum=_AN_INSTANT)
+    max_logins: Count = Count(
+        5,
+        "logins of a session that may fail in a row until it is given up",
+        unit="logins",
+        minimum=1,
+    )
     allow_private: Names = Names(
         (), "hosts (`10.0.0.5`, `intranet:8080`) that may be at a private address", unit="names"
     )
@@ -129,6 +198,19 @@ class Settings:
             raise SettingsError("backoff_max is less than backoff_base: make it longer")
         if self.host_backoff_max < self.host_backoff_base:
             raise SettingsError("host_backoff_max is less than host_backoff_base: make it longer")
+        if self.cache != "off" and self.cookies:
+            raise SettingsError(
+                f"cache={self.cache} does not know whose cookies an answer is for: switch one off"
+            )
+        if self.auth is not None and any(n.lower() == "authorization" for n, _ in self.headers):
+            raise SettingsError("auth and the header Authorization say the same: leave one out")
+        if self.revisit_max < self.revisit_min:
+            raise SettingsError("revisit_max is less than revisit_min: make it longer")
+        if self.memory_budget < BUDGET_IN_BODIES * self.max_body:
+            raise SettingsError(
+                f"memory_budget is less than {BUDGET_IN_BODIES} times max_body: "
+                "make it larger, or max_body smaller"
+            )
 
     @property
     def deadlines(self) -> dict[Reason, float]:
@@ -147,7 +229,20 @@ class Settings:
             max_lost=self.max_lost,
             base=self.backoff_base,
             ceiling=self.backoff_max,
+            statuses=frozenset(self.retry_statuses),
         )
+
+    @property
+    def revisit_policy(self) -> RevisitPolicy:
+        """The settings about further visits, as the pure core takes them."""
+        return RevisitPolicy(
+            recurrence=self.revisit, shortest=self.revisit_min, longest=self.revisit_max
+        )
+
+    @property
+    def login_policy(self) -> LoginPolicy:
+        """The settings about logins, as the pure core takes them."""
+        return LoginPolicy(most=self.max_logins, base=self.backoff_base, ceiling=self.backoff_max)
 
     @property
     def trap_policy(self) -> TrapPolicy:

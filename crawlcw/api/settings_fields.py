@@ -11,7 +11,9 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
 from crawlcw.errors import SettingsError
-from crawlcw.model import durations
+from crawlcw.model import durations, visits
+from crawlcw.model.statuses import format_statuses, statuses
+from crawlcw.model.visits import Recurrence
 
 Given = TypeVar("Given", contravariant=True)
 Held = TypeVar("Held")
@@ -123,6 +125,13 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
         return self._shown
 
 
+class Revisit(SettingField[timedelta | float | str | None, Recurrence]):
+    """When to visit a page again: after a duration, `adaptive`, or `never` (None as well)."""
+
+    def read(self, value: timedelta | float | str | None) -> Recurrence:
+        return visits.NEVER if value is None else visits.recurrence(value)
+
+
 class Flag(SettingField[bool | str, bool]):
     """True or false; in text also `1`, `0`, `yes`, `no`, `on`, `off`."""
 
@@ -170,6 +179,18 @@ class Size(SettingField[int | str, int]):
         return self._shown
 
 
+class SizeCeiling(SettingField[int | str | None, int | None]):
+    """A number of bytes as `Size` has it, or None (in text: `none`) for no limit."""
+
+    def read(self, value: int | str | None) -> int | None:
+        if value is None or (isinstance(value, str) and value.strip().lower() in ("", "none")):
+            return None
+        return Size("1", "").read(value)
+
+    def shown(self) -> str:
+        return "none"
+
+
 class Choice(SettingField[str, str]):
     """One of a few words."""
 
@@ -192,10 +213,25 @@ class Text(SettingField[str, str]):
         return value
 
 
+class Statuses(SettingField[Iterable[int | str] | int | str, tuple[int, ...]]):
+    """HTTP statuses: numbers, or text such as `404,500-599`, or `none`."""
+
+    def __init__(self, default: Iterable[int], doc: str) -> None:
+        super().__init__(tuple(default), doc, unit="statuses")
+
+    def read(self, value: Iterable[int | str] | int | str) -> tuple[int, ...]:
+        return statuses(value)
+
+    def shown(self) -> str:
+        return format_statuses(self.default)
+
+
 class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
-    """A list of names; in text separated by commas."""
+    """A list of names; in text separated by commas, or `none`."""
 
     def read(self, value: Iterable[str] | str) -> tuple[str, ...]:
+        if value == "none":
+            return ()
         parts: Iterable[Any] = value.split(",") if isinstance(value, str) else value
         try:
             names = tuple(part.strip() for part in parts)

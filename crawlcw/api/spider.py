@@ -12,22 +12,37 @@ A callback yields items and requests, in any order.
 """
 
 import inspect
+import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from crawlcw.api import rules
 from crawlcw.api.host_limits import Limit, Limits
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.api.rules import Rule
+from crawlcw.api.sessions import LoginSession, condition
 from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import urls
+from crawlcw.model.identities import DEFAULT_SESSION, SESSION_NAMES, is_session_name
+from crawlcw.model.sanitize import redacted
 
 if TYPE_CHECKING:
+    from crawlcw.downloader.protocol import Downloader
     from crawlcw.engine.stats import Report
 
 #: A spider's name is the name of its collection; MongoDB and SQLite both take these.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
+
+
+class _NamedLogger:
+    """The logger of a spider: named by it, and made when it is asked for."""
+
+    def __get__(self, spider: "Spider | None", kind: "type[Spider]") -> logging.Logger:
+        return logging.getLogger(kind.name or kind.__name__)
 
 
 class Spider:
@@ -50,9 +65,28 @@ class Spider:
     settings: ClassVar[Settings] = Settings()
     #: What holds for single hosts instead of the settings; the keys are those of `Limits`.
     limits: Mapping[str, Limit] = {}
+    #: Which links are followed without code for it, see `Rule`.
+    rules: Sequence[Rule] = ()
     #: Run `start` at each start of a crawl. Otherwise it is not run again once all its requests
     #: are in the ledger, until the spider's arguments, its attributes or the code change.
     start_again: ClassVar[bool] = False
+
+    #: What an item costs that has a value of no known kind: the "page", which fails, or that "item"
+    #: alone, which is dropped and counted.
+    invalid_items: ClassVar[Literal["page", "item"]] = "page"
+
+    if TYPE_CHECKING:
+        #: A logger with the spider's name. An attribute of the spider's own may stand for it.
+        logger: logging.Logger
+    else:
+        logger = _NamedLogger()
+
+    #: The session of requests that name none, where the spider has sessions: with `login`,
+    #: or `Settings(cookies=True)`.
+    default_session: ClassVar[str] = DEFAULT_SESSION
+    #: Which answers say that a session is not logged in: a status, several, or a function of
+    #: the response. Of spiders with a `login` alone.
+    login_when: Any = 401
 
     _arguments: Mapping[str, Any]  #: what the constructor was given
 
@@ -73,15 +107,56 @@ class Spider:
         for url in self.start_urls:
             yield Request(url)
 
-    def parse(self, response: Response) -> Any:
-        """Yield the items and requests of a page. Every spider has its own."""
+    def parse(self, response: Response) -> Any:  # noqa: ARG002  # for a spider's own
+        """Yield the items and requests of a page. Every spider without `rules` has its own."""
+        if self.rules:
+            return
         raise NotImplementedError(f"{type(self).__name__} has no parse()")
+
+    def item(self, item: Any, response: Response | None) -> Any:  # noqa: ARG002  # for a spider's own
+        """Change an item before it is recorded: return it, or yield several in its place.
+
+        May be `async`. `DropItem` leaves it out, counted by reason. *response* is the
+        page that it came from, None for an item of `on_error`.
+        """
+        return item
+
+    async def login(self, session: LoginSession) -> None:
+        """Make a session ready, by `session.fetch` and `session.submit`; what raises has failed.
+
+        Called by one process at a time, when the first page of a session is to be asked
+        for, and again when it was logged out.
+        """
 
     def on_error(self, request: Request, error: FetchError) -> Any:
         """Learn that *request* was given up, for *error.reason*.
 
-        May yield items and requests, as a callback may. `error.status` is the
-        HTTP status where that was the failure.
+        May yield items and requests, as a callback may. `error.response` is the
+        answer that was the failure, its status, headers and body, where there was one.
+        """
+
+    def downloader(self, default: "Downloader") -> "Downloader":
+        """Return what downloads pages: *default*, one that wraps it, or another.
+
+        Called once in each process, in its loop and before `opened`. The crawl closes
+        what is returned, and then *default*.
+        """
+        return default
+
+    def before_request(self, request: Request) -> Any:
+        """Change *request* before it is sent; sync or async.
+
+        Called for each hop of a redirect, with the hop's URL, and not for robots.txt.
+        May return another `Request`, or a `Response` that is taken for the answer. The
+        URL may change at its own origin only. May raise `FetchError`, which is how the
+        attempt ends then, and `StopCrawl`; what else it raises fails the page.
+        """
+
+    def after_response(self, response: Response) -> Any:
+        """Change *response*, or return another, before it is looked at; sync or async.
+
+        Called for each answer, redirects and error pages included. It may raise
+        what `before_request` may.
         """
 
     async def opened(self) -> None:
@@ -94,6 +169,20 @@ class Spider:
 def arguments_of(spider: Spider) -> Mapping[str, Any]:
     """Return what the spider's constructor was given, whatever it made of it."""
     return spider._arguments  # noqa: SLF001  # it is its class that is here
+
+
+@singledispatch
+def entry_urls(spider: Spider) -> list[str]:
+    """Return the URLs that a spider names itself: its hosts may be at private addresses.
+
+    Kinds of spiders that have others beside the start URLs register a function.
+    """
+    return list(spider.start_urls)
+
+
+@singledispatch
+def check_kind(spider: Spider) -> None:
+    """Raise `SpiderError` for a spider that lacks what its kind needs; see `check`."""
 
 
 def is_name(text: object) -> bool:
@@ -118,10 +207,15 @@ def check(spider: Spider) -> None:
         raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
     if not isinstance(spider.settings, Settings):
         raise SpiderError(f"{kind}.settings must be a crawlcw.Settings(...)")
+    if spider.invalid_items not in ("page", "item"):
+        raise SpiderError(f'{kind}.invalid_items is {spider.invalid_items!r}: "page" or "item"')
+    _check_item_hook(spider)
+    rules.check(spider.rules, type(spider))
     try:
         Limits(spider.limits)
     except SettingsError as error:
         raise SpiderError(f"{kind}.{error}") from None
+    _check_sessions(spider)
     if type(spider).start is Spider.start and not list(spider.start_urls):
         raise SpiderError(f"{kind} has neither start_urls nor start()")
     if not inspect.isasyncgenfunction(type(spider).start):
@@ -130,7 +224,35 @@ def check(spider: Spider) -> None:
         try:
             urls.locate(url)
         except (FetchError, AttributeError, TypeError) as error:
-            raise SpiderError(f"{kind}.start_urls: {url!r} is no URL to fetch: {error}") from None
+            named = redacted(repr(url))
+            raise SpiderError(f"{kind}.start_urls: {named} is no URL to fetch: {error}") from None
+    check_kind(spider)
+
+
+def _check_item_hook(spider: Spider) -> None:
+    """Refuse a callback that happens to be called `item`."""
+    try:
+        inspect.signature(spider.item).bind({}, None)
+    except (TypeError, ValueError):
+        raise SpiderError(
+            f"{type(spider).__name__}.item() is given each item and its response, "
+            "`def item(self, item, response)`: a callback needs another name"
+        ) from None
+
+
+def _check_sessions(spider: Spider) -> None:
+    kind = type(spider).__name__
+    if not is_session_name(spider.default_session):
+        named = f"{kind}.default_session = {spider.default_session!r}"
+        raise SpiderError(f"{named} is no name of a session: {SESSION_NAMES}")
+    if not inspect.iscoroutinefunction(type(spider).login):
+        raise SpiderError(f"{kind}.login() must be `async def login(self, session)`")
+    condition(spider, "login_when")
+
+
+def logs_in(spider: Spider) -> bool:
+    """Return whether sessions of the spider have to be logged in."""
+    return type(spider).login is not Spider.login
 
 
 def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
@@ -149,6 +271,6 @@ def scope(spider: Spider) -> frozenset[str] | None:
     """Return the hosts that links may lead to, or None where the seeds are to decide it."""
     if spider.allowed_hosts is not None:
         return frozenset(host.strip().lower() for host in spider.allowed_hosts)
-    if spider.start_urls:
-        return frozenset(urls.locate(url).host for url in spider.start_urls)
+    if named := entry_urls(spider):
+        return frozenset(urls.locate(url).host for url in named)
     return None

@@ -26,6 +26,7 @@ class Output:
 
     style: str = "text"  #: or `json`: progress and report are log records
     quiet: bool = False
+    stdout: bool = True  #: whether the report is printed there, and not on stderr
 
     @property
     def level(self) -> str:
@@ -59,7 +60,7 @@ async def crawl(
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
     """Show how *crawl* is doing within the block, as *output* says."""
-    console = Console(stderr=True, markup=False, highlight=False)
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     live = console.is_terminal and output.style == "text" and not output.quiet
     return progress.shown(crawl, console, live=live)
 
@@ -72,7 +73,7 @@ def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
         fields = progress.summary_fields(report) | {"exit_code": code, "faults": "; ".join(faults)}
         logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:
-        console = Console(markup=False, highlight=False)
+        console = Console(stderr=not output.stdout, markup=False, emoji=False, highlight=False)
         console.print(progress.summary(report))
         console.print(last_word(report, faults), soft_wrap=True)
     if output.quiet and (faults or not report.drained):

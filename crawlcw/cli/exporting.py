@@ -1,97 +1,65 @@
-"""Items on their way out: JSON Lines, one item a line, in flat memory."""
+"""Items on their way out of a command: `-o`, and what a terminal is shown of them."""
 
-import asyncio
-import os
-import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from io import RawIOBase
+from typing import BinaryIO, ParamSpec, TypeVar, cast
 
-from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import ItemRow, Ledger
-from crawlcw.model import values
+import click
 
-#: Among these are what JSON leaves as it is and a terminal acts on: DEL, C1
-#: controls, marks that turn the direction of text.
-_UNUSUAL = re.compile(r"[^\x20-\x7e]")
+from crawlcw.feeds import export
+from crawlcw.feeds.inert import visible
+from crawlcw.feeds.target import Target
 
-
-async def to_file(ledger: Ledger, path: Path, *, with_meta: bool = False) -> int:
-    """Write every recorded item to *path*, whole or not at all; return how many."""
-    with _replacing(path) as write:
-        return await _write_items(ledger, write, with_meta=with_meta)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-async def to_stdout(ledger: Ledger, *, with_meta: bool = False) -> int:
-    """Write every recorded item to stdout; return how many."""
+def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return what adds `-o` to a command: any number of targets, each of which can be written."""
+    return click.option(
+        "-o",
+        "outputs",
+        metavar="FILE",
+        multiple=True,
+        required=required,
+        callback=_targets,
+        help=f"{about} .jsonl, .json, .csv or .parquet, and .gz or .zst behind it; "
+        "- is stdout, -:csv as CSV. May be repeated.",
+    )
+
+
+def stdout() -> BinaryIO:
+    """Return the stream for items; where it is a terminal, nothing in them can act on it."""
     # JSON is UTF-8 whatever the terminal's encoding.
     stream = sys.stdout.buffer
-    shown = visible if sys.stdout.isatty() else str
-    count = await _write_items(
-        ledger, lambda line: stream.write(shown(line).encode()), with_meta=with_meta
-    )
-    stream.flush()
-    return count
+    return cast("BinaryIO", _Terminal(stream)) if sys.stdout.isatty() else stream
 
 
-def check_writable(path: Path) -> None:
-    """Raise `UsageError` where *path* cannot be written, before hours of work are done for it."""
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {folder}")
-    place = path if path.exists() else folder
-    if path.is_dir() or not os.access(place, os.W_OK) or not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot write {path}: it is a folder, or this user may not write there")
+class _Terminal(RawIOBase):
+    """Shows what is written to it, with what a terminal would act on escaped."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # no other buffer comes here
+        self._stream.write(visible(bytes(data).decode()).encode())
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
-def visible(line: str) -> str:
-    r"""Return a line of JSON with what is not printable as `\u....`, which means the same."""
-    return _UNUSUAL.sub(lambda m: m[0] if m[0].isprintable() else _escaped(m[0]), line[:-1]) + "\n"
-
-
-async def _write_items(ledger: Ledger, write: Callable[[str], object], *, with_meta: bool) -> int:
-    count = 0
-    async for row in ledger.queries.items():
-        write(_line(row, with_meta=with_meta))
-        count += 1
-        if count % 1000 == 0:
-            # A ledger that answers from memory would keep signals waiting.
-            await asyncio.sleep(0)
-    return count
-
-
-def _line(row: ItemRow, *, with_meta: bool) -> str:
-    meta = {"_url": row.url, "_fetched_at": row.fetched_at} if with_meta else {}
-    return values.to_json(row.item | meta) + "\n"
-
-
-def _escaped(character: str) -> str:
-    units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Callable[[str], object]]:
-    """Give what writes to `FILE.part`, which becomes *path* when the block ends well."""
-    try:
-        # Behind a link, the file is replaced and not the link; a device or a
-        # pipe cannot be replaced.
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            with target.open("w", encoding="utf-8", newline="\n") as stream:
-                yield stream.write
-            return
-        part = target.with_name(target.name + ".part")
-        try:
-            with part.open("w", encoding="utf-8", newline="\n") as stream:
-                yield stream.write
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+def _targets(
+    _ctx: click.Context, _parameter: click.Parameter, texts: Sequence[str]
+) -> list[Target]:
+    targets = [Target.parse(text) for text in texts]
+    export.check(targets)
+    return targets

@@ -18,6 +18,8 @@ _WHY = {
     FinishReason.STOPPED_AT_ONCE: "Stopped at once",
     FinishReason.STOPPED_BY_SPIDER: "Stopped by the spider",
     FinishReason.CALLBACK_BROKEN: "Stopped",
+    FinishReason.FILES_UNWRITABLE: "Stopped",
+    FinishReason.LOGIN_FAILED: "Stopped",
     FinishReason.FAILED: "Failed",
 }
 
@@ -30,6 +32,10 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
     if report.finish_reason == FinishReason.CALLBACK_BROKEN:
         detail = f": {printable(report.detail)}" if report.detail else ""
         return (f"a callback is broken{detail}",)
+    if report.finish_reason == FinishReason.FILES_UNWRITABLE:
+        return (printable(report.detail) or "files cannot be saved",)
+    if report.finish_reason == FinishReason.LOGIN_FAILED:
+        return (printable(report.detail) if report.detail else "the login failed",)
     if report.finish_reason not in _COMPLETE:
         return ()
     faults = []

@@ -2,8 +2,11 @@
 
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -18,8 +21,11 @@ from crawlcw.model.task import Status
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_PASSING = "sqlite:///:memory:"
+#: Where the ledger of this command is, for its workers, which are told the same option.
+_PLACE = "CRAWLCW_PASSING_LEDGER"
 _MONGODB = ("mongodb", "mongodb+srv")
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?")
 
 
 def ledger_option(command: Callable[P, R]) -> Callable[P, R]:
@@ -33,8 +39,13 @@ def ledger_option(command: Callable[P, R]) -> Callable[P, R]:
         show_default=True,
         show_envvar=True,
         callback=_checked,
-        help="sqlite:///path or mongodb://host/database.",
+        help="sqlite:///path, mongodb://host/database, or sqlite:///:memory: (not kept).",
     )(command)
+
+
+def url_option(*names: str, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that adds another option which names a ledger."""
+    return click.option(*names, metavar="URL", required=True, callback=_checked, help=about)
 
 
 @asynccontextmanager
@@ -63,9 +74,11 @@ def nothing_of(name: str) -> str:
     )
 
 
-def _checked(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
+def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
     """Return *url* if it can be a ledger's; it may hold a password, so it is never repeated."""
     scheme, _, rest = url.partition("://")
+    if url == _PASSING:
+        return _passing(ctx)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return url
     if scheme not in _MONGODB:
@@ -78,4 +91,15 @@ def _checked(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
                 "write mongodb://user:password@host:port/database, with / : @ % in the user or "
                 "the password percent-encoded."
             )
+    return url
+
+
+def _passing(ctx: click.Context) -> str:
+    """Return the URL of a ledger that is gone when the command ends."""
+    if place := os.environ.get(_PLACE):
+        return place
+    folder = tempfile.mkdtemp(prefix="crawlcw-")
+    os.environ[_PLACE] = url = f"sqlite:///{folder}/ledger.db"
+    ctx.call_on_close(partial(os.environ.pop, _PLACE))
+    ctx.call_on_close(partial(shutil.rmtree, folder, ignore_errors=True))
     return url

@@ -35,26 +35,36 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: In the order in which one needs them.
-_COMMANDS = (
-    "demo",
-    "run",
-    "add",
-    "work",
-    "serve",
-    "stats",
-    "hosts",
-    "export",
-    "tasks",
-    "retry-failed",
-    "ignore",
-    "reset",
-    "policy",
-    "doctor",
-    "list",
-    "settings",
-    "guide",
-)
+#: In the order in which one needs them, with what `--help` says of each: to load them all for
+#: that would take as long as many a command.
+_COMMANDS = {
+    "demo": "Crawl a bundled bookshop, offline.",
+    "new": "Write the file of a spider to begin with.",
+    "check": "Say what is wrong with a spider, without a request.",
+    "fetch": "Print the body of a URL, fetched as a crawl would.",
+    "parse": "Fetch a URL, and show what a callback makes of it.",
+    "shell": "Open Python with a page as `response`, to try selectors on it.",
+    "run": "Crawl a spider's site, or go on with a crawl that was ended.",
+    "add": "Add tasks to a use case.",
+    "work": "Work on the tasks of a use case.",
+    "serve": "Serve the tasks of a use case to workers, over HTTP.",
+    "stats": "Show how many tasks stand where and why, and who works on them.",
+    "hosts": "Show why each host is not being crawled just now.",
+    "export": "Write the items: JSON Lines, JSON, CSV or Parquet.",
+    "tasks": "List tasks, the last changed first.",
+    "show": "Show the story of one URL, or why it is not there.",
+    "retry-failed": "Make failed tasks todo again.",
+    "recrawl": "Let finished pages be visited again.",
+    "ignore": "Withdraw tasks that wait.",
+    "reset": "Let tasks begin anew, whatever became of them.",
+    "policy": "Show or change the settings of a use case.",
+    "copy": "Copy all of a spider or a use case to another ledger.",
+    "drop": "Take a spider or a use case out of a ledger.",
+    "doctor": "Check that a ledger holds what it promises.",
+    "list": "List the spiders in ./spiders.",
+    "settings": "List every setting.",
+    "guide": "Show the manual.",
+}
 _LONGEST_LINE = 1000
 
 _EPILOG = """\
@@ -83,6 +93,14 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(_COMMANDS)
+
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002  # click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> object:
         try:

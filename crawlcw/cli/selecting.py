@@ -1,12 +1,13 @@
 """Which tasks a command is about, as it is said on the command line."""
 
 import difflib
-from contextlib import suppress
+from collections.abc import Collection
 from datetime import timedelta
 
 from crawlcw.api.request import Request
 from crawlcw.errors import FetchError, Reason, SettingsError, UsageError
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.model import urls
 from crawlcw.model.durations import duration
 from crawlcw.model.task import key_id
 from crawlcw.tracking import keys
@@ -22,18 +23,26 @@ def task_of(ledger: Ledger, key: str) -> bytes:
         raise UsageError(f"{key!r} is no URL: {error.message}") from None
 
 
-def age(text: str) -> timedelta:
-    """Return how long ago `--since` is."""
+def age(text: str, *, option: str = "--since") -> timedelta:
+    """Return how long ago the time is that *option* names."""
     try:
         return duration(text)
     except SettingsError as error:
-        raise UsageError(f"--since: {error}") from None
+        raise UsageError(f"{option}: {error}") from None
 
 
-def any_reason(text: str) -> Reason:
-    """Return the reason that *text* is."""
-    with suppress(ValueError):
+def host(text: str) -> str:
+    """Return the host as tasks have it; a whole URL does as well."""
+    try:
+        return urls.locate(text if "://" in text else f"http://{text}/").host
+    except FetchError:
+        raise UsageError(f"{text!r} is no host: write host or host:port") from None
+
+
+def any_reason(text: str, known: Collection[Reason] = tuple(Reason)) -> Reason:
+    """Return the reason that *text* is, one of those known; raises `UsageError`."""
+    if text in known:
         return Reason(text)
-    near = difflib.get_close_matches(text, list(Reason), n=1)
+    near = difflib.get_close_matches(text, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise UsageError(f"there is no reason {text!r}: {hint}there are {', '.join(sorted(Reason))}")
+    raise UsageError(f"there is no reason {text!r}: {hint}there are {', '.join(sorted(known))}")

@@ -57,25 +57,27 @@ class Blame:
         """Note that the task's own origin answered, whatever it said."""
         self._watch.answered(task.host)
 
-    def answered_well(
-        self,
-        task: Task,
-        *,
-        latency: float,
-        page: bool,
-        sent: datetime | None,
-        witness: str | None = None,
-    ) -> None:
+    def answered_well(self, task: Task, *, latency: float, sent: datetime | None) -> None:
         """Note an answer that is no sign of load; the arguments are `HostEvidence.answered`'s."""
         self._frontier.evidence.answered(
             task.host,
             latency=latency,
-            page=page,
             scheme=scheme_of(task.url),
             sent=sent,
-            witness=witness,
             now=time.monotonic(),
         )
+
+    def finished(self, task: Task, *, witness: str | None, size: int) -> None:
+        """Note that a task's page is finished; the rest is as `HostEvidence.finished` has it."""
+        # A page that is visited again is no further one of its host's.
+        if task.visit is None:
+            self._frontier.evidence.finished(
+                task.host,
+                scheme=scheme_of(task.url),
+                witness=witness,
+                size=size,
+                now=time.monotonic(),
+            )
         if witness is not None:
             self._watch.network.remember(task.host, witness)
 
@@ -115,7 +117,7 @@ class Blame:
             retry_after=error.retry_after,
             now=time.monotonic(),
         )
-        if not fault.own:
+        if not (fault.own or self._frontier.evidence.is_in_doubt(task.host)):
             self._log(task, error)
         return fault
 

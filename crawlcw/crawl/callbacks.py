@@ -4,28 +4,48 @@ Whatever a callback does is contained here: it may be any kind of function, it
 may raise, it may yield a hundred thousand links. The crawl goes on.
 """
 
+import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Container, Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
+import time
+from collections import Counter
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
+from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response
+from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
+from crawlcw.api.rules import Rule, requests
 from crawlcw.api.settings import Settings
 from crawlcw.api.url_traps import TrapPolicy
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
+from crawlcw.crawl import item_sink
+from crawlcw.crawl.item_sink import ItemPolicy, ItemSink
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError, StopCrawl
-from crawlcw.model import urls, values
+from crawlcw.model import item_values, urls
 from crawlcw.model.dropped import DroppedLinks
+from crawlcw.model.item_values import is_item
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.tracebacks import describe_error, format_traceback, text_of, where
 from crawlcw.model.transitions import Failed, too_deep
 
-#: A link that was dropped for the number of links, beside the reasons of `Reason`.
-TOO_MANY_LINKS = "max-links-per-page"
-_OUR_FILES = (__file__,)
+#: A page that sends its reader on later than that has something else in mind: the end of a session.
+LONGEST_REFRESH = timedelta(seconds=100)
+_OUR_FILES = (__file__, item_sink.__file__, item_values.__file__)
+#: Seconds after which a generator is left alone until all else has had its turn.
+_SLICE = 0.05
+#: Of one step so many seconds count: in a longer one the loop stood still, which the watchdog sees.
+_LONGEST_STEP = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,10 +53,12 @@ class Produced:
     """What came out of a page."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
+    items_dropped: Counter[str] = field(default_factory=Counter)  #: by reason
     tasks: list[Task] = field(default_factory=list)
     too_deep: list[Task] = field(default_factory=list)  #: kept for a crawl that goes deeper
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     stop: str | None = None  #: why the crawl is to end, where the spider wants it to
+    retired: str | None = None  #: why the page's session is of no use, where the callback says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +67,19 @@ class Raised(Failed):
 
     error: str = ""  #: the name of the exception's type
     where: str = ""  #: the spider's own file and line
+
+    @classmethod
+    def by(
+        cls, error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]
+    ) -> "Raised":
+        """Return what *error*, raised by *function*, is; *own* are files as for `tracebacks`."""
+        return cls(
+            reason=Reason.PARSE_ERROR,
+            message=describe_error(error),
+            traceback=format_traceback(error, own=own),
+            error=type(error).__name__,
+            where=where(error, own=own, function=function),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +90,8 @@ class Scope:
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
+    robot: str  #: what pages call the crawler that ask something of it alone
+    obey_robots: bool
     full: set[str] = field(default_factory=set)  #: hosts that had their `max_pages_per_host`
 
     @classmethod
@@ -65,6 +102,8 @@ class Scope:
             max_depth=settings.max_depth,
             max_links=settings.max_links_per_page,
             traps=settings.trap_policy,
+            robot=product_token(settings.user_agent),
+            obey_robots=settings.obey_robots,
         )
 
     def admit(self, host: str) -> None:
@@ -92,6 +131,10 @@ async def run(
     name: str = "",
     within: float = 0.0,
     stalled: Callable[[float], float] = lambda _: 0.0,
+    items: ItemPolicy | None = None,
+    rules: Sequence[Rule] = (),
+    turn: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0),
+    page: Response | None = None,
 ) -> Produced | Failed:
     """Run *callback* and sort what it yields; a `Failed` where it raises.
 
@@ -99,19 +142,33 @@ async def run(
     the ledger already and are left out. *name* is the callback's, where it has
     another one than the function. One that awaits is cancelled after *within*
     seconds (0: never), not counting those that the loop has *stalled* since then.
-    Nothing is raised but a cancellation of the running task.
+    One that yields for long waits for its next *turn* now and then, and may take
+    as many seconds itself. *items* is what becomes of the items, *rules* which
+    links of the page are followed besides. *page* is what the items are of
+    where the callback is not given it. Nothing is raised but a cancellation of the
+    running task.
     """
-    sorter = _Sorter(task, scope, now, seen)
+    responses = list(responses_in(arguments))
+    pages = [each for each in arguments if isinstance(each, Response)]
+    items = items or ItemPolicy()
+    sink = ItemSink(items, pages[0] if pages else page)
+    sorter = _Sorter(task, scope, now, seen, responses, sink)
+    for response in responses:
+        response.robot, response.obey_robots = scope.robot, scope.obey_robots
     cancellation = Cancellation()
     # The watchdog reads it from the frame.
     called = Called(name=name or getattr(callback, "__name__", ""), subject=task.url)
+    result: Any = None
+    pace = _Pace(called, within, turn)
     try:
         result = callback(*arguments)
-        if inspect.isawaitable(result) or isinstance(result, AsyncIterator):
+        if items.awaits or inspect.isawaitable(result) or isinstance(result, AsyncIterator):
             async with time_limit(called, within, stalled=stalled):
-                result = await _awaited(result, sorter)
-        for thing in _things(result):
-            sorter.take(thing)
+                await _sort(result, sorter, pace)
+        else:
+            await _sort(result, sorter, pace)
+        for response in pages if rules else ():
+            await _sort(requests(rules, response), sorter, pace)
     except ParseRefusedError as error:
         return Failed(reason=error.reason, message=error.message)
     except StopCrawl as told:
@@ -119,35 +176,86 @@ async def run(
     except BaseException as error:  # the spider's code may raise anything
         if cancellation.passes(error):
             raise
-        return Raised(
-            reason=Reason.PARSE_ERROR,
-            message=describe_error(error),
-            traceback=format_traceback(error, own=_OUR_FILES),
-            error=type(error).__name__,
-            where=where(error, own=_OUR_FILES, function=callback),
-        )
-    for argument in arguments:
-        if isinstance(argument, Response):
-            sorter.produced.dropped.add(argument.dropped)
+        if (retired := _retired(pages)) is not None:
+            return Produced(retired=retired)
+        raised = Raised.by(error, own=_OUR_FILES, function=callback)
+        return raised if raised.where else replace(raised, where=_place_of(result))
+    if (retired := _retired(pages)) is not None:
+        return Produced(retired=retired)
+    for response in responses:
+        if response in arguments:  # the page that was asked for, not an error's
+            sorter.take_refresh(response)
+        sorter.produced.dropped.add(response.dropped)
     return sorter.produced
 
 
-async def _awaited(result: Any, sorter: "_Sorter") -> Any:
-    """Sort what is yielded asynchronously; return what is left, which can be had at once."""
+def responses_in(arguments: Iterable[object]) -> Iterator[Response]:
+    """Yield the answers that a callback is given: as such, or with an error."""
+    for each in arguments:
+        found = each.response if isinstance(each, FetchError) else each
+        if isinstance(found, Response):
+            yield found
+
+
+def _retired(pages: Iterable[Response]) -> str | None:
+    """Return why the callback has retired the session of its page, if it has."""
+    return next((each.session.retired for each in pages if each.session.retired), None)
+
+
+class _Pace:
+    """Lets all else have its turn now and then: thousands of links must not keep the loop."""
+
+    def __init__(self, called: Called, within: float, turn: Callable[[], Awaitable[None]]) -> None:
+        self._called = called
+        self._within = within
+        self._turn = turn
+        self._spent = 0.0
+        self._began = time.monotonic()
+
+    async def step(self, *, counts: bool) -> None:
+        """Note that one more thing was taken; raises `TimeoutError` where those took too long.
+
+        Of what is yielded asynchronously the time does not *count*: it has a limit itself.
+        """
+        step = time.monotonic() - self._began
+        if step < _SLICE:
+            return
+        if counts:
+            self._spent += min(step, _LONGEST_STEP)
+            if self._within and self._spent > self._within:
+                raise TimeoutError(f"{self._called.name} did not end within {self._within:g} s")
+        await self._turn()
+        self._began = time.monotonic()
+
+
+async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
+    """Sort what a callback yields or returns, at once or asynchronously."""
     if inspect.isawaitable(result):
         result = await result
-    if not isinstance(result, AsyncIterator):
-        return result
-    async for thing in result:
-        sorter.take(thing)
-    return None
+    if isinstance(result, AsyncIterator):
+        async for thing in result:
+            if (waits := sorter.take(thing)) is not None:
+                await waits
+            # It need not have awaited anything.
+            await pace.step(counts=False)
+        return
+    for thing in things(result):
+        if (waits := sorter.take(thing)) is not None:
+            await waits
+        await pace.step(counts=True)
 
 
-def _things(result: Any) -> Iterable[object]:
+def _place_of(result: Any) -> str:
+    """Return the file and line where a generator stands, for an error that is not its own."""
+    frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def things(result: Any) -> Iterable[object]:
     """Return what a callback returned as the things in it."""
     if result is None:
         return ()
-    if isinstance(result, Request) or values.is_item(result) or not isinstance(result, Iterable):
+    if isinstance(result, Request) or is_item(result) or not isinstance(result, Iterable):
         return (result,)
     return result
 
@@ -155,24 +263,48 @@ def _things(result: Any) -> Iterable[object]:
 class _Sorter:
     """Turns what a callback yields into items and tasks."""
 
-    def __init__(self, task: Task, scope: Scope, now: datetime, seen: Container[bytes]) -> None:
+    def __init__(
+        self,
+        task: Task,
+        scope: Scope,
+        now: datetime,
+        seen: Container[bytes],
+        responses: Iterable[Response],
+        sink: ItemSink,
+    ) -> None:
         self._task = task
+        self._responses = responses
         self._scope = scope
         self._now = now
         self._seen = seen
-        self._too_deep = scope.max_depth is not None and task.depth >= scope.max_depth
         self._links = 0
         self._yielded: set[bytes] = set()
-        self.produced = Produced()
+        self._sink = sink
+        self.produced = Produced(items=sink.items, items_dropped=sink.dropped)
 
-    def take(self, thing: object) -> None:
+    def take(self, thing: object) -> Awaitable[None] | None:
+        """Take a request or an item; return what is to be awaited for it, if anything."""
         if isinstance(thing, Request):
             self._take_request(thing)
         elif thing is not None:
-            self.produced.items.append(values.item(thing))
+            return self._sink.take(thing)
+        return None
+
+    def take_refresh(self, response: Response) -> None:
+        """Follow where a page sends its reader: a link like any other, to the same callback."""
+        refresh = response.refresh
+        if refresh is None or refresh.after > LONGEST_REFRESH:
+            return
+        if response.obey_robots and response.robots.nofollow:
+            self.produced.dropped.note(NOFOLLOW, refresh.url)
+            return
+        self._take_request(response.request.elsewhere(refresh.url))
 
     def _take_request(self, request: Request) -> None:
         self._links += 1
+        if self._links >= self._scope.max_links:
+            for response in self._responses:
+                response.has_enough_links = True
         if self._links > self._scope.max_links:
             self._drop(request, TOO_MANY_LINKS)
             return
@@ -186,7 +318,8 @@ class _Sorter:
             self._drop(request, error.reason, where=error.message)
             return
         # Before traps are looked for: a start URL may look as it likes.
-        if task_id in self._seen or task_id in self._yielded:
+        # One that is known may have changed, which the ledger tells.
+        if task_id in self._yielded or (request.changed is None and task_id in self._seen):
             return
         trap = self._scope.traps.why(location.url)
         if trap is not None:
@@ -199,11 +332,17 @@ class _Sorter:
         task = request.task(
             now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
         )
-        if self._too_deep:
-            self._drop(request, Reason.REFUSED_DEPTH)
-            self.produced.too_deep.append(too_deep(task))
-        else:
+        own = request.options.max_depth
+        if own is None and (own := self._task.options.max_depth) is not None:
+            task = replace(task, options=replace(task.options, max_depth=own))
+        deepest = self._scope.max_depth if own is None else own
+        if deepest is None or task.depth <= deepest:
             self.produced.tasks.append(task)
+            return
+        self._drop(request, Reason.REFUSED_DEPTH)
+        if own is None:
+            # What the request itself forbids no deeper crawl is to fetch.
+            self.produced.too_deep.append(too_deep(task))
 
     def _drop(self, request: Request, reason: str, *, where: str = "") -> None:
         """Count a link that is not followed; *where* tells of one that has no text of its own."""

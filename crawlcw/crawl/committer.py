@@ -9,6 +9,8 @@ import logging
 from collections.abc import Iterable
 from typing import Protocol
 
+from crawlcw.crawl import item_sink
+from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.fetcher import Done
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine.batching import write_in_groups
@@ -16,7 +18,7 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.ledger.protocol import Added, Committed, Ledger
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Task
+from crawlcw.model.task import ChangedTask, Task
 from crawlcw.model.transitions import Settlement
 
 logger = logging.getLogger(__name__)
@@ -44,22 +46,27 @@ class Committer:
         seen: SeenFilter,
         stats: Stats,
         listener: CommitListener,
-        max_depth: int | None = None,
+        adder: TaskAdder,
     ) -> None:
-        """*max_depth* is how deep the crawl goes, for links may have been refused for it before."""
         self._ledger = ledger
         self._done = done
         self._held = held
         self._seen = seen
         self._stats = stats
         self._listener = listener
-        self._max_depth = max_depth
+        self._adder = adder
         #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
         self._kept = SeenFilter()
 
     async def run(self) -> None:
         """Write group after group until cancelled."""
         await write_in_groups(self._done, self._write)
+
+    async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
+        """Add links of a page whose callback still runs; its outcome comes later."""
+        await self._keep(too_deep)
+        if await self._add(tasks):
+            self._listener.written(more=True, again=())
 
     async def _write(self, group: list[Done]) -> None:
         aliases = [settlement for done in group for settlement in done.aliases]
@@ -70,19 +77,21 @@ class Committer:
         await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
         for done in group:
             self._stats.dropped.add(done.dropped)
+            for reason, number in done.items_dropped.items():
+                item_sink.note(self._stats.items_dropped, reason, number)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
         self._listener.written(more=bool(again) or added > 0, again=again)
 
     async def _add(self, tasks: list[Task]) -> int:
         # Two pages of one group often have the same new links.
-        fresh = {task.id: task for task in tasks if task.id not in self._seen}
+        fresh = {
+            task.id: task
+            for task in tasks
+            if task.id not in self._seen or isinstance(task, ChangedTask)
+        }
         if not fresh:
             return 0
-        added: Added = await self._ledger.tasks.add(list(fresh.values()))
-        new = added.new
-        if self._max_depth is not None and added.known:
-            tasks = list(fresh.values())
-            new += await self._ledger.tasks.admit_nearer(tasks)
+        added, new = await self._adder.add(list(fresh.values()))
         self._stats.links_added += new
         rejected = self._rejected(added)
         # Known or new: the process that added it may have been killed before it woke the host.

@@ -210,13 +210,20 @@ class Coordinator:
         self._changed.set()
 
     def fetched(self, lease: Lease) -> None:
-        """Note that the request of a dispatched lease has ended."""
+        """Note that the request of a dispatched lease has ended: its host may be asked again."""
         host = lease.task.host
-        self.pool.done()
         self._moved_at = time.monotonic()
         self._lanes.finished(host, now=time.monotonic())
         self.dispatch()
-        if self.pool.dispatched == 0 or self._is_low() or self._is_wanting(host):
+        if self._is_wanting(host):
+            self._changed.set()
+
+    def done(self, lease: Lease) -> None:
+        """Note that nobody works on a dispatched lease any more."""
+        self.pool.done()
+        self._moved_at = time.monotonic()
+        self.dispatch()
+        if self.pool.dispatched == 0 or self._is_low() or self._is_wanting(lease.task.host):
             self._changed.set()
 
     def _is_wanting(self, host: str) -> bool:

@@ -19,9 +19,12 @@ from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.ending import LAST_WORDS, Ending
 from crawlcw.crawl.fetcher import Done, Fetcher
+from crawlcw.crawl.identities import Identities
+from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.spider_code import spider_code
+from crawlcw.downloader.browser import Browser
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import EarlyEnd, FinishReason, Report
 from crawlcw.errors import LedgerUnavailableError, single_errors
@@ -45,9 +48,12 @@ class Parts:
     seeder: Seeder
     coordinator: Coordinator
     fetcher: Fetcher
+    parsing: Parsing
+    browser: Browser
     done: asyncio.Queue[Done]  #: from the fetchers to the committer
     committer: Committer
     ending: Ending
+    identities: Identities
 
 
 class Crawl:
@@ -109,7 +115,7 @@ class Crawl:
         `ledger_give_up`, and `SpiderError` where the spider's own `start`,
         `opened` or `closed` raises. Whatever is held is given back first.
         """
-        async with self._session.watchdog:
+        async with self._session.watchdog, self._parts.parsing, self._parts.browser:
             return await self._run()
 
     async def _run(self) -> Report:
@@ -133,6 +139,7 @@ class Crawl:
             elapsed=self.stats.elapsed,
             pages=self.stats.pages,
             items=self.stats.items,
+            unchanged=self.stats.unchanged,
             released=self._released,
             counts=await in_time(queries.counts),
             failures=dict(self.stats.failures.most_common()),
@@ -140,9 +147,12 @@ class Crawl:
             links_dropped=dict(self.stats.links_dropped.most_common()),
             leases_lost=self.stats.leases_lost,
             link_examples=merged([self.stats.link_examples]),
+            items_by_callback=dict(self.stats.items_by_callback.most_common()),
+            items_dropped=dict(self.stats.items_dropped.most_common()),
             stalls=self.stats.stalls,
             longest_stall=self.stats.longest_stall,
             forgiven=self.stats.forgiven,
+            truncated=self.stats.truncated,
             detail=detail,
             given_up=self.stats.given_up,
             hosts_given_up=dict(self.stats.hosts_given_up),
@@ -158,12 +168,15 @@ class Crawl:
         """Run everything side by side; return why it ended."""
         state = await self._session.ledger.notes.state()
         seeded = await self._parts.seeder.is_seeded(state)
+        # Once: a page that is to be visited again sooner than that waits for the next run.
+        await self._session.ledger.admin.revisit_due()
         coordinator, pool = self._parts.coordinator, self._parts.coordinator.pool
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
             background.start_soon(self._keep_up)
             background.start_soon(self._parts.committer.run)
+            background.start_soon(self._parts.identities.run)
             background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))
             reason = await pool.run(
                 partial(self._parts.fetcher.run, pool, self._parts.done, coordinator),
@@ -173,7 +186,10 @@ class Crawl:
             )
             # What the fetchers have handed on is written before the end.
             await self._parts.done.join()
+            await self._parts.identities.flush()
             background.cancel_scope.cancel()
+        if reason is FinishReason.DRAINED:
+            await self._parts.seeder.end_run()
         return FinishReason.STOPPED_AT_ONCE if self._parts.ending.at_once else reason
 
     async def _keep_up(self) -> None:

@@ -9,39 +9,72 @@ import logging
 import random
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 import anyio
 
-from crawlcw.api.request import Request
+from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import callbacks
+from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callback_errors import CallbackErrors
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import Fault
-from crawlcw.crawl.redirects import REDIRECTS, attempt, onward, status_error, throttles
+from crawlcw.crawl.identities import Identified, Identities, LoggedOutError, NotReadyError
+from crawlcw.crawl.redirects import (
+    REDIRECTS,
+    attempt,
+    is_page,
+    onward,
+    portable_headers,
+    status_error,
+    throttles,
+)
+from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits, conditional
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.crawl.suspects import ChildDiedError, Children, NoChildError, Suspects
+from crawlcw.crawl.slot import Slot
+from crawlcw.crawl.spider_fault import HOOKS, SpiderFaultError
+from crawlcw.crawl.suspects import (
+    ChildDiedError,
+    ChildDownloader,
+    Children,
+    NoChildError,
+    Suspects,
+)
+from crawlcw.crawl.url_lists import WriteLinks
+from crawlcw.downloader import memory_budget, rendering
+from crawlcw.downloader.credentials import Credentials
+from crawlcw.downloader.identified import IdentifiedDownloader
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.stats import FinishReason, Stats
-from crawlcw.errors import FAILURE_REASONS, FetchError, LedgerError, Reason, SpiderError
+from crawlcw.errors import (
+    FAILURE_REASONS,
+    FetchError,
+    LedgerError,
+    Reason,
+    SpiderError,
+    StopCrawl,
+    UsageError,
+)
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
 from crawlcw.model.task import WAITING, Lease, ResponseInfo, Status, Task, task_id
+from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import (
     Failed,
     Outcome,
@@ -54,10 +87,14 @@ from crawlcw.model.transitions import (
 
 logger = logging.getLogger(__name__)
 
+#: A page that sends its reader on within this time is a redirect by other means.
+_REDIRECTING = timedelta(seconds=5)
 #: What goes wrong after the host has answered as it should.
 _BEHIND_AN_ANSWER = frozenset(
     {
-        Reason.PARSE_ERROR,
+        Reason.BROWSER_CRASHED,
+        Reason.BROWSER_FAILED,
+        Reason.BODY_TOO_LARGE,
         Reason.REDIRECT_INVALID,
         Reason.REDIRECT_LIMIT,
         Reason.REDIRECT_LOOP,
@@ -79,6 +116,7 @@ class Done:
     settlements: tuple[Settlement, ...] = ()
     aliases: tuple[Settlement, ...] = ()  #: tasks whose redirect led to it: no pages of their own
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
+    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: by reason
 
 
 class WorkSource(Protocol):
@@ -86,6 +124,9 @@ class WorkSource(Protocol):
 
     def fetched(self, lease: Lease) -> None:
         """The request of a lease has ended, whatever came of it: its host may be asked again."""
+
+    def done(self, lease: Lease) -> None:
+        """Nobody works on a lease any more."""
 
     def put_back(self, lease: Lease) -> None:
         """A task was not tried, by no fault of its own; it is to be when its `due` says."""
@@ -110,6 +151,7 @@ class Fetcher:
     settings: Settings
     ledger: Ledger
     downloader: Downloader
+    credentials: Credentials
     runner: Runner
     robots: Robots
     frontier: Frontier
@@ -123,6 +165,13 @@ class Fetcher:
     worker: str
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
     excuses: Excuses
+    rendered: Callable[[Downloader], Downloader]  #: puts the browser before a downloader
+    hooked: Callable[[Downloader], Downloader]  #: puts the spider's hooks before that, too
+    revisits: Revisits
+    adder: TaskAdder
+    write_links: WriteLinks
+    identities: Identities
+    identified: Identified | None = None  #: as whom the one page is asked for
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 
     async def run(self, pool: Pool, done: asyncio.Queue[Done], source: WorkSource) -> None:
@@ -133,12 +182,14 @@ class Fetcher:
                 while not lost.cancel_called:
                     lease = await pool.get()
                     self.held.working(lease, lost)
+                    slot = Slot(partial(source.fetched, lease))
                     try:
                         try:
-                            result = await self._work(lease)
+                            result = await self._work(lease, slot)
                         finally:
                             self.held.idle(lease)
-                            source.fetched(lease)
+                            slot.free()
+                            source.done(lease)
                         if isinstance(result, Lease):
                             if not self.suspects.waits(result):
                                 source.put_back(result)
@@ -151,29 +202,41 @@ class Fetcher:
                             source.put_back(waiting)
             self.stats.leases_lost += 1
 
-    async def _work(self, lease: Lease) -> Done | Lease:
+    async def _work(self, lease: Lease, slot: Slot) -> Done | Lease:
         """Return what came of one task, or its lease where nothing did.
 
         Whatever is raised belongs to that task alone.
         """
+        try:
+            identified = await self.identities.admit(lease.task)
+        except NotReadyError as wait:
+            return put_off(lease, until=wait.until)
+        inside = self if identified is None else replace(self, identified=identified)
         if children := self.suspects.children_for(lease):
-            return await self._work_by(children, lease)
+            return await inside._work_by(children, lease, slot)  # noqa: SLF001  # its own
         if not await self.poison_guard.enter(lease):
             return lease
-        return await self.tried(lease)
+        return await inside.tried(lease, slot)
 
-    async def _work_by(self, children: Children, lease: Lease) -> Done | Lease:
+    async def _work_by(self, children: Children, lease: Lease, slot: Slot) -> Done | Lease:
         """Do the same for a suspect, by a child."""
         if not children.free:
             self.suspects.wait(lease)
             return lease
         try:
             async with children.one() as child:
-                runner = child.runner(scope=self.scope, seen=self.seen, now=self.ledger.now)
-                # Cookies are in one jar for the whole crawl, which the child has not.
-                downloader = self.downloader if self.settings.cookies else child.downloader
+                runner = child.runner(
+                    scope=self.scope, seen=self.seen, now=self.ledger.now, write=self.write_links
+                )
+                # A session, and its cookies, are this process's.
+                downloader: Downloader = self.downloader
+                if self.identified is None and not lease.task.options.cookies:
+                    downloader = ChildDownloader(
+                        child.downloader(self.credentials), self.downloader
+                    )
+                    downloader = self.rendered(downloader)
                 inside = replace(self, downloader=downloader, runner=runner)
-                done = await inside.tried(lease)
+                done = await inside.tried(lease, slot)
         except NoChildError as error:
             logger.debug("no child: %s", printable(error))
             return lease
@@ -183,15 +246,22 @@ class Fetcher:
         self.suspects.lived(lease)
         return done
 
-    async def tried(self, lease: Lease) -> Done | Lease:
-        """Return what comes of an attempt, or the lease where nothing does."""
+    async def tried(self, lease: Lease, slot: Slot) -> Done | Lease:
+        """Return what comes of an attempt, or the lease where nothing does.
+
+        The *slot* is freed as soon as the answer is there and what it shows of its host
+        is noted, or not here at all.
+        """
         if not self.blame.may_begin(lease.task):
             return lease
         try:
-            return await self._page(lease)
+            with memory_budget.page():
+                async with rendering.pages_open():
+                    return await self._page(lease, slot)
         except NotTriedError:
             return lease
-        except (LedgerError, ChildDiedError):
+        except (LedgerError, ChildDiedError, UsageError):
+            # The last: what is not installed is missing for every page.
             raise
         except Exception as error:
             logger.exception("an error of crawlcw itself", extra={"event": "internal"})
@@ -202,36 +272,93 @@ class Fetcher:
             )
             return Done(settlements=(self._settle(lease, failed),))
 
-    async def _page(self, lease: Lease) -> Done | Lease:
+    async def _page(self, lease: Lease, slot: Slot) -> Done | Lease:
         request = Request.of(lease.task)
         at, began = self.ledger.now(), time.monotonic()
         try:
             response = await self._fetch(request, lease)
-        except FetchError as refusal:
-            if self.excuses.failure(refusal, began):
-                raise NotTriedError from refusal
-            fault = self.blame.failed(lease.task, refusal, sent=at, began=began)
-            if not fault.own:
-                return _not_tried(lease, fault)
+        except StopCrawl as wish:
+            self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(wish)))
+            raise NotTriedError from wish
+        except SpiderFaultError as fault_of_spider:
+            return await self._faulty(lease, request, fault_of_spider)
+        except LoggedOutError as refused:
             sent = _Sent(at, self.excuses.seconds(began))
-            return await self._failed(lease, request, self._failure(refusal), refusal, sent=sent)
+            return await self._refused(lease, request, refused.response, slot, sent=sent)
+        except FetchError as refusal:
+            return await self._unanswered(lease, request, refusal, slot, at=at, began=began)
         # Before the page is parsed: that takes time as well, and is not its host's.
         sent = _Sent(at, self.excuses.seconds(began))
         self.blame.answered(lease.task)
-        if response.status in REDIRECTS:
-            return await self._moved(lease, request, response, sent=sent)
-        if not 200 <= response.status < 300 or response.status == 206:
-            error = status_error(response, now=self.ledger.now())
-            # Behind a redirect it is another page that is refused.
-            if throttles(response) and response.url == request.url:
-                fault = self.blame.throttled(lease.task, error, sent=at)
-                if not fault.own:
-                    return _not_tried(lease, fault)
-            failed = replace(self._failure(error), response=_info(response))
-            return await self._failed(lease, request, failed, error, sent=sent)
+        same = _is_unmodified(request, response)
+        wanted = same or is_page(response, request, self.settings)
+        moved = response.status in REDIRECTS and not wanted
+        if not (moved or wanted):
+            return await self._no_page(lease, request, response, slot, sent=sent)
+        self._answered(lease, response, sent=sent)
+        # A page that stays open in a browser goes on asking its host.
+        if response.page is None:
+            slot.free()
+        if moved:
+            return await self._moved(lease, request, response)
+        if same:
+            return self._unchanged(lease, response)
+        if (target := await self._refreshed(lease, request, response)) is not None:
+            return self._handed_on(lease, target, response)
         if response.url != request.url and request.method == "GET":
             return await self._redirected(lease, request, response, sent=sent)
-        return await self._parsed(lease, request, response, sent=sent)
+        return await self._parsed(lease, request, response)
+
+    async def _no_page(
+        self, lease: Lease, request: Request, response: Response, slot: Slot, *, sent: _Sent
+    ) -> Done | Lease:
+        """Settle an answer that is no page by its status, or return the lease."""
+        error = status_error(response, now=self.ledger.now())
+        # Behind a redirect it is another page that is refused.
+        if throttles(response) and response.url == request.url:
+            fault = self.blame.throttled(lease.task, error, sent=sent.at)
+            if not fault.own:
+                return _not_tried(lease, fault)
+        failed = replace(self._failure(error), response=_info(response))
+        self._note(lease, failed, error, sent=sent)
+        slot.free()
+        return await self._failed(lease, request, failed, error)
+
+    async def _unanswered(
+        self,
+        lease: Lease,
+        request: Request,
+        refusal: FetchError,
+        slot: Slot,
+        *,
+        at: datetime,
+        began: float,
+    ) -> Done | Lease:
+        """Settle a page that no answer came of, or put it back where that is not its fault."""
+        if refusal.reason is Reason.FILES_UNWRITABLE:
+            # Nor would any other file be saved: no attempt is spent until somebody mends it.
+            self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
+            raise NotTriedError from refusal
+        if self.excuses.failure(refusal, began):
+            raise NotTriedError from refusal
+        fault = self.blame.failed(lease.task, refusal, sent=at, began=began)
+        if not fault.own:
+            return _not_tried(lease, fault)
+        sent = _Sent(at, self.excuses.seconds(began))
+        told = _with_advice(refusal, lease.task)
+        failed = self._failure(told)
+        self._note(lease, failed, told, sent=sent)
+        slot.free()
+        return await self._failed(lease, request, failed, told)
+
+    async def _faulty(self, lease: Lease, request: Request, fault: SpiderFaultError) -> Done:
+        """Settle a page on whose way a hook or the spider's own downloader raised."""
+        if self.errors.is_broken(fault.name):
+            raise NotTriedError
+        self._note_callback(fault.name, fault.raised, lease)
+        # Of the host it says nothing.
+        failed = replace(fault.raised, message=fault.message)
+        return await self._failed(lease, request, failed, fault)
 
     async def _fetch(self, request: Request, lease: Lease) -> Response:
         """Make one attempt, with robots.txt and scope asked at every hop."""
@@ -242,24 +369,60 @@ class Fetcher:
         self.frontier.sent(host, at=time.monotonic())
         try:
             response = await attempt(
-                request,
-                downloader=self.downloader,
+                self._conditional(request, lease.task),
+                downloader=self._as_identified(request),
                 settings=self.settings,
                 admit=self._admit_hop,
                 stays=self._stays(request, lease.task),
+                cookies=self.identified is not None,
             )
-        except FetchError:
+        except (FetchError, LoggedOutError):
             # When the last request was sent is not known.
             self.frontier.sent(host, at=time.monotonic())
             raise
+        for name in HOOKS:
+            self.errors.succeeded(name)
         # Later still, where connecting took long.
         hops = response.url != request.url
         elapsed = 0.0 if hops else response.elapsed.total_seconds()
         self.frontier.sent(host, at=time.monotonic() - elapsed)
         self.stats.fetched += 1
         self.stats.bytes += response.size
+        self.stats.truncated += response.truncated is not None
         self.stats.statuses[response.status] += 1
         return response
+
+    def _conditional(self, request: Request, task: Task) -> Request:
+        # Of a page that scripts make, the document alone says nothing.
+        wants_browser = rendering.wants_browser(request, self.settings)
+        return request if wants_browser else conditional(request, task)
+
+    def _as_identified(self, request: Request) -> Downloader:
+        if self.identified is not None:
+            return self.identified.downloader(self.identities.downloader, self.hooked)
+        if request.options.cookies:
+            return self.hooked(IdentifiedDownloader(self.identities.downloader, jar=None))
+        return self.downloader
+
+    async def _refused(
+        self, lease: Lease, request: Request, response: Response, slot: Slot, *, sent: _Sent
+    ) -> Done:
+        """Have the session logged in anew, the page put back; or settle what is its own failure."""
+        assert self.identified is not None
+        self.blame.answered(lease.task)
+        self.stats.fetched += 1
+        self.stats.statuses[response.status] += 1
+        why = f"HTTP {response.status} for {response.url}"
+        if not await self.identities.refused(self.identified, lease.task, why, told=False):
+            raise NotTriedError
+        if response.status >= 400:
+            error = status_error(response, now=self.ledger.now())
+        else:
+            error = FetchError(Reason.LOGGED_OUT, f"{why}, with a session that is logged in")
+        failed = replace(self._failure(error), response=_info(response))
+        self._note(lease, failed, error, sent=sent)
+        slot.free()
+        return await self._failed(lease, request, failed, error)
 
     async def _admit_hop(self, url: str) -> None:
         self.scope.admit_url(url)
@@ -270,11 +433,11 @@ class Fetcher:
 
         Another host has another owner, so what it is asked for is a task of
         its own; and so it is on a host that is served with a delay, for which
-        it has to wait. But with cookies the way through it may be what
+        it has to wait. But with a session the way through it may be what
         matters, and a form, or a request that is to be repeated, is not a page.
         """
         plain = request.method == "GET" and task.id == request.identity()[1]
-        if self.settings.cookies or not plain:
+        if self.identified is not None or not plain:
             return None
 
         def stays(url: str) -> bool:
@@ -286,28 +449,59 @@ class Fetcher:
 
         return stays
 
-    async def _moved(
-        self, lease: Lease, request: Request, response: Response, *, sent: _Sent
-    ) -> Done:
+    async def _moved(self, lease: Lease, request: Request, response: Response) -> Done:
         """Hand on a page that is to be fetched by the owner of its host, or later."""
-        home = onward(request, response)
         try:
-            self.scope.admit_url(home.url)
-            if self.settings.max_depth is not None and lease.task.depth >= self.settings.max_depth:
-                raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
-            hops = lease.task.hops + 1
-            if hops > self.settings.max_redirects:
-                message = f"more than {self.settings.max_redirects} redirects, the last one to "
-                raise FetchError(Reason.REDIRECT_LIMIT, message + home.url)
+            task = self._target(lease, onward(request, response))
         except FetchError as refusal:
-            return await self._failed(lease, request, self._failure(refusal), refusal, sent=sent)
-        self._answered(lease, response, page=False, sent=sent)
+            refusal.response = response
+            return await self._failed(lease, request, self._failure(refusal), refusal)
+        return self._handed_on(lease, task, response)
+
+    async def _refreshed(self, lease: Lease, request: Request, response: Response) -> Task | None:
+        """Return the task of where a page sends its reader at once; None where it is a page itself.
+
+        Unlike a redirect it has content of its own, so it is one wherever its
+        target may not be asked for, or is known by another way: two pages that
+        lead to each other are two pages.
+        """
+        refresh = response.refresh
+        plain = request.method == "GET" and lease.task.id == request.identity()[1]
+        if refresh is None or refresh.after > _REDIRECTING or not plain:
+            return None
+        rules = self.robots.known(refresh.url)
+        if rules is not None and not rules.allows(refresh.url):
+            return None
+        try:
+            task = self._target(lease, onward(request, response, refresh=refresh.url))
+        except FetchError:
+            return None
+        known = await self.ledger.tasks.get(task.id)
+        return task if known is None or known.task.parent == lease.task.id else None
+
+    def _target(self, lease: Lease, home: Request) -> Task:
+        """Return the task of what a redirect leads to; raises `FetchError` where it may not."""
+        home.changed = _like(lease.task)
+        self.scope.admit_url(home.url)
+        deepest = lease.task.options.max_depth
+        if deepest is None:
+            deepest = self.settings.max_depth
+        if deepest is not None and lease.task.depth >= deepest:
+            raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
         # Hosts that lead to one another for ever have no other end than this number.
-        task = home.task(
+        hops = lease.task.hops + 1
+        if hops > self.settings.max_redirects:
+            message = f"more than {self.settings.max_redirects} redirects, the last one to "
+            raise FetchError(Reason.REDIRECT_LIMIT, message + home.url)
+        return home.task(
             now=self.ledger.now(), depth=lease.task.depth + 1, parent=lease.task.id, hops=hops
         )
-        alias = self._settle(lease, Succeeded(response=_info(response)))
-        return Done(tasks=(task,), aliases=(alias,))
+
+    def _handed_on(self, lease: Lease, target: Task, response: Response) -> Done:
+        visit, revisit = self.revisits.of_alias(lease.task, now=self.ledger.now())
+        handed_on = Succeeded(response=_info(response), visit=visit, revisit=revisit)
+        alias = self._settle(lease, handed_on)
+        return Done(tasks=(target,), aliases=(alias,))
 
     async def _redirected(
         self, lease: Lease, request: Request, response: Response, *, sent: _Sent
@@ -319,23 +513,25 @@ class Fetcher:
         it is somebody else's. Either way the task that led here is finished.
         """
         info = _info(response)
-        target = Request(
-            response.url,
-            request.callback,
-            headers=request.headers,
-            context=request.context,
-            priority=request.priority,
-            errback=request.errback,
-        ).task(now=self.ledger.now(), depth=lease.task.depth, parent=lease.task.id)
+        # Of another origin that is no secret: it may be asked again.
+        headers = portable_headers(request, url=response.url)
+        home_request = request.elsewhere(response.url, headers=headers)
+        home_request.changed = _like(lease.task)
+        target = home_request.task(
+            now=self.ledger.now(), depth=lease.task.depth, parent=lease.task.id
+        )
         if target.id == lease.task.id or lease.task.id != request.identity()[1]:
             # The same resource by another spelling, or a `dont_filter` request.
-            return await self._parsed(lease, request, response, sent=sent)
-        alias = self._settle(lease, Succeeded(response=info))
+            return await self._parsed(lease, request, response)
+        visit, revisit = self.revisits.of_alias(lease.task, now=self.ledger.now())
+        alias = self._settle(lease, Succeeded(response=info, visit=visit, revisit=revisit))
         home = await self._claim(target)
         if home is None:
             return Done(aliases=(alias,))
+        # Its origin may be another one than that of the task which led here.
+        self._answered(home, response, sent=sent)
         try:
-            parsed = await self._parsed(home, Request.of(home.task), response, sent=sent)
+            parsed = await self._parsed(home, Request.of(home.task), response)
         except BaseException:
             # Only the lease of the task that led here is known to be lost.
             self.held.orphan(home)
@@ -346,9 +542,7 @@ class Fetcher:
         """Add a task and lease it, if nobody has it or has done it."""
         # A cancelled claim would leave a lease that nobody knows of.
         with anyio.CancelScope(shield=True):
-            added = await self.ledger.tasks.add([task])
-            if self.settings.max_depth is not None and added.known:
-                await self.ledger.tasks.admit_nearer([task])
+            await self.adder.add([task])
             self.seen.add([task.id])
             record = await self.ledger.tasks.get(task.id)
             if record is None or record.task.status not in WAITING:
@@ -365,10 +559,12 @@ class Fetcher:
             self.held.add(claimed.leases)
         return next(iter(claimed.leases), None)
 
-    async def _parsed(
-        self, lease: Lease, request: Request, response: Response, *, sent: _Sent
-    ) -> Done:
+    async def _parsed(self, lease: Lease, request: Request, response: Response) -> Done:
         response.request = request
+        if self.identified is not None:
+            response.session = self.identified.page_session()
+        if self.revisits.is_same(lease.task, response):
+            return self._unchanged(lease, response)
         callback = request.callback
         if self.errors.is_broken(callback):
             raise NotTriedError
@@ -376,28 +572,47 @@ class Fetcher:
             produced = await self.runner.run(callback, response, task=lease.task)
         except SpiderError as missing:
             produced = callbacks.missing(missing)
+        if isinstance(produced, Produced) and produced.retired is not None:
+            produced = await self._retired(lease, produced.retired)
         self._note_callback(callback, produced, lease)
         info = _info(response)
         if isinstance(produced, Failed):
             error = FetchError(produced.reason, produced.message)
+            error.response = response
             failed = replace(produced, response=info)
-            return await self._failed(lease, request, failed, error, sent=sent)
-        self._answered(lease, response, page=True, sent=sent)
-        outcome = Succeeded(response=info, items=tuple(produced.items))
+            return await self._failed(lease, request, failed, error)
+        self._finished(lease, response)
+        visit, revisit = self.revisits.changed(lease.task, response, now=self.ledger.now())
+        outcome = Succeeded(
+            response=info,
+            items=tuple(produced.items),
+            visit=visit,
+            revisit=revisit,
+            kept_versions=self.settings.keep_versions,
+        )
         return _done(produced, self._settle(lease, outcome))
 
+    def _unchanged(self, lease: Lease, response: Response) -> Done:
+        """Record that a page is what it was: its callback has nothing new to read."""
+        self._finished(lease, response)
+        outcome = self.revisits.unchanged(lease.task, response, now=self.ledger.now())
+        return Done(settlements=(self._settle(lease, outcome),))
+
+    async def _retired(self, lease: Lease, why: str) -> Produced | Failed:
+        """Have a session logged in anew that the callback has retired, the page put back."""
+        if self.identified is None:
+            # It is no session's, so the callback has changed nothing.
+            return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}")
+        if not await self.identities.refused(self.identified, lease.task, why, told=True):
+            raise NotTriedError
+        return Failed(reason=Reason.LOGGED_OUT, message=why)
+
     async def _failed(
-        self,
-        lease: Lease,
-        request: Request,
-        failed: Failed,
-        error: FetchError,
-        *,
-        sent: _Sent,
+        self, lease: Lease, request: Request, failed: Failed, error: FetchError
     ) -> Done:
         """Settle a failure; where it is final, the spider is told and may still yield."""
-        self._note(lease, failed, error, sent=sent)
-        settlement = self._settle(lease, failed)
+        again = self.revisits.after_failure(lease.task, now=self.ledger.now())
+        settlement = self._settle(lease, replace(failed, revisit=again))
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
         errback = request.errback or "on_error"
@@ -410,7 +625,9 @@ class Fetcher:
             self.errors.tell(errback, produced, url=lease.task.url)
             return Done(settlements=(settlement,))
         self._stop_for(produced)
-        change = replace(settlement.change, items=tuple(produced.items))
+        # A page that was there once keeps what it gave, unless there is something instead.
+        kept = lease.task.visit is not None and not produced.items
+        change = replace(settlement.change, items=None if kept else tuple(produced.items))
         return _done(produced, replace(settlement, change=change))
 
     def _note_callback(self, callback: str, produced: Produced | Failed, lease: Lease) -> None:
@@ -426,17 +643,20 @@ class Fetcher:
         if produced.stop is not None:
             self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
 
-    def _answered(self, lease: Lease, response: Response, *, page: bool, sent: _Sent) -> None:
+    def _answered(self, lease: Lease, response: Response, *, sent: _Sent) -> None:
+        self.blame.answered_well(
+            lease.task, latency=sent.latency(response.elapsed.total_seconds()), sent=sent.at
+        )
+
+    def _finished(self, lease: Lease, response: Response) -> None:
         task = lease.task
         # A page that anybody may ask for again, and that nothing comes of.
-        plain = task.method == "GET" and not task.headers and response.url == task.url
-        self.blame.answered_well(
-            task,
-            latency=sent.latency(response.elapsed.total_seconds()),
-            page=page,
-            sent=sent.at,
-            witness=task.url if page and plain else None,
-        )
+        plain = _is_plain(task, response)
+        if self.identified is not None:
+            witness = response.url if plain else None
+            self.identities.answered_well(self.identified, task, witness=witness)
+        plain = plain and response.status < 300
+        self.blame.finished(task, witness=task.url if plain else None, size=response.size)
 
     def _note(self, lease: Lease, failed: Failed, error: FetchError, *, sent: _Sent) -> None:
         """Tell of a page that failed: of the host it says little, but not nothing."""
@@ -446,9 +666,7 @@ class Fetcher:
         status = failed.response.status if failed.response else failed.status
         if answered or (status is not None and status < 500):
             elapsed = failed.response.elapsed if failed.response else 0.0
-            self.blame.answered_well(
-                lease.task, latency=sent.latency(elapsed), page=False, sent=sent.at
-            )
+            self.blame.answered_well(lease.task, latency=sent.latency(elapsed), sent=sent.at)
         elif failed.reason in FAILURE_REASONS:
             self.frontier.evidence.page_failed(lease.task.host, now=time.monotonic())
 
@@ -468,11 +686,29 @@ class Fetcher:
             lease,
             outcome,
             now=self.ledger.now(),
-            policy=self.settings.retry_policy,
+            policy=self.settings.retry_policy.with_own(lease.task.options),
             chance=random.random(),
         )
         _log(lease, settlement)
         return settlement
+
+
+def _is_unmodified(request: Request, response: Response) -> bool:
+    """Return whether an answer is the 304 that was asked for, and no redirect's target's."""
+    asked = response.request is not request and response.url == request.url
+    return asked and response.status == NOT_MODIFIED
+
+
+def _like(task: Task) -> datetime | None:
+    """Return when the page behind a redirect is to have changed: one done again leads to one.
+
+    Where this one is only visited again, so is that one, when its own time has come.
+    """
+    return EACH_RUN if task.settled and task.visit is None else None
+
+
+def _is_plain(task: Task, response: Response) -> bool:
+    return task.method == "GET" and not task.headers and response.url == task.url
 
 
 def _done(produced: Produced, settlement: Settlement) -> Done:
@@ -481,7 +717,17 @@ def _done(produced: Produced, settlement: Settlement) -> Done:
         too_deep=tuple(produced.too_deep),
         settlements=(settlement,),
         dropped=produced.dropped,
+        items_dropped=produced.items_dropped,
     )
+
+
+def _with_advice(refusal: FetchError, task: Task) -> FetchError:
+    """Return *refusal*, and how to crawl the host all the same where its spider starts there."""
+    refused = (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
+    if refusal.reason not in refused or refusal.hop > 1 or task.parent is not None:
+        return refusal
+    advice = f'to crawl it, set allow_private=["{task.host}"]'
+    return FetchError(refusal.reason, f"{refusal.message}; {advice}")
 
 
 def _not_tried(lease: Lease, fault: Fault) -> Lease:
@@ -510,19 +756,50 @@ def _log(lease: Lease, settlement: Settlement) -> None:
     error = settlement.change.error
     if error is None:
         if logger.isEnabledFor(logging.DEBUG):
+            told = _told(lease, settlement)
             logger.debug(
-                "%s %s",
+                "%s %s%s",
                 settlement.change.event,
                 printable(lease.task.url),
-                extra={"event": "finished", "url": lease.task.url},
+                _in_words(told),
+                extra={"event": "finished", "url": lease.task.url, **told},
             )
         return
+    told = _told(lease, settlement)
     logger.log(
         logging.INFO if settlement.change.status is Status.IGNORED else logging.DEBUG,
-        "%s %s: %s %s",
+        "%s %s: %s %s%s",
         settlement.change.event,
         printable(lease.task.url),
         error.kind,
         error.message,
-        extra={"event": str(settlement.change.event), "url": lease.task.url, "reason": error.kind},
+        _in_words(told) if logger.isEnabledFor(logging.DEBUG) else "",
+        extra={
+            "event": str(settlement.change.event),
+            "url": lease.task.url,
+            "reason": error.kind,
+            **told,
+        },
     )
+
+
+def _told(lease: Lease, settlement: Settlement) -> dict[str, int | str]:
+    """Return what a line of the log tells of the answer to a task, by name."""
+    callback = {"callback": lease.task.callback}
+    response = settlement.change.response
+    if response is None:
+        return {**callback}
+    return {
+        "status": response.status,
+        "bytes": response.bytes,
+        "milliseconds": round(1000 * response.elapsed),
+        **callback,
+    }
+
+
+def _in_words(told: Mapping[str, int | str]) -> str:
+    callback = printable(told["callback"])
+    if "status" not in told:
+        return f" ({callback})"
+    answer = f"{told['status']}, {told['bytes']:,} bytes, {told['milliseconds']:,} ms"
+    return f" ({answer}, {callback})"

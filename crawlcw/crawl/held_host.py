@@ -13,14 +13,14 @@ it goes on as if it had been away.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, auto
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.lanes import Lanes
+from crawlcw.crawl.slow_start import SlowStart
+from crawlcw.crawl.throttlings import Doubt
 from crawlcw.model.hosts import Host, HostLease
-
-#: A new host is asked for one page at a time, and for one more after so many pages.
-_PAGES_A_STEP = 10
 
 
 class Phase(Enum):
@@ -28,7 +28,7 @@ class Phase(Enum):
 
     OPENING = auto()  #: nothing of it is asked for before its robots.txt is known
     SERVING = auto()  #: its tasks get their turns
-    RESTING = auto()  #: its own page is asked first, to tell whose fault a failure was
+    RESTING = auto()  #: a page of it is asked first, to tell whose fault a failure was
     LEAVING = auto()  #: nothing more is begun; it is to be released
 
 
@@ -59,6 +59,10 @@ class HeldHost:
     phase: Phase = Phase.OPENING  #: changed by `Phases` alone
     lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
     unsaved: bool = False  #: the ledger is to know of its state at once
+    slow_start: SlowStart = field(default_factory=SlowStart)
+    quick_at: datetime | None = None
+    """When the last request was sent that was answered in good time."""
+    doubt: Doubt | None = None  #: a page was throttled, and its witness is to tell why
 
     @property
     def name(self) -> str:
@@ -80,8 +84,8 @@ class HeldHost:
         """Requests at once; 0: no limit."""
         if self.state.failures:
             return 1  # until it has shown that it is back
-        step = 1 + self.state.finished // _PAGES_A_STEP
-        return min(self.limit.concurrency, step)
+        window = self.slow_start.window(finished=self.state.finished)
+        return min(self.limit.concurrency, window)
 
 
 def pace(lanes: Lanes, host: HeldHost, *, now: float) -> None:

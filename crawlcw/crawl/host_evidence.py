@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from crawlcw.crawl.held_host import HeldHost, Phase, Phases, pace
 from crawlcw.crawl.lanes import AHEAD, Lanes
 from crawlcw.crawl.page_limit import PageLimit
-from crawlcw.crawl.throttlings import Throttlings
+from crawlcw.crawl.throttlings import Doubt, Throttlings
 from crawlcw.errors import Reason
 from crawlcw.model import hosts, urls
 from crawlcw.model.hosts import HostPolicy, Origin
@@ -82,39 +82,62 @@ class HostEvidence:
         name: str,
         *,
         latency: float,
-        page: bool,
         now: float,
         scheme: str = "http",
         sent: datetime | None = None,
-        witness: str | None = None,
     ) -> None:
-        """Note that an origin answered well after *latency* seconds; *page* says with a page.
+        """Note that an origin answered well after *latency* seconds.
 
-        *sent* and *witness* are those of `hosts.succeeded`.
+        *sent* is that of `hosts.succeeded`. A page that is slow while the host answers
+        others in good time says nothing of the host.
         """
         host = self._hosts.get(name)
         if host is None:
             return
         host.answered += 1
+        host.slow_start.answered(latency=latency)
+        self._clear(host, scheme, sent=sent)
+        if latency > hosts.SLOW_ANSWER and _is_overtaken(host, sent):
+            latency = 0.0
+        elif latency <= hosts.SLOW_ANSWER and sent is not None and not _is_overtaken(host, sent):
+            host.quick_at = sent
         doubted = host.state.origin(scheme).failures
         host.state = hosts.succeeded(
-            host.state,
-            latency=latency,
-            policy=self._policy,
-            page=page,
-            scheme=scheme,
-            sent=sent,
-            witness=witness,
+            host.state, latency=latency, policy=self._policy, scheme=scheme, sent=sent
         )
         if doubted:
             # What else is learned goes back with the host; this ends a row of failures.
             host.unsaved = True
             self._given_up.pop(f"{scheme}://{name}", None)
+        self._leave_if_full(host)
+        pace(self._lanes, host, now=now)
+
+    def finished(
+        self,
+        name: str,
+        *,
+        now: float,
+        scheme: str = "http",
+        witness: str | None = None,
+        size: int = 0,
+    ) -> None:
+        """Note that a page of *size* bytes which an origin answered is finished.
+
+        *witness* is that of `hosts.page_finished`.
+        """
+        host = self._hosts.get(name)
+        if host is None:
+            return
+        host.state = hosts.page_finished(host.state, scheme=scheme, witness=witness, size=size)
+        self._leave_if_full(host)
+        pace(self._lanes, host, now=now)
+
+    def _leave_if_full(self, host: HeldHost) -> None:
+        """Ask no more of a host that has had its pages."""
         if self._page_limit.seeded and self._page_limit.is_reached(host.state):
-            self._page_limit.full.add(name)
+            self._page_limit.full.add(host.name)
             host.state = replace(host.state, given_up=Reason.HOST_FULL)
             self._phases.leave(host)
-        pace(self._lanes, host, now=now)
 
     def resolved(self, name: str, *, scheme: str) -> None:
         """Note that a host's name has an address."""
@@ -139,7 +162,9 @@ class HostEvidence:
     ) -> Fault:
         """Note that a page was answered by 429, or 503 with Retry-After; return whose fault it is.
 
-        The host's, which rests, the first time; after that see `Throttlings.is_own`.
+        The first time it is the host's, which rests; but where the host seemed well until
+        then, nobody's: a page it has answered before is asked first. After that see
+        `Throttlings.is_own`.
         """
         host = self._hosts.get(task.host)
         scheme = urls.scheme_of(task.url)
@@ -153,6 +178,8 @@ class HostEvidence:
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
                 pace(self._lanes, host, now=now)
             return OWN
+        if host is not None and self._seemed_well(host, task, scheme):
+            return self._begin_doubt(host, task, scheme, retry_after=retry_after)
         return self.host_failed(
             task.host,
             Reason.HTTP_STATUS,
@@ -162,6 +189,42 @@ class HostEvidence:
             retry_after=retry_after,
             now=now,
         )
+
+    def _seemed_well(self, host: HeldHost, task: Task, scheme: str) -> bool:
+        """Return whether it is open who is to blame for a page's throttling, and can be asked."""
+        if host.doubt is not None:
+            return host.doubt.scheme == scheme  # they were under way together
+        origin = host.state.origin(scheme)
+        # A host with a delay has shown that it has a limit: then every throttling counts, or
+        # one whose limit is reached now and then would never be asked slowly enough.
+        well = not (host.state.failures or origin.failures or host.state.delay)
+        ours = host.lease is not None and host.phase is Phase.SERVING
+        return well and ours and origin.witness not in (None, task.url)
+
+    def _begin_doubt(
+        self, host: HeldHost, task: Task, scheme: str, *, retry_after: float | None
+    ) -> Fault:
+        """Ask no more of a host before its witness; return when the throttled page is due."""
+        moment = self._ledger_now()
+        doubt = host.doubt or Doubt(scheme=scheme, since=moment, pages=(), retry_after=None)
+        host.doubt = doubt.joined(task, retry_after=retry_after)
+        self._phases.rest(host)
+        rest = hosts.rest_after(1, retry_after=retry_after, policy=self._policy)
+        return Fault(due=self._behind(host, moment + rest))
+
+    def is_in_doubt(self, name: str) -> bool:
+        """Return whether a page of a host is to tell first whose fault a throttling was."""
+        host = self._hosts.get(name)
+        return host is not None and host.doubt is not None
+
+    def _clear(self, host: HeldHost, scheme: str, *, sent: datetime | None) -> None:
+        """Doubt a host no longer where it has answered what was *sent* after that began."""
+        doubt = host.doubt
+        if doubt is None or doubt.scheme != scheme or sent is None:
+            return
+        if sent >= doubt.since:
+            host.doubt = None
+            self._throttlings.excuse_host(doubt.pages)
 
     def host_failed(
         self,
@@ -182,6 +245,11 @@ class HostEvidence:
         host = self._hosts.get(name)
         if host is None:
             return NOBODYS
+        host.slow_start.failed()
+        if (doubt := host.doubt) is not None and doubt.scheme == scheme:
+            host.doubt = None
+            # The pages that were throttled before have asked for it as well.
+            retry_after = max(retry_after or 0.0, doubt.retry_after or 0.0) or None
         moment = self._ledger_now()
         host.state = hosts.host_failed(
             host.state,
@@ -207,17 +275,20 @@ class HostEvidence:
             self._rests.note(f"{scheme}://{name}", until=origin.not_before, why=why)
             return Fault(due=self._behind(host, origin.not_before))
         until = host.state.not_before or moment
-        rest = (until - moment).total_seconds()
         self._rests.note(name, until=until, why=why)
-        self._lanes.rest(name, until=now + rest)
+        self._rest(host, (until - moment).total_seconds(), now=now)
+        return Fault(due=self._behind(host, until))
+
+    def _rest(self, host: HeldHost, rest: float, *, now: float) -> None:
+        """Ask nothing of a host for *rest* seconds, and give it back if that is long."""
+        self._lanes.rest(host.name, until=now + rest)
         if host.lease is None:
-            self._avoided[name] = now + rest
+            self._avoided[host.name] = now + rest
         if host.lease is None or host.state.given_up is not None or rest > AHEAD:
             self._phases.leave(host)
         elif host.phase is Phase.SERVING and self.doubted(host) is not None:
             # What is asked first after the rest is to tell whose fault it is.
             self._phases.rest(host)
-        return Fault(due=self._behind(host, until))
 
     def _behind(self, host: HeldHost, rest: datetime) -> datetime:
         """Return when a page is due that shall come behind the others of its host."""
@@ -273,6 +344,8 @@ class HostEvidence:
 
     def doubted(self, host: HeldHost) -> str | None:
         """Return the page to be asked before any other of a host, if one is to be."""
+        if host.doubt is not None:
+            return host.state.origin(host.doubt.scheme).witness
         return hosts.doubted(host.state, now=self._ledger_now())
 
     def unproven(self, *, now: float) -> list[HeldHost]:
@@ -297,3 +370,8 @@ class HostEvidence:
         losing = [self._hosts[name] for name in self._losing if name in self._hosts]
         self._losing = {host.name for host in losing if host.busy and host.lost}
         return [host for host in losing if host.lost and not host.busy and host.lease is not None]
+
+
+def _is_overtaken(host: HeldHost, sent: datetime | None) -> bool:
+    """Return whether a request that was sent later than *sent* was answered in good time."""
+    return sent is not None and host.quick_at is not None and host.quick_at > sent

@@ -34,7 +34,7 @@ class Lane:
     next_start: float  #: no request starts earlier
     deadline: float  #: when the right to ask the host ends
     opened: bool = False  #: false until the host's robots.txt is known
-    active: int = 0  #: requests under way
+    active: int = 0  #: requests under way; of tasks that are only worked on there may be more
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     queued: bool = False  #: whether it is given a turn
     counted: tuple[int, int, int] = (0, 0, 0)  #: what it adds to the sums of `Lanes`

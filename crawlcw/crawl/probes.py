@@ -9,6 +9,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.redirects import status_error, throttles
+from crawlcw.downloader import memory_budget
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason
 
@@ -30,7 +31,7 @@ class Probes:
         Raises `FetchError` where it does not answer in time, or asks to wait.
         """
         try:
-            with anyio.fail_after(self._timeout):
+            with anyio.fail_after(self._timeout), memory_budget.page():
                 response = await self._downloader.fetch(Request(url), url=url)
         except TimeoutError:
             raise FetchError(Reason.TIMEOUT_TOTAL, f"no answer in {self._timeout:g} s") from None

@@ -16,6 +16,8 @@ import yarl
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
+from crawlcw.downloader.credentials import HARMLESS
+from crawlcw.downloader.memory_budget import attempt_deadline
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
@@ -25,11 +27,8 @@ from crawlcw.model.retry import retry_after
 Admit = Callable[[str], Awaitable[None]]
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: What of a user's headers may be told to another server. Any other may be a
-#: key: X-API-Key is as secret as Authorization.
-_HARMLESS = frozenset(
-    {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
-)
+#: What is said of a page that a client has; it says nothing of where a redirect leads.
+_ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
 _ABOUT_THE_BODY = frozenset({"content-type", "content-encoding", "content-language"})
 
 
@@ -40,45 +39,71 @@ async def attempt(
     settings: Settings,
     admit: Admit | None = None,
     stays: Callable[[str], bool] | None = None,
+    cookies: bool = False,
 ) -> Response:
     """Return the response that *request* leads to, redirects followed.
 
     A redirect to a URL that *stays* says no to is returned as it is, see
-    `onward`.
+    `onward`, and so is one that is a page itself, see `is_page`.
 
-    *admit* is asked about the target of every redirect before it is requested;
-    the first URL is the caller's to admit. All of it, *admit* too, takes at
-    most `settings.timeout`.
+    *cookies* says that they are kept. *admit* is asked about the target of every
+    redirect before it is requested; the first URL is the caller's to admit. All of
+    it, *admit* too, takes at most the request's timeout, less the time that a body
+    waits for memory.
     `Response.url` is where the last redirect has led, `Response.request` is
     *request* itself, and `elapsed` is the sum of all hops. Raises `FetchError`.
     """
+    own = request.options.timeout
+    seconds = settings.timeout.total_seconds() if own is None else own
     try:
-        async with asyncio.timeout(settings.timeout.total_seconds()) as deadline:
-            return await _followed(
-                request, downloader=downloader, admit=admit, stays=stays, settings=settings
-            )
+        async with asyncio.timeout(seconds) as deadline:
+            token = attempt_deadline.set(deadline)
+            try:
+                return await _followed(
+                    request,
+                    downloader=downloader,
+                    admit=admit,
+                    stays=stays,
+                    settings=settings,
+                    cookies=cookies or settings.cookies,
+                )
+            finally:
+                attempt_deadline.reset(token)
     except TimeoutError:
         if not deadline.expired():
             raise
-        message = f"no response within {settings.timeout.total_seconds():g} s"
-        raise FetchError(Reason.TIMEOUT_TOTAL, message) from None
+        message = f"no response within {seconds:g} s"
+        late = FetchError(Reason.TIMEOUT_TOTAL, message)
+        late.deadline = own
+        raise late from None
 
 
-def onward(request: Request, response: Response) -> Request:
-    """Return the request for where *response*, a redirect that was not followed, leads."""
-    target = _target(response)
+def onward(request: Request, response: Response, *, refresh: str | None = None) -> Request:
+    """Return the request for where *response*, a redirect that was not followed, leads.
+
+    *refresh* is where it leads by a Refresh, which is none by its status.
+    """
+    target = refresh or _target(response)
     same_origin = _origin(request.url) == _origin(response.url) == _origin(target)
     hop = _next(request, response.status, same_origin=same_origin)
-    return Request(
-        target,
-        request.callback,
-        method=hop.method,
-        headers=hop.headers,
-        body=hop.body,
-        context=request.context,
-        priority=request.priority,
-        errback=request.errback,
-    )
+    return request.elsewhere(target, method=hop.method, headers=hop.headers, body=hop.body)
+
+
+def portable_headers(request: Request, *, url: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers of *request* that may be sent to *url*: all at its own origin."""
+    if _origin(request.url) == _origin(url):
+        return request.headers
+    return _harmless(request.headers)
+
+
+def is_page(response: Response, request: Request, settings: Settings) -> bool:
+    """Return whether an answer is one that a callback is given, by its status."""
+    accepted = request.options.accept_statuses
+    if accepted is None:
+        accepted = settings.accept_statuses
+    status = response.status
+    # A part of a page (206) is none: nobody has asked for it.
+    return (200 <= status < 300 and status != 206) or status in accepted
 
 
 def throttles(response: Response) -> bool:
@@ -88,12 +113,14 @@ def throttles(response: Response) -> bool:
 
 def status_error(response: Response, *, now: datetime) -> FetchError:
     """Return the failure that a response of this status is."""
-    return FetchError(
+    error = FetchError(
         Reason.HTTP_STATUS,
         f"HTTP {response.status}",
         status=response.status,
         retry_after=retry_after(response.headers.get("retry-after"), now=now),
     )
+    error.response = response
+    return error
 
 
 async def _followed(
@@ -103,12 +130,13 @@ async def _followed(
     admit: Admit | None,
     stays: Callable[[str], bool] | None,
     settings: Settings,
+    cookies: bool,
 ) -> Response:
     url, hop = request.url, request
     elapsed = timedelta(0)
     visits = Counter({(hop.method, url): 1})
     # A server that sets a cookie often sends the visitor back for the page.
-    allowed_visits = 2 if settings.cookies else 1
+    allowed_visits = 2 if cookies else 1
     for hops in itertools.count(1):
         try:
             response = await downloader.fetch(hop, url=url)
@@ -116,28 +144,49 @@ async def _followed(
             error.hop = hops
             raise
         elapsed += response.elapsed
-        if response.status not in REDIRECTS:
+        response.request = request
+        if response.status not in REDIRECTS or is_page(response, request, settings):
             break
-        target = _target(response)
+        try:
+            target = _target(response)
+        except FetchError as error:
+            error.hop = hops + 1  # the host has answered
+            raise _with(response, error) from None
         if stays is not None and not stays(target):
             break
         hop = _next(hop, response.status, same_origin=_origin(url) == _origin(target))
         url = target
         visits[hop.method, url] += 1
         if visits[hop.method, url] > allowed_visits:
-            raise FetchError(Reason.REDIRECT_LOOP, _loop_message(url, settings))
+            raise _with(
+                response, FetchError(Reason.REDIRECT_LOOP, _loop_message(url, cookies=cookies))
+            )
         if hops > settings.max_redirects:
             message = f"more than {settings.max_redirects} redirects, the last one to {url}"
-            raise FetchError(Reason.REDIRECT_LIMIT, message)
+            raise _with(response, FetchError(Reason.REDIRECT_LIMIT, message))
         if admit is not None:
             try:
                 await admit(url)
             except FetchError as error:
                 error.hop = hops + 1
-                raise
+                raise _with(response, error) from error.__cause__
+    cuts = settings.truncate if request.options.truncate is None else request.options.truncate
+    if response.truncated and not cuts and 200 <= response.status < 300:
+        most = request.options.max_body
+        most = settings.max_body if most is None else most
+        message = f"the body is larger than max_body={most:,}"
+        refusal = FetchError(Reason.BODY_TOO_LARGE, message)
+        refusal.hop = hops
+        raise _with(response, refusal)
     response.request = request
     response.elapsed = elapsed
     return response
+
+
+def _with(response: Response, error: FetchError) -> FetchError:
+    """Return *error*, which knows the answer that led to it."""
+    error.response = response
+    return error
 
 
 def _target(response: Response) -> str:
@@ -173,7 +222,7 @@ def _check_credentials(location: str) -> None:
 
 def _next(request: Request, status: int, *, same_origin: bool) -> Request:
     """Return the request to make after a redirect with *status*."""
-    method, body, headers = request.method, request.body, request.headers
+    method, body, headers = request.method, request.body, _unconditional(request.headers)
     # RFC 9110, section 15.4, as browsers have always understood it.
     if (status == 303 and method not in ("GET", "HEAD")) or (
         status in (301, 302) and method == "POST"
@@ -181,17 +230,26 @@ def _next(request: Request, status: int, *, same_origin: bool) -> Request:
         method, body = "GET", None
         headers = tuple(pair for pair in headers if pair[0].lower() not in _ABOUT_THE_BODY)
     if not same_origin:
-        kept = _HARMLESS | _ABOUT_THE_BODY
-        headers = tuple(pair for pair in headers if pair[0].lower() in kept)
+        headers = _harmless(headers)
     if method == request.method and headers == request.headers:
         return request
-    return Request(request.url, request.callback, method=method, headers=headers, body=body)
+    return request.elsewhere(request.url, method=method, headers=headers, body=body)
+
+
+def _unconditional(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    # RFC 9110, section 15.4.
+    return tuple(pair for pair in headers if pair[0].lower() not in _ABOUT_THE_LAST_VISIT)
+
+
+def _harmless(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    kept = HARMLESS | _ABOUT_THE_BODY
+    return tuple(pair for pair in headers if pair[0].lower() in kept)
 
 
 def _origin(url: str) -> yarl.URL:
     return yarl.URL(url).origin()
 
 
-def _loop_message(url: str, settings: Settings) -> str:
-    hint = "" if settings.cookies else "; perhaps the site needs cookies"
+def _loop_message(url: str, *, cookies: bool) -> str:
+    hint = "" if cookies else "; perhaps the site needs cookies"
     return f"the redirects lead back to {url}{hint}"

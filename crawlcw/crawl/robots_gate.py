@@ -134,7 +134,6 @@ class RobotsGate:
         self._frontier.evidence.answered(
             name,
             latency=max(0.0, response.elapsed.total_seconds() - stood),
-            page=False,
             scheme=scheme_of(url),
             sent=sent,
             now=time.monotonic(),

@@ -1,15 +1,22 @@
 """Where a spider's methods run: in this process, or wherever another runner has them run."""
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
+from crawlcw.api.response import Response
+from crawlcw.api.rules import Rule
 from crawlcw.api.spider import Spider, callback_named
+from crawlcw.api.url_list import is_url_list
 from crawlcw.api.user_code import Called
-from crawlcw.crawl import callbacks
+from crawlcw.crawl import callbacks, url_lists
 from crawlcw.crawl.callbacks import Produced, Scope
+from crawlcw.crawl.item_sink import ItemPolicy
+from crawlcw.crawl.parsing import Parsing
+from crawlcw.crawl.url_lists import WriteLinks
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
@@ -27,14 +34,14 @@ class Runner(Protocol):
 
 
 class Turns:
-    """Lets one callback begin in each tick of the loop, so that all else gets its turns as well."""
+    """Lets one callback begin or go on in each tick of the loop, so that all else has its turns."""
 
     def __init__(self) -> None:
         self._waiting = asyncio.Lock()
         self._taken = False
 
     async def take(self) -> None:
-        """Wait for a tick in which no other has begun, those that came first before."""
+        """Wait for a tick that no other has taken, those that came first before."""
         if self._taken or self._waiting.locked():
             async with self._waiting:
                 while self._taken:  # noqa: ASYNC110  # a tick is what this waits for
@@ -55,24 +62,70 @@ class InProcess:
     seen: Container[bytes]
     now: Callable[[], datetime]
     watch: Watchdog
+    parsing: Parsing
+    write: WriteLinks  #: of callbacks that read a list of URLs
     turns: Turns = field(default_factory=Turns)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """See `Runner.run`."""
         method = callback_named(self.spider, callback)
+        async with AsyncExitStack() as trees:
+            # The base class's `on_error` looks at nothing.
+            if getattr(method, "__func__", None) is not Spider.on_error:
+                for response in callbacks.responses_in(arguments):
+                    await trees.enter_async_context(self.parsing.ready(response))
+            if not is_url_list(method):
+                return await self._run(
+                    method,
+                    *arguments,
+                    name=callback,
+                    task=task,
+                    scope=self.scope,
+                    rules=self.spider.rules,
+                )
+            page = next((each for each in arguments if isinstance(each, Response)), None)
+
+            async def run_slice(
+                part: Callable[[], Any], task: Task, scope: Scope
+            ) -> Produced | Failed:
+                return await self._run(part, name=callback, task=task, scope=scope, page=page)
+
+            return await url_lists.run(
+                method,
+                *arguments,
+                task=task,
+                scope=self.scope,
+                run_slice=run_slice,
+                write=self.write,
+            )
+
+    async def _run(
+        self,
+        method: Callable[..., Any],
+        *arguments: object,
+        task: Task,
+        scope: Scope,
+        name: str,
+        rules: Sequence[Rule] = (),
+        page: Response | None = None,
+    ) -> Produced | Failed:
         await self.turns.take()
-        self.watch.begin(Called(name=callback, subject=task.url))
+        self.watch.begin(Called(name=name, subject=task.url))
         try:
             return await callbacks.run(
                 method,
                 *arguments,
                 task=task,
-                scope=self.scope,
+                scope=scope,
                 now=self.now(),
                 seen=self.seen,
-                name=callback,
+                name=name,
                 within=self.watch.limit,
                 stalled=self.watch.stalled,
+                items=ItemPolicy.of(self.spider),
+                rules=rules,
+                page=page,
+                turn=self.turns.take,
             )
         finally:
             self.watch.end()

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
+from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.spider_code import spider_code
+from crawlcw.downloader.credentials import Credentials
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
@@ -49,32 +51,49 @@ class Seeder:
         *,
         scope: Scope,
         start_hosts: set[str],
+        credentials: Credentials,
         seen: SeenFilter,
         stats: Stats,
         feed: Feed,
+        adder: TaskAdder,
         worker: str,
         stop: Callable[[str], None],
     ) -> None:
-        """*start_hosts* is filled, and *scope* widened by it; *stop* is told of a `StopCrawl`."""
+        """*start_hosts* is filled, and *scope* widened by it; *stop* is told of a `StopCrawl`.
+
+        *credentials*, which know the start URLs', learn those that only `start` has.
+        """
         self._spider = spider
         self._ledger = ledger
         self._settings = settings
         self._scope = scope
         self._start_hosts = start_hosts
+        self._credentials = credentials
         self._seen = seen
         self._stats = stats
         self._feed = feed
+        self._adder = adder
         self._worker = worker
         self._stop = stop
         #: Of what the spider starts with; None: it is to start with it each time.
         self._fingerprint: str | None = None
+        self._origins = credentials.origins  #: those that are written down, or need not be
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
-        """Return whether all seeds are in the ledger; their hosts are noted then."""
+        """Return whether all seeds are in the ledger; their hosts are noted then.
+
+        From now on it is known when this run began.
+        """
+        await self._adder.run.find(state)
         seeds = Seeds.read(state.get("seeds"))
         if not self._spider.start_again:
             with spider_code("start_urls", stop=self._stop):
                 self._fingerprint = fingerprint(self._spider)
+        known = state.get("start_origins") or {}
+        if self._fingerprint is not None and known.get("fingerprint") == self._fingerprint:
+            # Pages of an earlier start may be asked for before `start` has come to theirs.
+            self._credentials.trust(known["origins"])
+            self._origins = self._credentials.origins
         if seeds is None or seeds.fingerprint != self._fingerprint:
             return False
         if not await self._ledger.queries.find(TaskFilter(), limit=1):
@@ -84,6 +103,10 @@ class Seeder:
         for host in seeds.hosts:
             self._note_start(host)
         return True
+
+    async def end_run(self) -> None:
+        """Note that the ledger is drained: the next crawl begins another run."""
+        await self._adder.run.end()
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
@@ -117,19 +140,22 @@ class Seeder:
         """Add the spider's start requests, a batch at a time."""
         batch: list[Task] = []
         number = 0
-        is_whole = unfiltered = False
+        is_whole = unfiltered = unwritten = False
         with spider_code("start()", stop=self._stop):
             async for request in self._spider.start():
                 number += 1
                 salt = f"{self._worker} seed {number}".encode()
                 try:
                     task = request.task(now=self._ledger.now(), salt=salt)
+                    # A password is not written down, so each process asks `start` for it.
+                    unwritten = self._credentials.learn(request.url) or unwritten
                 except FetchError as error:
                     logger.warning("no URL to start from: %s", printable(error))
                     continue
                 self._note_start(task.host)
-                # One that is not to be filtered asks for another task each time.
-                unfiltered = unfiltered or request.dont_filter
+                # One that is not to be filtered asks for another task each time, and one that
+                # may have changed for its own once more.
+                unfiltered = unfiltered or request.dont_filter or request.changed is not None
                 batch.append(task)
                 if len(batch) >= _SEED_BATCH:
                     await self._add_seeds(batch)
@@ -137,21 +163,23 @@ class Seeder:
             is_whole = True  # a spider that stops the crawl in `start` does not come here
         if batch:
             await self._add_seeds(batch)
-        if not is_whole or unfiltered or len(self._start_hosts) > MOST_HOSTS:
+        if not is_whole or unfiltered or unwritten or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:
             seeds = Seeds(fingerprint=self._fingerprint, hosts=frozenset(self._start_hosts))
             await self._ledger.notes.set_state({"seeds": seeds.document()})
 
     async def _add_seeds(self, batch: list[Task]) -> None:
-        added = await self._ledger.tasks.add(batch)
+        origins = self._credentials.origins
+        if self._fingerprint is not None and self._origins < origins and len(origins) <= MOST_HOSTS:
+            self._origins = origins
+            known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
+            await self._ledger.notes.set_state({"start_origins": known})
+        added, number = await self._adder.add(batch)
         for task, why in added.rejected:
             logger.warning("cannot store %s: %s", printable(task.url), printable(why))
         rejected = {task.id for task, _ in added.rejected}
         self._seen.add(task.id for task in batch if task.id not in rejected)
-        self._stats.links_added += added.new
-        if self._settings.max_depth is not None and added.known:
-            nearer = await self._ledger.tasks.admit_nearer(batch)
-            self._stats.links_added += nearer
+        self._stats.links_added += number
         await self._feed.announce(batch)
         self._feed.wake()

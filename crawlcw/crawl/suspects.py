@@ -18,11 +18,15 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.runner import Runner
+from crawlcw.crawl.url_lists import WriteLinks
+from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.errors import Reason
+from crawlcw.errors import FetchError, Reason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Failed, is_suspect
@@ -44,12 +48,20 @@ class NoChildError(Exception):
 class Child(Protocol):
     """A child process, ready for one suspect."""
 
-    @property
-    def downloader(self) -> Downloader:
-        """Downloads in the child; a response's body stays there. Raises `ChildDiedError`, too."""
+    def downloader(self, credentials: Credentials) -> Downloader:
+        """Return what downloads in the child, with the spider's hooks and own downloader.
+
+        *credentials* are sent with each request. A response's body stays there. Raises
+        `ChildDiedError`, too.
+        """
 
     def runner(
-        self, *, scope: Scope, seen: Container[bytes], now: Callable[[], datetime]
+        self,
+        *,
+        scope: Scope,
+        seen: Container[bytes],
+        now: Callable[[], datetime],
+        write: WriteLinks,
     ) -> Runner:
         """Return what runs methods in the child, on any response or on the one that is there.
 
@@ -73,6 +85,33 @@ class Children(Protocol):
 
         To be asked for where one is `free`. Raises `NoChildError`.
         """
+
+
+class ChildDownloader:
+    """The downloader of a child, and that of its parent for what the child may not connect to.
+
+    Which start URLs' names may be at private addresses only the parent knows. Files
+    are saved by the parent: what comes of one is never parsed, and the deadlines of
+    a long download are kept beside it.
+    """
+
+    def __init__(self, child: Downloader, parent: Downloader) -> None:
+        self._child = child
+        self._parent = parent
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        """Return the response; see `Downloader`. Raises `ChildDiedError`, too."""
+        if request.options.save_to is not None:
+            return await self._parent.fetch(request, url=url)
+        try:
+            return await self._child.fetch(request, url=url)
+        except FetchError as refusal:
+            if refusal.reason is not Reason.REFUSED_ADDRESS:
+                raise
+            return await self._parent.fetch(request, url=url)
+
+    async def close(self) -> None:
+        """Do nothing: both are others' to close."""
 
 
 class Suspects:

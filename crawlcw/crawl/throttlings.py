@@ -1,7 +1,8 @@
 """Which pages were throttled last, and whether they themselves were to blame."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crawlcw.model import hosts
@@ -21,6 +22,24 @@ class Throttling:
     own: bool  #: whether the page itself was to blame
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """Pages were throttled at a host that seemed well: a page it answered before tells why.
+
+    Where that one is answered, the pages were to blame; else the host was.
+    """
+
+    scheme: str  #: of the origin
+    since: datetime
+    pages: tuple[bytes, ...]  #: their tasks
+    retry_after: float | None  #: the longest that one of them asked for, in seconds
+
+    def joined(self, task: Task, *, retry_after: float | None) -> "Doubt":
+        """Return the doubt where one more page was throttled, which was under way as well."""
+        longest = max(self.retry_after or 0.0, retry_after or 0.0) or None
+        return replace(self, pages=(*self.pages, task.id), retry_after=longest)
+
+
 class Throttlings:
     """The throttled pages of one process, by task."""
 
@@ -37,6 +56,12 @@ class Throttlings:
         self._last.move_to_end(task.id)
         while len(self._last) > _REMEMBERED:
             self._last.popitem(last=False)
+
+    def excuse_host(self, task_ids: Iterable[bytes]) -> None:
+        """Note that pages which were throttled were to blame, for their host is well."""
+        for task_id in task_ids:
+            if last := self._last.get(task_id):
+                self._last[task_id] = replace(last, own=True)
 
     def is_own(self, task: Task, host: Host, *, scheme: str) -> bool:
         """Return whether a page that is throttled once more is to blame for that itself.

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from types import TracebackType
 from typing import Self
 
 from aiohttp import web
@@ -115,14 +114,9 @@ class Bookshop:
         #: How many pages there are that show one book.
         self.books = len(stock)
         self._address = (host, port)
-        self._pages = _pages(stock)
+        self.pages = _pages(stock)  #: by path
         self._refusals = _refusals(stock)
         self._runner: web.AppRunner | None = None
-
-    @property
-    def disallowed_hits(self) -> int:
-        """Requests for what robots.txt forbids: 0 after a polite crawl."""
-        return sum(n for path, n in self.hits.items() if path.startswith("/basket/"))
 
     async def __aenter__(self) -> Self:
         app = web.Application()
@@ -140,12 +134,7 @@ class Bookshop:
         self.url = f"http://{host}:{runner.addresses[0][1]}/"
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -157,13 +146,13 @@ class Bookshop:
         if path == "/robots.txt":
             return web.Response(text=_robots(self.url))
         if path == "/sitemap.xml":
-            return web.Response(text=_sitemap(self.url, self._pages), content_type="text/xml")
+            return web.Response(text=_sitemap(self.url, self.pages), content_type="text/xml")
         if self._refusals[path] > 0:
             self._refusals[path] -= 1
             return web.Response(status=503, text="One moment.\n")
         if path.startswith("/basket/"):
             return web.Response(text="Who asked for a basket?\n")
-        if (page := self._pages.get(path)) is None:
+        if (page := self.pages.get(path)) is None:
             return web.Response(status=404, text="There is no such page.\n")
         return web.Response(body=page.body, content_type="text/html", charset=page.charset)
 

@@ -10,10 +10,12 @@ and no answer of the DNS can change in between.
 import errno
 import ipaddress
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
+from typing import Protocol
 
 import yarl
 from aiohttp.connector import AddrInfoType
@@ -43,10 +45,23 @@ _METADATA = frozenset(
     )
 )
 
+#: Of more start URLs' names than that none is trusted: nobody has an intranet of
+#: so many, and what is known of each is kept.
+MOST_START_NAMES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Trusted:
+    """A host that the user has named, on one of its ports."""
+
+    host: str
+    by_itself: bool  #: or only while it is a name that never was public
+
+
 #: The trusted host that the request under way in this context goes to, or
 #: None. aiohttp races the addresses of a name in tasks of their own, which
 #: inherit the context of the request; no other request can see it.
-_trusted_host: ContextVar[str | None] = ContextVar("trusted_host", default=None)
+_trusted_host: ContextVar[_Trusted | None] = ContextVar("trusted_host", default=None)
 
 
 class AddressRefusedError(PermissionError):
@@ -58,12 +73,25 @@ class AddressRefusedError(PermissionError):
         super().__init__(errno.EACCES, "the host is at an address that is not public")
 
 
+class PublicNames(Protocol):
+    """Which names of start URLs had a public address, as a whole crawl knows it."""
+
+    async def was_public(self, name: str) -> bool:
+        """Return whether a name had one before; raises `OSError` where nobody can tell now."""
+
+    async def note_public(self, name: str) -> None:
+        """Write down that a name has one."""
+
+
 class AddressGuard:
     """Lets connections through to public addresses and to hosts the user has named.
 
     - *start_origins*: the `Location.host` of the start URLs. Each may be at a
-      private address, at its own port; a name without a port means 80 and 443.
+      private address, at its own port; a host without a port means 80 and 443.
+      Of names that holds for those without a public address, see `resolved`.
     - *allow_private*: names with a port, or without one for all usual ports.
+    - *public_names* remembers for other processes of the crawl, and for the next
+      ones; without it only this guard does.
 
     A name is trusted only for requests to that name: another host that
     resolves to the same address is refused. Link-local addresses and those
@@ -72,14 +100,31 @@ class AddressGuard:
     """
 
     def __init__(
-        self, *, start_origins: Iterable[str] = (), allow_private: Iterable[str] = ()
+        self,
+        *,
+        start_origins: Iterable[str] = (),
+        allow_private: Iterable[str] = (),
+        public_names: PublicNames | None = None,
     ) -> None:
         self._trusted: dict[str, frozenset[int]] = {}
+        self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _PORTS
+        self._public_names = public_names
+        #: Of the start URLs' names: those that had a public address, and those
+        #: that never had one.
+        self._public: set[str] = set()
+        self._private: set[str] = set()
         for name in start_origins:
-            self._trust(name, ports=_WEB_PORTS)
+            host, ports = _host_and_ports(name, usual=_WEB_PORTS)
+            self._ports |= ports
+            known = self._start_names if _parsed(host) is None else self._trusted
+            known[host] = known.get(host, frozenset()) | ports
+        if len(self._start_names) > MOST_START_NAMES:
+            self._start_names.clear()
         for name in allow_private:
-            self._trust(name, ports=_PORTS)
+            host, ports = _host_and_ports(name, usual=_PORTS)
+            self._ports |= ports
+            self._trusted[host] = self._trusted.get(host, frozenset()) | ports
 
     def admit(self, url: yarl.URL) -> None:
         """Prepare this task to connect to *url*; raises `FetchError` for a refused port.
@@ -90,9 +135,33 @@ class AddressGuard:
         port = url.port
         if port not in self._ports:
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is none of the web's")
-        host = url.raw_host
-        trusted = port in self._trusted.get(host or "", ())
-        _trusted_host.set(host if trusted else None)
+        host = url.raw_host or ""
+        if port in self._trusted.get(host, ()):
+            _trusted_host.set(_Trusted(host, by_itself=True))
+        elif port in self._start_names.get(host, ()):
+            _trusted_host.set(_Trusted(host, by_itself=False))
+        else:
+            _trusted_host.set(None)
+
+    async def resolved(self, name: str, addresses: Collection[str]) -> None:
+        """Learn which *addresses* a name has just now; raises `OSError` where that is no use yet.
+
+        To be called after every look-up, before a socket is made: the first one
+        decides whether a start URL's name may have private addresses.
+        """
+        if name not in self._start_names:
+            return
+        if any(map(is_public, addresses)):
+            self._public.add(name)
+            self._private.discard(name)
+            if self._public_names is not None:
+                await self._public_names.note_public(name)
+        elif name not in self._public | self._private:
+            known = self._public_names
+            if known is not None and await known.was_public(name):
+                self._public.add(name)
+            elif name not in self._public:  # another look-up may have said so meanwhile
+                self._private.add(name)
 
     def socket(self, address: AddrInfoType) -> socket.socket:
         """Return a new socket for *address*; raises `AddressRefusedError`.
@@ -107,23 +176,23 @@ class AddressGuard:
     def _permits(self, address: str) -> bool:
         if is_public(address):
             return True
-        host = _trusted_host.get()
-        return host is not None and (host == address or not _is_kept(address))
+        trusted = _trusted_host.get()
+        if trusted is None or not (trusted.by_itself or trusted.host in self._private):
+            return False
+        return trusted.host == address or not _is_kept(address)
 
-    def _trust(self, name: str, *, ports: frozenset[int]) -> None:
-        try:
-            url = yarl.URL(
-                f"http://[{name}]" if name.count(":") > 1 and name[0] != "[" else f"http://{name}"
-            )
-            host, port = url.raw_host, url.explicit_port
-        except ValueError as error:
-            raise SettingsError(f"{name!r} is not a host or host:port: {error}") from None
-        if not host:
-            raise SettingsError(f"{name!r} is not a host or host:port")
-        if port is not None:
-            ports = frozenset({port})
-        self._ports |= ports
-        self._trusted[host] = self._trusted.get(host, frozenset()) | ports
+
+def _host_and_ports(name: str, *, usual: frozenset[int]) -> tuple[str, frozenset[int]]:
+    try:
+        url = yarl.URL(
+            f"http://[{name}]" if name.count(":") > 1 and name[0] != "[" else f"http://{name}"
+        )
+        host, port = url.raw_host, url.explicit_port
+    except ValueError as error:
+        raise SettingsError(f"{name!r} is not a host or host:port: {error}") from None
+    if not host:
+        raise SettingsError(f"{name!r} is not a host or host:port")
+    return host, usual if port is None else frozenset({port})
 
 
 @lru_cache(maxsize=1 << 12)

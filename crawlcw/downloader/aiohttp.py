@@ -9,7 +9,7 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
 from types import TracebackType
@@ -18,14 +18,20 @@ from urllib.parse import quote_from_bytes
 
 import aiohttp
 import yarl
+from aiohttp.abc import AbstractCookieJar
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.api.settings import Settings
-from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError
+from crawlcw.api.saved_file import SavedFile
+from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
+from crawlcw.downloader import content_types
+from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError, PublicNames
+from crawlcw.downloader.attempt_cookies import AttemptCookies
 from crawlcw.downloader.connector import NameResolver, RestingConnector, sending
-from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, codings_of
+from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, StreamDecoder, codings_of
+from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
+from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
@@ -33,15 +39,17 @@ from crawlcw.model.sanitize import printable
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
 _BODILESS = frozenset({204, 205, 304})
-#: They have no end, or no text: not read where they are announced.
-_REFUSED_TYPES = ("audio/", "video/", "text/event-stream")
 _MAX_LINE = 1 << 16
 _MAX_HEADERS = 1000
 _MAX_HEADERS_KEPT = 200
 _CHUNK = 1 << 16
 _NAME_PATIENCE = timedelta(seconds=5)
-_LEAST_IDLE = 4
+_LEAST_IDLE = 16
+#: A body of this size needs no share of the memory budget.
+_FREE_BODY = 256 << 10
 _MAX_MESSAGE = 500
+#: What aiohttp says of headers and trailers that are too large.
+_TOO_LARGE = ("Too many headers", "Got more than")
 #: How long to wait for another request to give its descriptor back.
 _DESCRIPTOR_PAUSE = 0.05
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
@@ -51,17 +59,31 @@ class AiohttpDownloader:
     """A `Downloader` on aiohttp's client.
 
     *start_origins* are the `Location.host` of the start URLs: these hosts, and
-    those of `settings.allow_private`, may be at private addresses. To be
-    opened inside of the running loop, by `open`, `async with` or the first
-    `fetch`; who opens it closes it.
+    those of `settings.allow_private`, may be at private addresses, see
+    `AddressGuard`, which has *public_names* too. To be opened inside of the
+    running loop, by `open`, `async with` or the first `fetch`; who opens it
+    closes it.
     """
 
-    def __init__(self, settings: Settings, *, start_origins: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        start_origins: Iterable[str] = (),
+        public_names: PublicNames | None = None,
+    ) -> None:
         self._settings = settings
         self._max_body = settings.max_body
+        self._accepted = settings.accept_types
+        self._budget = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
+        # Of all fetchers together no more than a sixteenth of the whole budget.
+        self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
+        self._files = FileTransfers(settings, buffer=self._free_body)
         self._read_timeout = settings.read_timeout.total_seconds()
         self._guard = AddressGuard(
-            start_origins=start_origins, allow_private=settings.allow_private
+            start_origins=start_origins,
+            allow_private=settings.allow_private,
+            public_names=public_names,
         )
         self._connector: RestingConnector | None = None
         self._resolver: NameResolver | None = None
@@ -98,6 +120,8 @@ class AiohttpDownloader:
         session = self._session or self._opened()
         while True:
             try:
+                if request.options.save_to is not None:
+                    return await self._saved(session, request, url, target=target)
                 return await self._exchange(session, request, url, target=target)
             except FetchError:
                 raise
@@ -118,55 +142,185 @@ class AiohttpDownloader:
         *,
         target: yarl.URL,
     ) -> Response:
-        answer = await session.request(
-            request.method,
-            target,
-            headers=request.headers or None,
-            data=request.body,
-            allow_redirects=False,
+        patience = self._patience(request)
+        answer = await _asked(
+            session, request, target, headers=request.headers, timeout=self._timeout(patience)
         )
         try:
             headers = _headers(answer.raw_headers)
-            _check_head(answer.status, headers)
-            body, truncated = b"", None
-            if _has_body(request.method, answer.status, headers):
-                body, truncated = await self._body(answer, headers)
+            return await self._page(answer, request, url, headers=headers)
         finally:
             # At the end of the body aiohttp has released the connection by
             # itself, and the response is closed. Whatever else happened, a
             # connection with bytes left on it is of no use to anybody.
             if not answer.closed:
                 answer.close()
+
+    async def _page(
+        self,
+        answer: aiohttp.ClientResponse,
+        request: Request,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+    ) -> Response:
+        """Return the response whose headers have come, with its body in memory."""
+        _check_head(answer.status, headers, accepted=self._accepted)
+        body, truncated, waited = b"", None, 0.0
+        if _has_body(request.method, answer.status, headers):
+            patience = self._patience(request)
+            most = request.options.max_body
+            most = self._max_body if most is None else most
+            body, truncated, waited = await self._body(answer, headers, patience, most=most)
         return Response(
             url,
             request=request,
             status=answer.status,
             headers=headers,
             body=body,
-            elapsed=timedelta(seconds=monotonic() - sending.get().at),
+            elapsed=timedelta(seconds=monotonic() - sending.get().at - waited),
             truncated=truncated,
         )
 
-    async def _body(
-        self, answer: aiohttp.ClientResponse, headers: Mapping[str, str]
-    ) -> tuple[bytes, str | None]:
-        decoder = BodyDecoder(_codings(headers), limit=self._max_body)
-        if answer.content.is_eof():
-            # Most pages are here as soon as their headers are.
-            decoder.feed(answer.content.read_nowait())
-        else:
-            await self._stream(answer, decoder)
-        return decoder.close(), "bytes" if decoder.full else None
+    async def _saved(
+        self,
+        session: aiohttp.ClientSession,
+        request: Request,
+        url: str,
+        *,
+        target: yarl.URL,
+    ) -> Response:
+        """Return the response to a request for a file, its body on the disk."""
+        async with self._files.transfer(request, url=url) as transfer:
+            while True:
+                asked = transfer.headers(request.headers)
+                patience = self._patience(request)
+                answer = await _asked(
+                    session, request, target, headers=asked, timeout=self._timeout(patience)
+                )
+                try:
+                    headers = _headers(answer.raw_headers)
+                    if transfer.is_contradicted(answer.status, headers):
+                        continue
+                    if not transfer.is_file(answer.status):
+                        return await self._page(answer, request, url, headers=headers)
+                    elapsed = timedelta(seconds=monotonic() - sending.get().at)
+                    file = await self._file(answer, headers, transfer, patience)
+                finally:
+                    if not answer.closed:
+                        answer.close()
+                # It is whole, whichever part of it has come by this answer.
+                status = 200 if answer.status == 206 else answer.status
+                return Response(
+                    url,
+                    request=request,
+                    status=status,
+                    headers=headers,
+                    elapsed=elapsed,
+                    file=file,
+                )
 
-    async def _stream(self, answer: aiohttp.ClientResponse, decoder: BodyDecoder) -> None:
+    async def _file(
+        self,
+        answer: aiohttp.ClientResponse,
+        headers: Mapping[str, str],
+        transfer: FileTransfer,
+        patience: float,
+    ) -> SavedFile:
+        """Stream the body into the file of *transfer*, and return that."""
+        codings = [name for name in _codings(headers) if name != "identity"]
+        decoder = StreamDecoder(codings)
+        length = None if codings else answer.content_length
+        await transfer.begin(answer.status, headers, length=length, coded=bool(codings))
+
+        async def take(data: bytes) -> bool:
+            transfer.came(len(data))
+            for piece in decoder.pieces(data):
+                await transfer.take(piece)
+            return False
+
+        if answer.content.is_eof():
+            await take(answer.content.read_nowait())
+        else:
+            await self._stream(answer, take, patience)
+        decoder.close()
+        return await transfer.finish(headers)
+
+    async def _body(
+        self,
+        answer: aiohttp.ClientResponse,
+        headers: Mapping[str, str],
+        patience: float,
+        *,
+        most: int,
+    ) -> tuple[bytes, str | None, float]:
+        """Return the body, why it was cut, and for how many seconds it waited for memory.
+
+        It has *most* bytes, decoded.
+        """
+        codings = _codings(headers)
+        decoder = BodyDecoder(codings, limit=most)
+        # Of what is not coded the length is known beforehand.
+        length = None if codings else answer.content_length
+        room = BodyRoom(
+            self._budget,
+            free=self._free_body,
+            most=most if length is None else min(length, most),
+        )
+        body = b""
+        kind = headers.get("content-type", "") if 200 <= answer.status < 300 else None
+        checked = False
+
+        async def take(data: bytes) -> bool:
+            nonlocal checked
+            await _feed(decoder, data, room)
+            checked = checked or self._check_start(decoder, kind)
+            return decoder.full
+
+        try:
+            if answer.content.is_eof():
+                # Most pages are here as soon as their headers are.
+                await take(answer.content.read_nowait())
+            else:
+                await room.make(length or 0)
+                await self._stream(answer, take, patience)
+            body = decoder.close()
+        finally:
+            room.close(len(body))
+        return body, "bytes" if decoder.full else None, room.waited
+
+    def _check_start(self, decoder: BodyDecoder, kind: str | None) -> bool:
+        """Return whether enough has come to see that the body is to be read; raises `FetchError`.
+
+        *kind* is what it is announced as, None for the body of an error page.
+        """
+        start = decoder.start(content_types.START)
+        if kind is None:
+            return True
+        found = content_types.refused_start(start, content_type=kind, accepted=self._accepted)
+        if found is not None:
+            said = printable(kind) if kind else "of no type"
+            raise FetchError(Reason.CONTENT_TYPE, f"a body {said} that is {found} is not read")
+        return len(start) == content_types.START
+
+    async def _stream(
+        self,
+        answer: aiohttp.ClientResponse,
+        take: Callable[[bytes], Awaitable[bool]],
+        patience: float,
+    ) -> None:
+        """Give the body to *take*, a chunk at a time, until it has enough or the body ends."""
         connection, content = answer.connection, answer.content
         protocol = connection.protocol if connection is not None else None
         now = asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(self._read_timeout) as deadline:
-                while not decoder.full and (data := await content.readany()):
-                    decoder.feed(data)
-                    deadline.reschedule(now() + self._read_timeout)
+            async with asyncio.timeout(patience) as deadline:
+                while data := await content.readany():
+                    # Neither does waiting for memory, or a disk, count.
+                    deadline.reschedule(None)
+                    if await take(data):
+                        break
+                    deadline.reschedule(now() + patience)
         except TimeoutError:
             # After a malformed chunk aiohttp closes the socket, drops its own
             # timer, and leaves the reader waiting for ever: the connection
@@ -184,39 +338,76 @@ class AiohttpDownloader:
         settings = self._settings
         # Less than a connection may take, so that a dead DNS is told from a dead host.
         patience = min(settings.connect_timeout / 2, _NAME_PATIENCE)
-        self._resolver = NameResolver(patience=patience.total_seconds())
+        self._resolver = NameResolver(patience=patience.total_seconds(), guard=self._guard)
         self._connector = RestingConnector(
             guard=self._guard,
             resolver=self._resolver,
-            # Without a limit a host may have all fetchers to itself, and what
-            # they have used rests while they go on with others.
+            # What fetchers have used rests while they go on with others.
+            # Without a limit a host may have all fetchers to itself.
             idle_per_host=max(
-                _LEAST_IDLE, 2 * settings.per_host_concurrency or 8 * settings.concurrency
+                _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
             ),
             verify=not settings.insecure,
         )
         self._session = aiohttp.ClientSession(
             connector=self._connector,
-            # A crawl without cookies has no sessions that pages could mix up.
-            cookie_jar=aiohttp.CookieJar(unsafe=True)
-            if settings.cookies
-            else aiohttp.DummyCookieJar(),
+            # In a crawl each attempt has the cookies of its own session.
+            cookie_jar=AttemptCookies(_cookies() if settings.cookies else None),
             headers={"User-Agent": settings.user_agent, "Accept-Encoding": ACCEPTED},
             trust_env=False,
             auto_decompress=False,
-            # `connect` spans the look-up and all addresses of a name;
-            # `sock_read` ends what `_stream` does not: the wait for headers.
-            timeout=aiohttp.ClientTimeout(
-                total=None,
-                connect=settings.connect_timeout.total_seconds(),
-                sock_read=self._read_timeout,
-            ),
+            timeout=self._timeout(self._read_timeout),
             read_bufsize=_CHUNK,
             max_line_size=_MAX_LINE,
             max_field_size=_MAX_LINE,
             max_headers=_MAX_HEADERS,
         )
         return self._session
+
+    def _patience(self, request: Request) -> float:
+        """Return for how many seconds a request may be silent."""
+        # One that may take longer than `read_timeout` may be silent for as long.
+        return max(self._read_timeout, request.options.timeout or 0.0)
+
+    def _timeout(self, patience: float) -> aiohttp.ClientTimeout:
+        # `connect` spans the look-up and all addresses of a name;
+        # `sock_read` ends what `_stream` does not: the wait for headers.
+        return aiohttp.ClientTimeout(
+            total=None,
+            connect=self._settings.connect_timeout.total_seconds(),
+            sock_read=patience,
+        )
+
+
+def _cookies() -> AbstractCookieJar:
+    # Its list of suffixes is loaded where it is wanted.
+    from crawlcw.downloader.cookies import SiteCookies
+
+    return SiteCookies()
+
+
+async def _asked(
+    session: aiohttp.ClientSession,
+    request: Request,
+    target: yarl.URL,
+    *,
+    headers: Sequence[tuple[str, str]],
+    timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own
+) -> aiohttp.ClientResponse:
+    return await session.request(
+        request.method,
+        target,
+        headers=headers or None,
+        data=request.body,
+        allow_redirects=False,
+        timeout=timeout,
+    )
+
+
+async def _feed(decoder: BodyDecoder, data: bytes, room: BodyRoom) -> None:
+    for size in decoder.pieces(data):
+        if size > room.size:
+            await room.make(size)
 
 
 def failure_of(error: Exception) -> FetchError:
@@ -226,6 +417,15 @@ def failure_of(error: Exception) -> FetchError:
     text = message if isinstance(message, str) else str(error)
     if isinstance(error, aiohttp.ServerDisconnectedError):
         text = "the server hung up"
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        # What is wrong with it, and not in which line of OpenSSL that was found.
+        found = error.certificate_error
+        wrong = getattr(found, "verify_message", "") or str(found)
+        text = f"the certificate is not trusted: {wrong}"
+    elif (
+        isinstance(error, aiohttp.ClientConnectorError) and _reason(error) is Reason.REFUSED_ADDRESS
+    ):
+        text = error.os_error.strerror or text
     return FetchError(_reason(error), printable(text or type(error).__name__, limit=_MAX_MESSAGE))
 
 
@@ -247,7 +447,7 @@ def _reason(error: BaseException) -> Reason:
         case aiohttp.ClientPayloadError():
             # Nearly always the body's end is missing; bytes that are no
             # chunks come as one of these in some builds of the parser.
-            return Reason.PAYLOAD_TRUNCATED
+            return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PAYLOAD_TRUNCATED
         case aiohttp.ClientResponseError() | HttpProcessingError():
             return _protocol_reason(error)
         case aiohttp.InvalidURL() | UnicodeError():
@@ -266,27 +466,33 @@ def _connect_reason(error: OSError) -> Reason:
 
 def _protocol_reason(error: BaseException | None) -> Reason:
     while error is not None:
-        if isinstance(error, LineTooLong) or "Too many headers" in str(error)[:_MAX_MESSAGE]:
+        if _is_too_large(error):
             return Reason.HEADER_TOO_LARGE
         error = error.__cause__
     return Reason.PROTOCOL
 
 
+def _is_too_large(error: BaseException) -> bool:
+    # Of trailers, aiohttp keeps the text alone.
+    text = str(error)[:_MAX_MESSAGE]
+    return isinstance(error, LineTooLong) or any(known in text for known in _TOO_LARGE)
+
+
 def _out_of_descriptors(error: Exception) -> bool:
-    return isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno in (
-        errno.EMFILE,
-        errno.ENFILE,
-    )
+    # Of a connection, or of a file that is saved.
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-def _check_head(status: int, headers: Mapping[str, str]) -> None:
+def _check_head(status: int, headers: Mapping[str, str], *, accepted: Sequence[str]) -> None:
     if status == 101:
         raise FetchError(Reason.PROTOCOL, "the server switched to a protocol nobody asked for")
     if not 100 <= status <= 599:
         raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
     kind = headers.get("content-type", "")
-    if 200 <= status < 300 and kind.lstrip().lower().startswith(_REFUSED_TYPES):
-        raise FetchError(Reason.CONTENT_TYPE, f"{printable(kind)} is not read", status=status)
+    refused = content_types.refused(kind, accepted=accepted) if 200 <= status < 300 else None
+    if refused is not None:
+        message = f"{printable(refused)} is not read, see `accept_types`"
+        raise FetchError(Reason.CONTENT_TYPE, message, status=status)
 
 
 def _has_body(method: str, status: int, headers: Mapping[str, str]) -> bool:
@@ -314,6 +520,9 @@ def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         text = _text(value) if key != "location" else _location(value)
         if key not in found:
             found[key] = text
+        elif key == "x-robots-tag" and ":" not in text:
+            # What is asked of every robot must not come to stand behind the name of one.
+            found[key] = f"{text}, {found[key]}"
         elif key != "location":
             found[key] = f"{found[key]}, {text}"
     return found

@@ -2,12 +2,39 @@
 
 A connection that has spoken out of turn must not answer the next request: its
 bytes would be stored as another page. Nothing in HTTP/1.1 tells a late answer
-from a right one, so an idle connection rests for a while before it is used
-again, and whatever arrives in that time ends it.
+from a right one. What is done against it:
+
+- **Idle connections are listened to.** Any byte that comes ends the connection,
+  and no connection to that origin (scheme, host, port) is used twice any more.
+  A `408 Request Timeout` is a goodbye, and ends the connection only.
+- **An answer too many** in the segment of the right one, or before it was
+  taken, counts as such a byte.
+- **Connections rest**, until the endpoint that answered last has shown that it
+  says no more than it should; see `trust`.
+- **Before a request** the socket is looked at: where bytes wait that the event
+  loop has not delivered yet, the connection is passed over.
+- **After it**, the first bytes of the answer must come when the server's kernel
+  has acknowledged the whole request, for the segment that carries an answer
+  acknowledges what it answers (Linux; requests without a body). Bytes that
+  come sooner were sent before: the connection is closed, and the request goes
+  out once more on a new one where its method is idempotent.
+
+Guaranteed: bytes that arrive before the next request was sent are never taken
+for its answer, nor are those of an endpoint that is not trusted yet and that
+comes within `REST` seconds of its answer. Not guaranteed: an endpoint that was
+in order as often as `trust` demands, and then answers twice, the second time
+after our next request has arrived; and half a TLS record, of which neither the
+socket nor aiohttp shows anything. The page that could be mistaken is of the
+same origin.
+
+HTTP/2 is not offered (ALPN says `http/1.1`): aiohttp does not speak it.
 """
 
+import array
 import asyncio
+import select
 import socket
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,28 +43,37 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from aiohttp import ClientRequest, ClientTimeout, TCPConnector
+from aiohttp import ClientRequest, ClientTimeout, ServerDisconnectedError, TCPConnector
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 
+from crawlcw.downloader import trust
 from crawlcw.downloader.addresses import AddressGuard
+from crawlcw.downloader.bounds import BoundedHandler
+from crawlcw.downloader.trust import Endpoint, Origin, OriginKey, Origins, endpoint_of
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
     from aiohttp.tracing import Trace
 
-#: Late answers came within 50 ms of the first where they were measured.
-REST = 0.25
+#: How long an answer of the DNS is used, in seconds.
+NAMES_KEPT = 30
 _KEEPALIVE = 15.0
 #: Less than aiohttp's own limit, so that what passes here passes there.
 _OLDEST = _KEEPALIVE - 1.0
 #: Should descriptors run out before, the downloader closes what is idle.
 _IDLE_IN_TOTAL = 1_000
+#: Seconds that a timer of uvloop, which counts milliseconds, may be early.
+_TIMER_STEP = 0.001
 _RESOLVER_THREADS = 32
-#: Of one request. Two are usual (103 Early Hints); some servers send them for ever.
-_MAX_INTERIM = 100
+#: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
+_GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 
 
 class Sending:
@@ -58,11 +94,9 @@ sending: ContextVar[Sending] = ContextVar("sending")
 
 
 class RestingConnector(TCPConnector):
-    """A connector that reuses only connections which have been silent for `REST` seconds.
+    """A connector that lets connections rest before they are used again, as `trust` says.
 
-    *idle_per_host* bounds how many connections to one host rest. Every reuse
-    takes one that has rested, so a host is asked over old connections at most
-    `idle_per_host / REST` times a second, and over new ones beyond that.
+    *idle_per_host* bounds how many connections to one host are kept.
     """
 
     def __init__(
@@ -73,10 +107,14 @@ class RestingConnector(TCPConnector):
             resolver=resolver,
             socket_factory=guard.socket,
             ssl=verify,
-            ttl_dns_cache=30,
+            ttl_dns_cache=NAMES_KEPT,
             keepalive_timeout=_KEEPALIVE,
         )
-        self._factory = cast("partial[ResponseHandler]", partial(_Listener, loop=self._loop))
+        self._origins = Origins()
+        self._factory = cast(
+            "partial[ResponseHandler]",
+            partial(_Listener, loop=self._loop, origins=self._origins),
+        )
         self._idle_per_host = idle_per_host
         #: All idle connections, the longest idle first. It may name some that
         #: aiohttp has closed meanwhile; they come up first, and are passed over.
@@ -96,43 +134,96 @@ class RestingConnector(TCPConnector):
         """Return a connection for a request, which is sent at once."""
         connection = await super().connect(req, traces, timeout)
         sending.set(Sending(self._loop))
+        cast("_Listener", connection.protocol).ask(
+            _origin_key(req.connection_key),
+            endpoint_of(req.url.raw_path, req.url.raw_query_string),
+            # A server may refuse a body before it has read all of it.
+            answered_when_read=not req.body,
+        )
         return connection
 
-    # aiohttp has no public hook for these two, nor for `_factory`; tests/
-    # test_downloader.py fails if it stops calling them.
+    # aiohttp has no public hook for these three, nor for `_factory`; tests/
+    # downloader/test_downloader.py fails if it stops calling them.
+
+    async def _create_connection(
+        self,
+        req: ClientRequest,
+        traces: list["Trace"],
+        timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
+    ) -> ResponseHandler:
+        began = monotonic()
+        protocol = await super()._create_connection(req, traces, timeout)
+        took = monotonic() - began
+        origin = self._origins.of(_origin_key(req.connection_key))
+        origin.opening = min(origin.opening or took, took)
+        return protocol
 
     async def _get(self, key: "ConnectionKey", traces: list[Any]) -> Connection | None:
-        idle = self._conns.get(key)
-        if idle is None:
+        if key not in self._conns:
             return None
-        now = monotonic()
-        while idle:
-            # The one that has rested longest is first.
-            protocol, since = idle[0]
-            if protocol.should_close or not protocol.is_connected() or now - since > _OLDEST:
-                idle.popleft()
-                self._idle.pop(protocol, None)
-                protocol.close()
-                continue
-            if now - since < REST:
-                return None
-            self._idle.pop(protocol, None)
-            cast("_Listener", protocol).rest(resting=False)
-            return await super()._get(key, traces)
-        del self._conns[key]
-        return None
+        origin = self._origins.of(_origin_key(key))
+        found = self._has_ready(key, origin)
+        if not found and (wait := self._worth_waiting(key, origin)):
+            origin.waiting += 1
+            try:
+                await asyncio.sleep(wait + _TIMER_STEP)
+            finally:
+                origin.waiting -= 1
+            found = self._has_ready(key, origin)
+        return await super()._get(key, traces) if found else None
 
     def _release(
         self, key: "ConnectionKey", protocol: ResponseHandler, *, should_close: bool = False
     ) -> None:
         idle = self._conns.get(key)
         full = idle is not None and len(idle) >= self._idle_per_host
-        super()._release(key, protocol, should_close=should_close or full)
+        unwanted = full or self._origins.of(_origin_key(key)).spoke_unasked
+        super()._release(key, protocol, should_close=should_close or unwanted)
         if protocol.transport is not None and not self.closed:
             self._idle[protocol] = key
-            cast("_Listener", protocol).rest(resting=True)
+            cast("_Listener", protocol).rest()
             if len(self._idle) > _IDLE_IN_TOTAL:
                 self._close_longest_idle()
+
+    def _has_ready(self, key: "ConnectionKey", origin: Origin) -> bool:
+        """Put a connection that may be used now before the others; return whether one may."""
+        idle = self._conns.get(key)
+        if idle is None:
+            return False
+        now = monotonic()
+        for entry in list(idle):
+            protocol, since = cast("tuple[_Listener, float]", entry)
+            if (
+                origin.spoke_unasked
+                or protocol.should_close
+                or not protocol.is_connected()
+                or now - since > _OLDEST
+            ):
+                idle.remove(entry)
+                self._idle.pop(protocol, None)
+                protocol.close()
+            # What waits to be read the event loop will deliver, and so end
+            # the connection: as bytes out of turn or as the server's end.
+            elif now - since >= origin.rest_after(protocol.endpoint) and not protocol.readable():
+                if now - since >= trust.REST:
+                    origin.rested(protocol.endpoint)
+                self._idle.pop(protocol, None)
+                idle.remove(entry)
+                idle.appendleft(entry)
+                return True
+        if not idle:
+            del self._conns[key]
+        return False
+
+    def _worth_waiting(self, key: "ConnectionKey", origin: Origin) -> float:
+        """Return after how many seconds one has rested, where that is sooner than a new one."""
+        idle = self._conns.get(key, ())
+        if origin.waiting >= len(idle):
+            return 0.0
+        # Those that wait already take the ones before.
+        protocol, since = cast("tuple[_Listener, float]", idle[origin.waiting])
+        left = since + origin.rest_after(protocol.endpoint) - monotonic()
+        return left if 0 < left < origin.opening else 0.0
 
     def _close_longest_idle(self) -> None:
         protocol, key = self._idle.popitem(last=False)
@@ -144,49 +235,123 @@ class RestingConnector(TCPConnector):
                 del self._conns[key]
 
 
-class _Listener(ResponseHandler):
+def _origin_key(key: "ConnectionKey") -> OriginKey:
+    return key.is_ssl, key.host, key.port
+
+
+class _Listener(BoundedHandler):
     """The receiving end of a connection; hangs up on a server that talks while nobody asks."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, origins: Origins) -> None:
         super().__init__(loop)
-        self.resting = False
-        self._interim = 0
+        self.endpoint = Endpoint(0, 0)
+        self._origins = origins
+        self._origin: OriginKey | None = None
+        self._resting = False
+        #: Whether the next bytes can be told from an answer by what is acknowledged.
+        self._can_be_told = False
+        self._answers = 0
+
+    def ask(self, origin: OriginKey, endpoint: Endpoint, *, answered_when_read: bool) -> None:
+        """Expect an answer; where *answered_when_read*, none before the request is read."""
+        self._origin = origin
+        self.endpoint = endpoint
+        # Over a new connection a server may say that it is too busy to read.
+        self._can_be_told = answered_when_read and self._resting
+        self._resting = False
+        self._answers = 0
+
+    def rest(self) -> None:
+        """Expect nothing from now on."""
+        self._resting = True
+
+    def readable(self) -> bool:
+        """Return whether bytes, or the connection's end, wait to be read."""
+        number = self._descriptor()
+        return number is not None and _readable(number)
 
     def data_received(self, data: bytes) -> None:
         # aiohttp calls this without data when the last body has been taken.
-        if data and self.resting:
+        if data and self._resting:
             # Not one byte is kept: a server could send them for as long as
             # the connection stands.
+            self._note_unasked(data)
             self.close()
             return
+        if data and self._can_be_told:
+            self._can_be_told = False
+            if self._is_unacknowledged():
+                self._note_unasked(data)
+                if self.transport is not None:
+                    self.transport.close()
+                # aiohttp repeats the request, if it may be, on a new connection.
+                self.set_exception(ServerDisconnectedError("an answer before the request"))
+                return
         super().data_received(data)
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        if data[0].code < 200 and self._too_many_interim():
-            if self.transport is not None:
-                self.transport.close()
-            self.set_exception(HttpProcessingError(message="interim responses without end"))
-            return
+        """Take the head of a response; a second one nobody has asked for."""
+        if data[0].code >= 200:
+            self._answers += 1
+            if self._answers > 1:
+                # Dropped, for there may be thousands; the first is still good.
+                self._note_unasked(b"")
+                self.force_close()
+                return
         super().feed_data(data, size)
 
-    def rest(self, *, resting: bool) -> None:
-        self.resting = resting
-        self._interim = 0
+    def set_exception(self, exc: BaseException, *more: BaseException) -> None:
+        """Remember an answer that was no HTTP."""
+        if isinstance(exc, HttpProcessingError) and self._origin is not None:
+            self._origins.broke_http(self._origin)
+        super().set_exception(exc, *more)
 
-    def _too_many_interim(self) -> bool:
-        self._interim += 1
-        return self._interim > _MAX_INTERIM
+    def _note_unasked(self, data: bytes) -> None:
+        if self._origin is not None and not data.startswith(_GOODBYES):
+            self._origins.spoke_unasked(self._origin)
+
+    def _is_unacknowledged(self) -> bool:
+        number = self._descriptor()
+        return number is not None and _is_unacknowledged(number)
+
+    def _descriptor(self) -> int | None:
+        sock = self.transport.get_extra_info("socket") if self.transport is not None else None
+        number: int = sock.fileno() if sock is not None else -1
+        return number if number >= 0 else None
+
+
+def _readable(descriptor: int) -> bool:
+    if sys.platform == "win32":
+        return bool(select.select([descriptor], [], [], 0)[0])
+    # Not `select`, which knows no descriptor above 1,023.
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _is_unacknowledged(descriptor: int) -> bool:
+    """Return whether bytes sent have not been acknowledged; false where that is not known."""
+    if sys.platform != "linux":
+        return False
+    queued = array.array("i", [0])
+    try:
+        # tcp(7) calls it SIOCOUTQ.
+        fcntl.ioctl(descriptor, termios.TIOCOUTQ, queued)
+    except OSError:
+        return False
+    return queued[0] > 0
 
 
 class NameResolver(AbstractResolver):
     """Looks names up in threads of its own, each look-up for *patience* seconds at most.
 
     The loop's own threads would not do: uvloop has four of them, and a few
-    dead names keep them all busy.
+    dead names keep them all busy. *guard* hears of every answer.
     """
 
-    def __init__(self, *, patience: float) -> None:
+    def __init__(self, *, patience: float, guard: AddressGuard) -> None:
         self._patience = patience
+        self._guard = guard
         self._threads = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="crawlcw-dns")
 
     async def resolve(
@@ -196,10 +361,12 @@ class NameResolver(AbstractResolver):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._patience):
-                return await loop.run_in_executor(self._threads, _look_up, host, port, family)
+                found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
         except TimeoutError:
             message = f"no answer within {self._patience:g} s"
             raise socket.gaierror(socket.EAI_AGAIN, message) from None
+        await self._guard.resolved(host, [each["host"] for each in found])
+        return found
 
     async def close(self) -> None:
         """Stop looking up; a thread that waits for the DNS is left to end by itself."""

@@ -25,9 +25,15 @@ else:
 ACCEPTED = "gzip, deflate, br, zstd"
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
-#: How much longer than the limit a body may be before it is decoded: gzip
-#: members without content are bytes on the wire which never become any.
+#: How much longer than the limit a body may be before any of its codings is
+#: taken off: gzip members without content never become bytes of a body, and
+#: what follows the end of a stream does not either.
 _RAW_SLACK = 1 << 20
+#: Each takes as long as some kilobytes of content; bodies that mean well have some hundreds.
+_MAX_STREAMS = 10_000
+#: Of a file, whose size nothing else may bound.
+_MOST_SWELLING = 100
+_SWELLING_FROM = 64 << 20
 #: RFC 9659: a window of at most 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 
@@ -42,28 +48,39 @@ class BodyDecoder:
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int) -> None:
-        self._stages = [_stage(name) for name in reversed(_significant(codings))]
-        self._limit = limit
-        self._room = limit
-        self._raw_room = limit + _RAW_SLACK
+        self._stages = [
+            _stage(name, room=limit + _RAW_SLACK) for name in reversed(_significant(codings))
+        ]
+        self._limit = self._room = limit
         self._body = io.BytesIO()
         #: Whether the body was cut: there is no use in feeding more.
         self.full = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes from the wire."""
-        self._raw_room -= len(data)
-        for piece in _through(self._stages, data):
-            if len(piece) > self._room:
-                # One byte more than the limit is needed to tell a body that
-                # is cut from one that just fits.
-                self._body.write(memoryview(piece)[: self._room])
-                self._room = 0
-                self.full = True
-                return
-            self._body.write(piece)
-            self._room -= len(piece)
-        self.full = self._raw_room < 0
+        for _ in self.pieces(data):
+            pass
+
+    def pieces(self, data: bytes) -> Iterator[int]:
+        """Do the same a piece at a time, and yield what the body has come to after each."""
+        try:
+            for piece in _through(self._stages, data):
+                if len(piece) > self._room:
+                    # One byte more than the limit is needed to tell a body that
+                    # is cut from one that just fits.
+                    self._body.write(memoryview(piece)[: self._room])
+                    self._room = 0
+                    self.full = True
+                    return
+                self._body.write(piece)
+                self._room -= len(piece)
+                yield self._limit - self._room
+        except _OverfedError:
+            self.full = True
+
+    def start(self, size: int) -> bytes:
+        """Return the first bytes of what has come so far, *size* at most."""
+        return bytes(self._body.getbuffer()[:size])
 
     def close(self) -> bytes:
         """Return the body; call it at the end of the wire, or when `full`."""
@@ -72,6 +89,36 @@ class BodyDecoder:
                 stage.close()
         # No copy: getvalue() shares the buffer.
         return self._body.getvalue()
+
+
+class StreamDecoder:
+    """Takes the codings off a body of any length, a piece at a time; see `BodyDecoder`.
+
+    Nothing is cut: `pieces` raises `FetchError` (`content-encoding`) where the body
+    swells to more than a hundred times what has come of it, as no file does.
+    """
+
+    def __init__(self, codings: Sequence[str]) -> None:
+        self._stages = [_stage(name, room=sys.maxsize) for name in reversed(_significant(codings))]
+        self._came = self._decoded = 0
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Take the next bytes from the wire, and yield what they decode to."""
+        self._came += len(data)
+        try:
+            for piece in _through(self._stages, data):
+                self._decoded += len(piece)
+                if self._decoded > _SWELLING_FROM + _MOST_SWELLING * self._came:
+                    raise _OverfedError
+                yield piece
+        except _OverfedError:
+            message = f"{self._came:,} bytes swell to more than {self._decoded:,}"
+            raise FetchError(Reason.CONTENT_ENCODING, message) from None
+
+    def close(self) -> None:
+        """Check that the body has come to its end; raises `FetchError`."""
+        for stage in self._stages:
+            stage.close()
 
 
 def codings_of(header: str) -> list[str]:
@@ -129,6 +176,10 @@ class _Brotli:
         return out
 
 
+class _OverfedError(Exception):
+    """A stage was given more bytes or streams than a body that keeps the limit has."""
+
+
 class _Stage:
     """One coding: a stream, or (gzip, zstd) several of them one after the other."""
 
@@ -137,11 +188,13 @@ class _Stage:
         name: str,
         engine: Callable[[bytes], _Engine],
         *,
+        room: int,  # how many bytes it takes
         magic: bytes = b"",  # of a further stream, where there may be one
         peek: int = 1,  # how many bytes tell what kind of stream it is
     ) -> None:
         self._name = name
         self._new_engine = engine
+        self._room = room
         self._magic = magic
         self._peek = peek
         self._engine: _Engine | None = None
@@ -150,7 +203,10 @@ class _Stage:
         self._ended = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield what *data* decodes to, in pieces."""
+        """Yield what *data* decodes to, in pieces; raises `_OverfedError`."""
+        self._room -= len(data)
+        if self._room < 0:
+            raise _OverfedError
         while data and not self._ended:
             engine = self._engine
             if engine is None:
@@ -170,6 +226,8 @@ class _Stage:
                 data = engine.unused_data
                 self._engine = None
                 self._streams += 1
+                if self._streams > _MAX_STREAMS:
+                    raise _OverfedError
                 self._ended = not self._magic
 
     def _from(self, engine: _Engine, data: bytes) -> Iterator[bytes]:
@@ -211,16 +269,16 @@ def _zstd(_start: bytes) -> _Engine:
     return zstd.ZstdDecompressor(options=_ZSTD_OPTIONS)
 
 
-def _stage(name: str) -> _Stage:
+def _stage(name: str, *, room: int) -> _Stage:
     match name:
         case "gzip" | "x-gzip":
-            return _Stage(name, _gzip, magic=b"\x1f")
+            return _Stage(name, _gzip, room=room, magic=b"\x1f")
         case "deflate":
-            return _Stage(name, _deflate, peek=2)
+            return _Stage(name, _deflate, room=room, peek=2)
         case "br":
-            return _Stage(name, _brotli)
+            return _Stage(name, _brotli, room=room)
         case "zstd":
-            return _Stage(name, _zstd, magic=b"\x28")
+            return _Stage(name, _zstd, room=room, magic=b"\x28")
     raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
 
 

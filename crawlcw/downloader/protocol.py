@@ -18,7 +18,9 @@ class Downloader(Protocol):
         *url* is the request's own, or where a redirect has led. Redirects are
         returned, not followed (their `location` header is made of its raw
         bytes). A body over the limit is cut, and `truncated` says so. Every
-        status is a response. Raises `FetchError`, and nothing else, for
+        status is a response. The body of a request with `options.save_to` may
+        be streamed to `Response.file`, see `FileTransfers`; one that is returned in
+        memory is saved by `SavingDownloader`. Raises `FetchError`, and nothing else, for
         whatever goes wrong; cancellation passes through.
         """
 

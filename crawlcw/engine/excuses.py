@@ -21,8 +21,11 @@ class LoopExcuses:
 
     def failure(self, error: FetchError, began: float) -> bool:
         """Return whether what *began* then has failed for the loop alone."""
+        limits = self._deadlines
+        if error.deadline is not None:
+            limits = {**limits, error.reason: error.deadline}
         excused = self._watchdog.stalls.excuses(
-            error.underlying, began, now=time.monotonic(), limits=self._deadlines
+            error.underlying, began, now=time.monotonic(), limits=limits
         )
         self._stats.forgiven += excused
         return excused

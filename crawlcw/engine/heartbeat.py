@@ -56,11 +56,14 @@ class Heartbeat:
             pages=stats.pages,
             items=stats.items,
             fetched=stats.fetched,
+            unchanged=stats.unchanged,
             bytes=stats.bytes,
             dropped=dict(stats.links_dropped),
             examples=merged([stats.link_examples]),
             stalls=stats.stalls,
             longest_stall=round(stats.longest_stall, 3),
+            items_by_callback=dict(stats.items_by_callback),
+            items_dropped=dict(stats.items_dropped),
         )
 
     def starving(self, hungry: bool) -> None:

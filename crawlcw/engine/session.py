@@ -19,6 +19,8 @@ from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import this_worker
+from crawlcw.errors import LedgerConfigurationError
+from crawlcw.ledger import copying
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Task
 
@@ -72,7 +74,12 @@ class Session(Generic[AnyLedger]):
         return self._this.name
 
     async def join(self) -> None:
-        """Take back what dead processes of this machine held, and enter the list of workers."""
+        """Take back what dead processes of this machine held, and enter the list of workers.
+
+        Raises `LedgerConfigurationError` where the ledger is half of a copy.
+        """
+        if (await self.ledger.notes.state()).get(copying.UNFINISHED):
+            raise LedgerConfigurationError(copying.HALF_COPIED)
         await reap_dead_workers(self.ledger)
         await self.ledger.workers.join(self._this)
 

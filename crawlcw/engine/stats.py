@@ -37,8 +37,11 @@ class Stats:
     started: float = field(default_factory=time.monotonic)
     fetched: int = 0  #: responses received, of whatever status
     bytes: int = 0  #: of decoded bodies
+    truncated: int = 0  #: bodies cut at `max_body`
     pages: int = 0  #: finished, and recorded
     items: int = 0  #: recorded
+    items_by_callback: Counter[str] = field(default_factory=Counter)  #: recorded
+    items_dropped: Counter[str] = field(default_factory=Counter)  #: not recorded, by reason
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
     failures: Counter[str] = field(default_factory=Counter)  #: failed attempts by reason
     host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
@@ -60,6 +63,11 @@ class Stats:
         return time.monotonic() - self.started
 
     @property
+    def unchanged(self) -> int:
+        """Pages that were visited again and found as they were."""
+        return self.outcomes[Event.CONFIRM]
+
+    @property
     def links_dropped(self) -> Counter[str]:
         """Links that were not followed, by reason."""
         return self.dropped.counts
@@ -78,13 +86,23 @@ class Stats:
         """Count an outcome that the ledger has acknowledged; an *alias* is no page of its own."""
         change = settlement.change
         self.outcomes[change.event] += 1
-        self.items += len(change.items or ())
+        if change.items:
+            self.items += len(change.items)
+            self.items_by_callback[_producer(settlement)] += len(change.items)
         if change.status is Status.FINISHED:
             self.pages += not alias
         elif change.error is not None:
             self.failures[change.error.kind] += 1
             if change.status is Status.IGNORED and change.error.kind in FAILURE_REASONS:
                 self.given_up += 1
+
+
+def _producer(settlement: Settlement) -> str:
+    """Return the name of the callback that yielded the items of an outcome."""
+    task = settlement.lease.task
+    if settlement.change.status is Status.FINISHED:
+        return task.callback
+    return task.errback or "on_error"
 
 
 class FinishReason(StrEnum):
@@ -96,6 +114,8 @@ class FinishReason(StrEnum):
     STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
     STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
     CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
+    FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder takes no files
+    LOGIN_FAILED = "login-failed"  #: no login of a session was of use
     FAILED = "failed"  #: all of several processes have crashed, or given up
 
 
@@ -123,14 +143,18 @@ class Report:
     links_dropped: Mapping[str, int]  #: links not followed, by reason
     leases_lost: int = 0
     link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
+    items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded by this process
+    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
     stalls: int = 0  #: times that an event loop stood still for a second or more
     longest_stall: float = 0.0  #: seconds
     forgiven: int = 0  #: failed attempts that cost nothing, because of such times
+    unchanged: int = 0  #: of the pages, those that were visited again and found as they were
     detail: str = ""  #: why, where the spider or its callback ended it
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     """Hosts given up in this run, by their origins, and why; at most a hundred."""
     more_hosts_given_up: int = 0  #: those that are not named
+    truncated: int = 0  #: bodies cut at `max_body`
     any_finished: bool | None = None
     """Whether the ledger has a finished page, of this run or before; None: it did not say."""
 

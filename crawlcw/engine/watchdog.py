@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from types import FrameType
 from typing import Protocol, Self
 
@@ -80,6 +81,8 @@ class Watchdog:
         self._fuse = Fuse(0)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
+        #: Lets the thread see at once that it is to end: it sleeps between its looks.
+        self._wake: Callable[[], object] | None = None
         self._thread: threading.Thread | None = None
         self._loop_thread = 0
 
@@ -123,6 +126,9 @@ class Watchdog:
     async def __aexit__(self, *_: object) -> None:
         """Watch no more."""
         self._ended.set()
+        if self._wake is not None:
+            with suppress(RuntimeError):  # an error has ended its loop
+                self._wake()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
         self._fuse.remove()
@@ -159,8 +165,12 @@ class Watchdog:
         renewal: asyncio.Task[None] | None = None
         # Less than that nobody needs to know of; but leases may be short.
         lags_from = min(STANDSTILL, self._renew_every)
+        woken = asyncio.Event()
+        # Before the first look at `_ended`, which is set before this is called.
+        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
         while not self._ended.is_set():
-            await asyncio.sleep(_LOOK_EVERY)
+            with anyio.move_on_after(_LOOK_EVERY):
+                await woken.wait()
             now = self._clock()
             lag = self.stalls.lag(now)
             silent = silence.look(now, heard=lag < _LOOK_EVERY)

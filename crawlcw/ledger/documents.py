@@ -26,7 +26,15 @@ and a worker
     left         when it left the list of those at work, null before
     hungry       whether it has no host to ask, though there is work
     tally        {pages, items, fetched, bytes, dropped: {reason: number},
-                 examples: {reason: [link]}}
+                 examples: {reason: [link]}, items_by_callback: {name: number},
+                 items_dropped: {reason: number}}
+
+A page that was finished once has besides
+
+    visit        {time, changed, interval, etag, last_modified, digest} of its last visit
+    revisit      when it is to be visited again; absent: never
+    items_from   {fence, time, url} of the visit that its items are from; on MongoDB alone
+    versions     the same of each visit whose items are kept; on MongoDB alone
 
 A tracked task has besides
 
@@ -52,7 +60,9 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model import values
 from crawlcw.model.hosts import Host, HostLease, Origin, RobotsRecord
+from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.task import (
+    DONE,
     AttemptError,
     AttemptRecord,
     BlobRef,
@@ -62,7 +72,8 @@ from crawlcw.model.task import (
     Status,
     Task,
 )
-from crawlcw.model.transitions import Change
+from crawlcw.model.transitions import Change, Settlement
+from crawlcw.model.visits import Visit
 
 #: What `page` reads of a task: all but what grows with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
@@ -98,6 +109,28 @@ def document(task: Task) -> Document:
     if task.due is not None:
         # To MongoDB null is no absence: the indexes of what is due would have it.
         found["due"] = task.due
+    found |= _request_document(task)
+    if task.parent is not None:
+        found["parent"] = task.parent
+    if task.hops:
+        found["hops"] = task.hops
+    if task.reason is not None:
+        found["reason"] = str(task.reason)
+    if task.begun is not None:
+        found["begun"] = task.begun
+    if task.visit is not None:
+        found["visit"] = visit_document(task.visit)
+    if task.revisit is not None:
+        found["revisit"] = task.revisit
+    if task.carried is not None:
+        found["data"] = value_document(task.carried.data)
+        found["results"] = results_document(task.carried.results)
+    return found
+
+
+def _request_document(task: Task) -> Document:
+    """Return what is to be asked for, and what for, where it is more than a page to parse."""
+    found: Document = {}
     if task.method != "GET":
         found["method"] = task.method
     if task.headers:
@@ -108,17 +141,8 @@ def document(task: Task) -> Document:
         found["errback"] = task.errback
     if task.context is not None:
         found["context"] = value_document(task.context)
-    if task.parent is not None:
-        found["parent"] = task.parent
-    if task.hops:
-        found["hops"] = task.hops
-    if task.reason is not None:
-        found["reason"] = str(task.reason)
-    if task.begun is not None:
-        found["begun"] = task.begun
-    if task.carried is not None:
-        found["data"] = value_document(task.carried.data)
-        found["results"] = results_document(task.carried.results)
+    if options := task.options.to_document():
+        found["options"] = options
     return found
 
 
@@ -136,6 +160,7 @@ def task(found: Mapping[str, Any]) -> Task:
         callback=found["callback"],
         errback=found.get("errback"),
         context=value(context) if context is not None else None,
+        options=RequestOptions.from_document(found.get("options")),
         depth=found["depth"],
         parent=found.get("parent"),
         hops=found.get("hops") or 0,
@@ -152,6 +177,8 @@ def task(found: Mapping[str, Any]) -> Task:
         lost=found["lost"],
         begun=found.get("begun"),
         reason=Reason(reason) if reason is not None else None,
+        visit=Visit(**visit) if (visit := found.get("visit")) else None,
+        revisit=found.get("revisit"),
         carried=carried(found) if found.get("data") is not None else None,
     )
 
@@ -210,6 +237,34 @@ def changed(change: Change) -> Document:
         "begun": change.begun,
         "reason": str(change.reason) if change.reason is not None else None,
     }
+
+
+def visited(change: Change) -> Document:
+    """Return the fields that a change of a crawl's page sets besides, and no others.
+
+    `revisit` is None where it is to be absent.
+    """
+    if change.status not in DONE:
+        return {}
+    found: Document = {"revisit": change.revisit}
+    if change.visit is not None:
+        found["visit"] = visit_document(change.visit)
+    return found
+
+
+def source_document(settlement: Settlement) -> Document:
+    """Return what is written down of the visit that the items of a settlement are from."""
+    task, change = settlement.lease.task, settlement.change
+    found: Document = {"fence": change.fence, "time": change.update_time}
+    if change.response is not None and change.response.final_url != task.url:
+        found["url"] = change.response.final_url
+    return found
+
+
+def visit_document(visit: Visit) -> Document:
+    """Return a task's `visit`, without what is not known."""
+    found = {field.name: getattr(visit, field.name) for field in fields(Visit)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def progressed(change: Change) -> Document:
@@ -404,31 +459,38 @@ def worker(found: Mapping[str, Any]) -> Worker:
 
 def tally_document(tally: Tally) -> Document:
     """Return what a worker has counted, the reasons such that no store reads anything into them."""
-    dropped: Counter[str] = Counter()
-    for reason, number in tally.dropped.items():
-        dropped[values.text(reason)] += number
     return {
         "pages": tally.pages,
         "items": tally.items,
         "fetched": tally.fetched,
         "bytes": tally.bytes,
-        "dropped": escaped(dict(dropped)),
+        "dropped": _numbers(tally.dropped),
         "stalls": tally.stalls,
         "longest_stall": tally.longest_stall,
+        "unchanged": tally.unchanged,
         "examples": escaped(
             {
                 values.text(reason): [values.text(link) for link in links]
                 for reason, links in tally.examples.items()
             }
         ),
+        "items_by_callback": _numbers(tally.items_by_callback),
+        "items_dropped": _numbers(tally.items_dropped),
     }
+
+
+def _numbers(numbers: Mapping[str, int]) -> Document:
+    stored: Counter[str] = Counter()
+    for name, number in numbers.items():
+        stored[values.text(name)] += number
+    return dict(escaped(dict(stored)))
 
 
 def tally(found: Mapping[str, Any]) -> Tally:
     """Return what `tally_document` was given."""
-    # Workers of older versions kept no examples.
-    examples = unescaped(found.get("examples") or {})
-    return Tally(**{**found, "dropped": unescaped(found["dropped"]), "examples": examples})
+    # Workers of older versions kept fewer of them.
+    named = ("dropped", "examples", "items_by_callback", "items_dropped")
+    return Tally(**{**found, **{name: unescaped(found.get(name) or {}) for name in named}})
 
 
 def escaped(value: Any) -> Any:

@@ -20,7 +20,8 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.model.dropped import Examples, merged
 from crawlcw.model.hosts import Host, HostLease
-from crawlcw.model.task import BlobRef, Lease, Record, Status, Task
+from crawlcw.model.identities import Cookie, Identity
+from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
 from crawlcw.model.transitions import Settlement
 
 
@@ -78,6 +79,9 @@ class Tally:
     stalls: int = 0  #: times that its event loop stood still
     longest_stall: float = 0.0  #: seconds
     examples: Examples = field(default_factory=dict)  #: a few of those links, by reason
+    items_by_callback: Mapping[str, int] = field(default_factory=dict)
+    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
+    unchanged: int = 0  #: of the pages, those that were found as at their last visit
 
     def __add__(self, other: "Tally") -> "Tally":
         """Return what both have counted."""
@@ -90,6 +94,9 @@ class Tally:
             stalls=self.stalls + other.stalls,
             longest_stall=max(self.longest_stall, other.longest_stall),
             examples=merged([self.examples, other.examples]),
+            items_by_callback=Counter(self.items_by_callback) + Counter(other.items_by_callback),
+            items_dropped=Counter(self.items_dropped) + Counter(other.items_dropped),
+            unchanged=self.unchanged + other.unchanged,
         )
 
 
@@ -137,6 +144,15 @@ class ItemRow:
     fetched_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What pages leave in a session while it is ready."""
+
+    cookies: Mapping[str, Cookie | None]  #: those that have changed; None: gone
+    score: int = 0  #: how many more pages were answered well
+    witness: str | None = None  #: the last of them; None: as before
+
+
 class Tasks(Protocol):
     """The tasks themselves: adding and reading them."""
 
@@ -152,6 +168,14 @@ class Tasks(Protocol):
 
         They get the depth and the parent of the task given. Return how many; their
         hosts are the caller's to wake, as for `Tasks.add`.
+        """
+
+    async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
+        """Make those of *tasks* `todo`, due now, that ended before they `changed`.
+
+        Ended are those that are finished, and those ignored for a failure. Their results
+        stay until there are others. Return how many; their hosts are the caller's to wake,
+        as for `Tasks.add`.
         """
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
@@ -383,8 +407,18 @@ class Queries(Protocol):
     async def reasons(self) -> dict[str, int]:
         """Return how many failed and ignored tasks there are for each reason, most first."""
 
-    def items(self) -> AsyncIterator[ItemRow]:
-        """Yield every recorded item, page by page in the order of task ids, in flat memory."""
+    def versions(self) -> AsyncIterator[ItemRow]:
+        """Yield the items of all visits that are kept, page by page, the earliest visit first.
+
+        In the order of task ids, in flat memory. A visit whose items are not new adds none.
+        """
+
+    def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
+        """Yield every recorded item, page by page in the order of task ids, in flat memory.
+
+        With *chosen* those of its tasks alone, the last changed first; its ids are
+        not asked for.
+        """
 
 
 class Admin(Protocol):
@@ -415,6 +449,19 @@ class Admin(Protocol):
         changes nothing twice.
         """
 
+    async def revisit(self, chosen: TaskFilter) -> int:
+        """Make pages `todo`, due now, that are finished or ignored; return how many.
+
+        What is known of their last visit stays, and so do their items until another
+        visit has ended. Fences, hosts and what comes too late are as for `reopen`.
+        """
+
+    async def revisit_due(self) -> int:
+        """Do so with the pages whose time to be visited again has come; return how many.
+
+        One seek where there is none. May be repeated after an error.
+        """
+
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """Set the priority of tasks that wait; return how many have another one now."""
 
@@ -422,6 +469,13 @@ class Admin(Protocol):
         """Delete tasks with all that belongs to them; return how many.
 
         Those that somebody works on as well, where *chosen* names their status.
+        """
+
+    async def drop(self) -> None:
+        """Take away everything of this name: tasks, items, hosts, workers and notes.
+
+        The ledger is to be closed then. Whoever works on it meanwhile loses what
+        it does. May be repeated after an error.
         """
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
@@ -454,6 +508,33 @@ class Notes(Protocol):
         """Write settings down, durably, beside those that are not named."""
 
 
+class Sessions(Protocol):
+    """The sessions that pages are asked for with: their cookies, and who logs them in."""
+
+    async def get(self, name: str) -> Identity | None:
+        """Return the session of that name; None: nobody has used it yet."""
+
+    async def all(self) -> list[Identity]:
+        """Return every session, by name."""
+
+    async def change(self, before: Identity | None, after: Identity) -> bool:
+        """Write a session, durably, where it still has the fence of *before*; return whether.
+
+        With None where nobody has written one of that name. Sent again after it was
+        not answered, it is written once, and that is the answer.
+        """
+
+    async def keep(self, name: str, fence: int, left: Left) -> bool:
+        """Write down what pages have left in a session, durably; return whether it was written.
+
+        Cookies that are not named stay as others have written them. Nothing is
+        written where the session has another fence, or is not ready.
+        """
+
+    async def forget(self) -> int:
+        """Delete all sessions; return how many. Who uses one makes it anew."""
+
+
 class Ledger(Protocol):
     """The tasks of one spider, durable and shared: facets on one store."""
 
@@ -466,6 +547,7 @@ class Ledger(Protocol):
     queries: Queries  #: questions about all tasks
     admin: Admin  #: changes of many tasks
     notes: Notes  #: values beside the tasks
+    sessions: Sessions  #: who pages are asked for as
 
     @property
     def kind(self) -> LedgerKind:

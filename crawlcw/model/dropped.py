@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crawlcw.model.sanitize import printable
+from crawlcw.model.sanitize import printable, redacted
 
 #: So many different links are kept of each reason.
 KEPT_EXAMPLES = 3
@@ -25,7 +25,7 @@ class DroppedLinks:
         self.counts[reason] += 1
         kept = self.examples.setdefault(reason, [])
         # A large page may have thousands: cleaning them all would cost more than sorting them.
-        if len(kept) < KEPT_EXAMPLES and (example := printable(link)) not in kept:
+        if len(kept) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in kept:
             kept.append(example)
 
     def add(self, other: "DroppedLinks") -> None:

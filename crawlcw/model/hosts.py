@@ -37,6 +37,8 @@ _LONGEST_DNS_OUTAGE = timedelta(hours=1)
 _DOUBTED_FROM = 2
 #: A longer URL is not worth keeping with its host.
 _LONGEST_WITNESS = 500
+#: Bytes. A larger page is asked for once more only where no other is known.
+_LARGEST_WITNESS = 64 * 1024
 _PAGE_FAILURES = 10
 #: The adaptive delay: never more than this, and no less than the first step when it begins.
 LONGEST_DELAY = 60.0
@@ -49,7 +51,7 @@ _RECOVERY = 0.995
 #: Pages that fail by themselves do not slow a host down further than this.
 _LONGEST_FOR_PAGES = 2.0
 #: Seconds. Who takes longer for an answer is asked too much.
-_SLOW_ANSWER = 5.0
+SLOW_ANSWER = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,25 +143,19 @@ def succeeded(
     *,
     latency: float,
     policy: HostPolicy,
-    page: bool = True,
     scheme: str = "http",
     sent: datetime | None = None,
-    witness: str | None = None,
 ) -> Host:
     """Return *host* after an origin answered well: it is forgiven all, but the delay only slowly.
 
-    *latency* is the time to the answer's head in seconds; *page* says that the
-    answer counts as a page, and not as the news that there is none. *sent* is
-    when the request was sent; *witness* its URL, where asking for it again proves
-    that the origin answers.
+    *latency* is the time to the answer's head in seconds, and *sent* is when the
+    request was sent.
     """
     before = host.origin(scheme)
-    if witness is None or len(witness) > _LONGEST_WITNESS:
-        witness = before.witness
     good_at = before.good_at
     if sent is not None:
         good_at = sent if good_at is None else max(good_at, sent)
-    after = Origin(good_at=good_at, resolved=True, witness=witness)
+    after = Origin(good_at=good_at, resolved=True, witness=before.witness)
     return replace(
         host,
         delay=_followed(host.delay, latency) if policy.auto_throttle else host.delay,
@@ -167,12 +163,26 @@ def succeeded(
         page_failures=0,
         given_up=None,
         origins={**host.origins, scheme: after},
-        finished=host.finished + page,
     )
 
 
+def page_finished(
+    host: Host, *, scheme: str = "http", witness: str | None = None, size: int = 0
+) -> Host:
+    """Return *host* after a page of *size* bytes that an origin answered was finished.
+
+    *witness* is the page's URL, where asking for it again proves that the origin answers.
+    """
+    host = replace(host, finished=host.finished + 1)
+    if witness is None or len(witness) > _LONGEST_WITNESS:
+        return host
+    if size > _LARGEST_WITNESS and host.origin(scheme).witness is not None:
+        return host
+    return _with_origin(host, scheme, replace(host.origin(scheme), witness=witness))
+
+
 def _followed(delay: float, latency: float) -> float:
-    if latency > max(_SLOW_ANSWER, delay):
+    if latency > max(SLOW_ANSWER, delay):
         # Up to one request a latency, which is one at a time, and no further:
         # there may be nothing wrong with the host but that it is slow.
         return min(max(delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
@@ -183,7 +193,11 @@ def _followed(delay: float, latency: float) -> float:
 
 
 def slowed(host: Host, *, policy: HostPolicy, longest: float = LONGEST_DELAY) -> Host:
-    """Return *host* after it showed that it is asked too much: its delay doubles."""
+    """Return *host* after it showed that it is asked too much: its delay doubles.
+
+    A delay is a short rest, so none is longer than the policy's longest rest.
+    """
+    longest = min(longest, policy.backoff_max.total_seconds())
     if not policy.auto_throttle or host.delay >= longest:
         return host
     return replace(host, delay=min(host.delay * 2 or _FIRST_DELAY, longest))
@@ -259,14 +273,7 @@ def host_failed(
     origin = host.origin(scheme)
     together = sent is not None and host.failed_at is not None and sent <= host.failed_at
     failures = origin.failures + (not together)
-    # Zero seconds, or a date that has passed, asks for nothing.
-    if retry_after:
-        asked = min(timedelta(seconds=retry_after), policy.backoff_max)
-        rest = backoff(max(failures, 1), base=asked, ceiling=policy.backoff_max)
-    elif together:
-        rest = timedelta(0)
-    else:
-        rest = backoff(failures, base=policy.backoff_base, ceiling=policy.backoff_max)
+    rest = rest_after(failures, together=together, retry_after=retry_after, policy=policy)
     not_before = now + min(rest * (1 + _JITTER * chance), policy.backoff_max)
     origin = replace(origin, failures=failures)
     alone = reason is not Reason.HTTP_STATUS and _another_answers(host, scheme)
@@ -297,6 +304,22 @@ def host_failed(
     # seconds now and then, however slowly asked, asks for no longer delay.
     longest = min(max(2 * retry_after, _FIRST_DELAY), LONGEST_DELAY)
     return slowed(host, policy=policy, longest=longest)
+
+
+def rest_after(
+    failures: int, *, retry_after: float | None, policy: HostPolicy, together: bool = False
+) -> timedelta:
+    """Return how long the failure of that number is followed by no request.
+
+    *together* says that it was under way together with another one that counts.
+    """
+    # Zero seconds, or a date that has passed, asks for nothing.
+    if retry_after:
+        asked = min(timedelta(seconds=retry_after), policy.backoff_max)
+        return backoff(max(failures, 1), base=asked, ceiling=policy.backoff_max)
+    if together:
+        return timedelta(0)
+    return backoff(failures, base=policy.backoff_base, ceiling=policy.backoff_max)
 
 
 def _is_lost(

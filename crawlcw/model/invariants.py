@@ -18,7 +18,7 @@ from typing import Any
 
 from crawlcw.errors import FAILURE_REASONS, FetchError, Reason
 from crawlcw.model import urls
-from crawlcw.model.task import WAITING, Status, key_id, task_id
+from crawlcw.model.task import DONE, WAITING, Status, key_id, task_id
 
 #: Who lives renews a lease sooner; who is dead has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
@@ -72,6 +72,7 @@ class Kind(StrEnum):
     STORE_READ_ONLY = "store-read-only"
     NOT_WAL = "not-wal"
     NOT_DURABLE = "not-durable"
+    MAY_NOT_WRITE = "may-not-write"
     STANDALONE = "standalone"
     SHARDED = "sharded"
     CLOCK_OFFSET = "clock-offset"
@@ -117,7 +118,7 @@ ADVICE: Mapping[Kind, Advice] = {
         todo="--repair makes it due now",
     ),
     Kind.DUE_LEFT: Advice(
-        meaning="an ignored task has a `due`: workers would stumble over it",
+        meaning="a finished or ignored task has a `due`: workers would stumble over it",
         todo="--repair takes it away",
     ),
     Kind.COUNTER_NEGATIVE: Advice(
@@ -241,6 +242,11 @@ ADVICE: Mapping[Kind, Advice] = {
         meaning="the server does not confirm a write as `w: majority, j: true` asks it to",
         todo="bring back a majority of the replica set's members, with their journals on",
     ),
+    Kind.MAY_NOT_WRITE: Advice(
+        meaning="this user may look, and lacks privileges that a crawl and --repair need",
+        todo="nothing for those who only look; else give it the role in `crawlcw guide deploying`",
+        note=True,
+    ),
     Kind.STANDALONE: Advice(
         meaning="the server is no replica set: killed, it may forget what it acknowledged",
         todo="make it a replica set, of one member if need be",
@@ -280,6 +286,10 @@ def _is_id(value: object) -> bool:
     return isinstance(value, bytes) and len(value) == 16
 
 
+def _are_options(value: object) -> bool:
+    return isinstance(value, Mapping) and _is_whole(value.get("max_retry", 1))
+
+
 _Check = Callable[[object], bool]
 _NEEDED: Mapping[str, tuple[_Check, str]] = {
     "_id": (_is_id, "16 bytes"),
@@ -303,6 +313,8 @@ _OPTIONAL: Mapping[str, tuple[_Check, str]] = {
     "lock_time": (_is_time, "a time"),
     "begun": (_is_whole, "a whole number"),
     "reason": (_is_text, "text"),
+    "options": (_are_options, "a document, its max_retry a whole number"),
+    "revisit": (_is_time, "a time"),
 }
 _HOST_NEEDED: Mapping[str, tuple[_Check, str]] = {
     "_id": (_is_text, "text"),
@@ -334,7 +346,7 @@ def of_task(
     `items` (how many there are), `items_lost` (which of them are not) and
     `asides_lost` (which values set aside are not there). The limits are those
     the crawl ran with, where they are known: a ledger does not record them, and
-    a later crawl may have had others.
+    a later crawl may have had others. A task's own `max_retry` counts instead.
     """
     if set(found) <= {"_id", "items"}:
         yield Violation(kind=Kind.ITEM_WITHOUT_TASK, detail=f"items: {found.get('items')}")
@@ -402,14 +414,15 @@ def _of_lease(found: Mapping[str, Any], status: Status, *, now: datetime) -> Ite
         yield Violation(kind=Kind.LOCK_LEFT, detail=says, mend=mend)
     if status in WAITING and due is None:
         yield Violation(kind=Kind.DUE_MISSING, detail=says, mend={"due": now})
-    if status is Status.IGNORED and due is not None:
+    if status in DONE and due is not None:
         yield Violation(kind=Kind.DUE_LEFT, detail=says, mend={"due": None})
 
 
 def _of_counters(
     found: Mapping[str, Any], status: Status, *, max_retry: int | None, max_lost: int | None
 ) -> Iterator[Violation]:
-    for name, limit in (("retry", max_retry), ("lost", max_lost)):
+    own = found.get("options", {}).get("max_retry", max_retry)
+    for name, limit in (("retry", own), ("lost", max_lost)):
         count = found[name]
         if count < 0:
             yield Violation(kind=Kind.COUNTER_NEGATIVE, detail=f"{name} is {count}", mend={name: 0})

@@ -5,11 +5,13 @@ Jitter", 2015); what the server asks for by Retry-After (RFC 9110, section
 10.2.3) is the least to wait.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from crawlcw.errors import Reason
+from crawlcw.model.request_options import RequestOptions
 
 #: Answers that may be different next time. 520-526 are Cloudflare's.
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 527)})
@@ -26,6 +28,7 @@ _RETRIED = frozenset(
         Reason.TIMEOUT_TOTAL,
         Reason.DISCONNECTED,
         Reason.PAYLOAD_TRUNCATED,
+        Reason.BROWSER_FAILED,
         Reason.ROBOTS_UNAVAILABLE,
         Reason.TASK_ERROR,
     }
@@ -43,13 +46,24 @@ class RetryPolicy:
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
     kept_errors: int = KEPT_ERRORS  #: of a task, the last ones
+    statuses: Collection[int] = RETRY_STATUSES  #: answers that may be different next time
+
+    def with_own(self, options: RequestOptions) -> "RetryPolicy":
+        """Return the policy for a task whose request asks for *options*."""
+        if options.max_retry is None and options.retry_statuses is None:
+            return self
+        return replace(
+            self,
+            max_retry=self.max_retry if options.max_retry is None else options.max_retry,
+            statuses=self.statuses if options.retry_statuses is None else options.retry_statuses,
+        )
 
     def tries_again(self, reason: Reason, *, attempt: int, status: int | None = None) -> bool:
         """Return whether another attempt follows the failed number *attempt* (the first is 1)."""
         if attempt >= self.max_retry:
             return False
         if reason is Reason.HTTP_STATUS:
-            return status in RETRY_STATUSES
+            return status in self.statuses
         if reason is Reason.DNS_NXDOMAIN:
             return attempt < _NXDOMAIN_ATTEMPTS
         return reason in _RETRIED

@@ -30,18 +30,6 @@ class Excuses(Protocol):
         """Return for how long the loop has stood still since *began*."""
 
 
-class NothingExcused:
-    """The excuses of a loop that nobody watches."""
-
-    def failure(self, _error: FetchError, _began: float) -> bool:
-        """Excuse no failure."""
-        return False
-
-    def seconds(self, _began: float) -> float:
-        """Excuse no time."""
-        return 0.0
-
-
 class Stalls:
     """The times at which one loop stood still."""
 

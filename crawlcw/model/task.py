@@ -9,14 +9,16 @@ written down is in `ledger.documents`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Any
 
 from crawlcw.errors import Reason
+from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.urls import Location
+from crawlcw.model.visits import Visit
 
 
 class Status(IntEnum):
@@ -31,6 +33,8 @@ class Status(IntEnum):
 
 #: Waiting to be worked on: nobody holds it, and it will be due.
 WAITING = (Status.TODO, Status.FAILED)
+#: Nobody is to work on it in this run: it is never due.
+DONE = (Status.FINISHED, Status.IGNORED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class Task:
     callback: str = "parse"  #: the spider's method that parses the page; the stage
     errback: str | None = None  #: the spider's method for a task given up, if not `on_error`
     context: Mapping[str, Any] | BlobRef | None = None  #: the spider's own; never read here
+    options: RequestOptions = RequestOptions()
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
     hops: int = 0  #: redirects that led here one after the other, each to a task of its own
@@ -80,7 +85,23 @@ class Task:
     """None, but of a suspect, see `transitions.is_suspect`: the fence of the last claim whose
     holder began with it alone, or 0."""
     reason: Reason | None = None
+    visit: Visit | None = None  #: of a page that was finished once
+    revisit: datetime | None = None  #: when it is to be visited again, by the next run then
     carried: Payload | None = None  #: of a tracked task; `page` does not read it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedTask(Task):
+    """A task to be added that was not done well enough where it was done before it *changed*.
+
+    The ledger keeps it as any other: what it says of the page counts only when it is added.
+    """
+
+    changed: datetime
+
+    def before(self, moment: datetime) -> "ChangedTask":
+        """Return the task as if it had not changed after *moment*."""
+        return self if self.changed <= moment else replace(self, changed=moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

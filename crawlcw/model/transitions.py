@@ -18,6 +18,7 @@ from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy, backoff
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.task import (
+    DONE,
     WAITING,
     AttemptError,
     AttemptRecord,
@@ -27,6 +28,7 @@ from crawlcw.model.task import (
     Status,
     Task,
 )
+from crawlcw.model.visits import Visit
 
 #: Of a tracked task, so many claims are remembered.
 KEPT_TRACE = 20
@@ -46,6 +48,7 @@ class Event(StrEnum):
     LOSE = "lose"  #: its holder crashed while it worked on it alone: it comes back later
     ABANDON = "abandon"  #: that has happened for the last time allowed
     FINISH = "finish"
+    CONFIRM = "confirm"  #: visited again, and found unchanged
     FAIL = "fail"  #: will be tried again
     GIVE_UP = "give up"  #: failed for good, or unwanted
     RELEASE = "release"
@@ -54,6 +57,7 @@ class Event(StrEnum):
     ADVANCE = "advance"  #: on to the next stage
     WITHDRAW = "withdraw"  #: nobody is to work on it any more
     REOPEN = "reopen"  #: once more, or in another stage
+    REVISIT = "revisit"  #: to be visited again, its results kept until then
     ADMIT = "admit"  #: refused for depth before, and within the limit now
 
 
@@ -63,15 +67,15 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (None, Event.ADD): (Status.TODO, Status.IGNORED),
     (Status.TODO, Event.CLAIM): (Status.PROCESSING,),
     (Status.FAILED, Event.CLAIM): (Status.PROCESSING,),
-    (Status.FINISHED, Event.CLAIM): (Status.PROCESSING,),  # a revisit
     (Status.PROCESSING, Event.TAKE_OVER): (Status.PROCESSING,),
     (Status.PROCESSING, Event.LOSE): (Status.TODO, Status.FAILED),
     (Status.PROCESSING, Event.ABANDON): (Status.IGNORED,),
     (Status.PROCESSING, Event.FINISH): (Status.FINISHED,),
+    (Status.PROCESSING, Event.CONFIRM): (Status.FINISHED,),
     (Status.PROCESSING, Event.FAIL): (Status.FAILED,),
     (Status.PROCESSING, Event.GIVE_UP): (Status.IGNORED,),
     # Back to what it was before the claim.
-    (Status.PROCESSING, Event.RELEASE): (Status.TODO, Status.FAILED, Status.FINISHED),
+    (Status.PROCESSING, Event.RELEASE): WAITING,
     (Status.TODO, Event.GIVE_UP_HOST): (Status.IGNORED,),
     (Status.FAILED, Event.GIVE_UP_HOST): (Status.IGNORED,),
     (Status.FAILED, Event.RETRY): (Status.TODO,),
@@ -84,6 +88,9 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.FINISHED, Event.REOPEN): (Status.TODO,),
     (Status.IGNORED, Event.REOPEN): (Status.TODO,),
     (Status.IGNORED, Event.ADMIT): (Status.TODO,),
+    (Status.FINISHED, Event.REVISIT): (Status.TODO,),
+    # It was a page once, and may be one again.
+    (Status.IGNORED, Event.REVISIT): (Status.TODO,),
 }
 
 #: `retry-failed` brings back ignored tasks with these reasons, and no others.
@@ -107,8 +114,18 @@ class Succeeded:
 
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
+    visit: Visit | None = None  #: of a crawl's page
     revisit: datetime | None = None  #: when to visit it again, if ever
+    kept_versions: int = 0  #: the items of so many visits are kept, this one's included
     progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchanged:
+    """The page was visited again and is what it was: its response and items stay."""
+
+    visit: Visit
+    revisit: datetime | None = None  #: when to visit it again, if ever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +140,7 @@ class Failed:
     response: ResponseInfo | None = None
     progress: Progress | None = None
     last: bool = False  #: whether no other attempt is wanted, whatever the policy says
+    revisit: datetime | None = None  #: of a page that was finished once: when it is asked for again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +153,7 @@ class Advanced:
     delay: timedelta = timedelta(0)  #: until the next stage is due
 
 
-Outcome = Succeeded | Failed | Advanced
+Outcome = Succeeded | Unchanged | Failed | Advanced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +184,9 @@ class Change:
     kept_errors: int = KEPT_ERRORS  #: so many of them are kept
     response: ResponseInfo | None = None  #: None keeps what is there
     items: tuple[Mapping[str, Any], ...] | None = None  #: None keeps what is there
+    visit: Visit | None = None  #: None keeps what is there
+    revisit: datetime | None = None  #: where the task is done, else what is there is kept
+    kept_versions: int = 0  #: the items are kept beside those of earlier visits, so many in all
     progress: Progress | None = None  #: its data and results, where there are some
     trace: AttemptRecord | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
     next: Next | None = None  #: None keeps stage and context
@@ -193,6 +214,7 @@ class BulkChange:
     to: Status
     from_reason: Reason | None = None  #: only those that are so for this reason; None: for any
     resets: tuple[str, ...] = ()  #: counters that begin at 0 again
+    forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
     raises_fence: bool = False  #: no page or claim that was read before fits afterwards
     wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
 
@@ -207,6 +229,7 @@ def _bulk(
     *,
     from_reason: Reason | None = None,
     as_if_never_tried: bool = False,
+    forgets: tuple[str, ...] = (),
     raises_fence: bool = False,
     wakes_hosts: bool = False,
 ) -> BulkChange:
@@ -219,6 +242,7 @@ def _bulk(
         to=to,
         from_reason=from_reason,
         resets=("retry", "lost") if as_if_never_tried else (),
+        forgets=forgets,
         raises_fence=raises_fence,
         wakes_hosts=wakes_hosts,
     )
@@ -229,7 +253,22 @@ RETRY = _bulk(Event.RETRY, as_if_never_tried=True, wakes_hosts=True)
 #: Tasks that nobody is to work on any more.
 WITHDRAW = _bulk(Event.WITHDRAW)
 #: Once more, or in another stage: what was read of them before must not be claimed.
-REOPEN = _bulk(Event.REOPEN, as_if_never_tried=True, raises_fence=True, wakes_hosts=True)
+#: Nothing is asked for by what is known of the last visit: the page is to be parsed.
+REOPEN = _bulk(
+    Event.REOPEN,
+    as_if_never_tried=True,
+    forgets=("visit", "revisit"),
+    raises_fence=True,
+    wakes_hosts=True,
+)
+#: Of which pages that have changed are reopened: by status, those ignored for one of the
+#: reasons; None: whatever the reason.
+REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
+    Status.FINISHED: None,
+    Status.IGNORED: RETRIED_REASONS,
+}
+#: Pages that are to be visited again; what they gave stays until they were.
+REVISIT = _bulk(Event.REVISIT, as_if_never_tried=True, raises_fence=True, wakes_hosts=True)
 #: Links that were refused for depth, where the crawl goes deeper or a shorter way was found.
 ADMIT = _bulk(
     Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, as_if_never_tried=True, wakes_hosts=True
@@ -256,7 +295,7 @@ def claim(
     claimed: the caller finds out by other means what crashes its workers.
     None where it cannot be claimed at *now*: it is not due, or never will be.
     """
-    if task.due is None or task.due > now:
+    if task.due is None or task.due > now or task.status in DONE:
         return None
     lost = losses(task)
     if max_lost is not None and lost > task.lost:
@@ -307,10 +346,27 @@ def suspicion(task: Task) -> int | None:
 def _put_off(task: Task, *, lost: int, now: datetime) -> Change:
     status = _waiting(task)
     assert status in TABLE[Status.PROCESSING, Event.LOSE]
+    message = f"{task.lock} was lost while it worked on nothing else"
+    change = _lost(task, Event.LOSE, status, lost=lost, now=now, message=message)
+    return replace(change, due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST))
+
+
+def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
+    message = f"{lost} workers were lost while they worked on nothing else, "
+    message += f"the last was {task.lock}"
+    status = _after(task.status, Event.ABANDON)
+    change = _lost(task, Event.ABANDON, status, lost=lost, now=now, message=message)
+    return replace(change, reason=Reason.CRASHED_WORKER)
+
+
+def _lost(
+    task: Task, event: Event, status: Status, *, lost: int, now: datetime, message: str
+) -> Change:
+    """Return what a task becomes when it is not claimed, for it has cost another worker."""
     return Change(
-        event=Event.LOSE,
+        event=event,
         status=status,
-        due=now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST),
+        due=None,
         update_time=now,
         # As at a claim: whatever the last holder still sends must not match.
         fence=task.fence + 1,
@@ -322,31 +378,7 @@ def _put_off(task: Task, *, lost: int, now: datetime) -> Change:
         error=AttemptError(
             time=now,
             kind=Reason.CRASHED_WORKER,
-            message=f"{task.lock} was lost while it worked on nothing else",
-            attempt=task.retry + lost,
-        ),
-    )
-
-
-def _abandoned(task: Task, *, lost: int, now: datetime) -> Change:
-    return Change(
-        event=Event.ABANDON,
-        status=_after(task.status, Event.ABANDON),
-        due=None,
-        update_time=now,
-        # The fence rises as at a claim: whatever the last holder still sends
-        # must not match.
-        fence=task.fence + 1,
-        settled=task.settled,
-        retry=task.retry,
-        lost=lost,
-        begun=suspicion(task),
-        reason=Reason.CRASHED_WORKER,
-        error=AttemptError(
-            time=now,
-            kind=Reason.CRASHED_WORKER,
-            message=f"{lost} workers were lost while they worked on nothing else, "
-            f"the last was {task.lock}",
+            message=message,
             attempt=task.retry + lost,
         ),
     )
@@ -359,6 +391,8 @@ def settle(
     match outcome:
         case Succeeded():
             change = _finished(lease, outcome, now=now)
+        case Unchanged():
+            change = _confirmed(lease, outcome, now=now)
         case Failed():
             change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
         case Advanced():
@@ -372,7 +406,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
     return Change(
         event=Event.FINISH,
         status=_after(Status.PROCESSING, Event.FINISH),
-        due=outcome.revisit,
+        due=None,
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
@@ -383,9 +417,18 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         reason=None,
         response=outcome.response,
         items=outcome.items,
+        visit=outcome.visit,
+        revisit=outcome.revisit,
+        kept_versions=outcome.kept_versions,
         progress=outcome.progress,
         trace=_trace(lease, outcome.progress, Event.FINISH, now=now),
     )
+
+
+def _confirmed(lease: Lease, outcome: Unchanged, *, now: datetime) -> Change:
+    same = _finished(lease, Succeeded(visit=outcome.visit, revisit=outcome.revisit), now=now)
+    assert same.status in TABLE[Status.PROCESSING, Event.CONFIRM]
+    return replace(same, event=Event.CONFIRM, items=None)
 
 
 def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
@@ -453,6 +496,7 @@ def _failed(
         ),
         kept_errors=policy.kept_errors,
         response=outcome.response,
+        revisit=None if again else outcome.revisit,
         progress=outcome.progress,
         trace=_trace(lease, outcome.progress, event, now=now),
     )
@@ -563,15 +607,3 @@ def retries(status: Status, reason: Reason | None) -> bool:
 def _after(status: Status, event: Event) -> Status:
     (after,) = TABLE[status, event]
     return after
-
-
-def diagram() -> str:
-    """Return the table as a Mermaid state diagram."""
-    names = {status: status.name.lower() for status in Status}
-    lines = ["stateDiagram-v2"]
-    lines += [f"    {name}: {name} {status.value}" for status, name in names.items()]
-    for (before, event), afters in TABLE.items():
-        start = "[*]" if before is None else names[before]
-        lines += [f"    {start} --> {names[after]}: {event}" for after in afters]
-    lines += ["    finished --> [*]", "    ignored --> [*]"]
-    return "\n".join(lines)

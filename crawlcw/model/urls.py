@@ -9,11 +9,12 @@ import re
 from collections.abc import Container
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 
 import yarl
 
 from crawlcw.errors import FetchError, Reason
+from crawlcw.model.sanitize import redacted
 
 #: What everybody should take (RFC 9110, section 4.1), for the sake of the parser.
 #: How long the links of a crawl may be is a setting, see `traps`.
@@ -25,6 +26,8 @@ _LONGEST_HOST = 254
 _SCHEMES = ("http", "https")
 #: The WHATWG URL standard's forbidden domain code points.
 _NOT_IN_HOSTS = re.compile(r"[\x00-\x20\x7f#%/:<>?@\[\\\]^`{|}]")
+#: By the same standard such a host is an IPv4 address, or none.
+_ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\.?\Z")
 _CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
 
 
@@ -35,6 +38,15 @@ class Location:
     url: str  #: absolute, as discovered, without userinfo and fragment
     canonical: str  #: its identity: two spellings of one resource have one of these
     host: str  #: the politeness key: `example.com`, or `example.com:8080` off the default port
+
+
+@dataclass(frozen=True, slots=True)
+class Userinfo:
+    """The user and the password that stand in a URL, and the origin that they are for."""
+
+    origin: str  #: as `origin_of` returns it
+    user: str
+    password: str
 
 
 def locate(url: str) -> Location:
@@ -65,28 +77,54 @@ def parse(url: str) -> yarl.URL:
     return _checked(_parsed(text), text)
 
 
+def userinfo(url: str) -> Userinfo | None:
+    """Return the user and the password of an absolute *url*, None without; raises `FetchError`."""
+    if "@" not in url:
+        return None
+    text = _bounded(_stripped(url))
+    parsed = _parsed(text)
+    origin = str(_checked(parsed, text).origin())
+    if parsed.raw_user is None and parsed.raw_password is None:
+        return None
+    return Userinfo(origin, user=parsed.user or "", password=parsed.password or "")
+
+
+def origin_of(url: str) -> str:
+    """Return scheme, host and port of a URL that was located."""
+    return str(yarl.URL(url).origin())
+
+
 def resolve(base: str, href: str) -> str:
     """Return the absolute URL that *href* means on the page *base*; raises `FetchError`."""
     # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
     target = href.partition("#")[0]
     if target[:1] <= " ":
         target = _stripped(target)
-    if len(base) + len(target) > LONGEST_CACHED:
-        return _resolve_in.__wrapped__(base, target)
-    if target[:1] in ("", "?"):
-        return _resolve_in(base, target)
-    # Only the folder of the base matters here, and the pages of a folder share
-    # most of their links: this is what makes the cache worth having.
-    return _resolve_in(_folder(base), target)
+    is_cached = len(base) + len(target) <= LONGEST_CACHED
+    if target[:1] not in ("", "?"):
+        # Only the folder of the base matters here, and the pages of a folder share most of
+        # their links: this is what makes the cache worth having. Nor is yarl given the last
+        # segment to take away: it would decode all others.
+        base = _folder(base) if is_cached else _folder.__wrapped__(base)
+    return (_resolve_in if is_cached else _resolve_in.__wrapped__)(base, target)
 
 
 @lru_cache(maxsize=1 << 15)
 def _resolve_in(folder: str, href: str) -> str:
     text = _bounded(_stripped(href))
+    reference = _parsed(text)
+    is_empty = not reference.raw_authority and not reference.raw_path
+    if is_empty and text[:1] not in ("", "?") and reference.scheme in ("", *_SCHEMES):
+        # `//` and `http:` announce a host and name none.
+        raise FetchError(Reason.URL_INVALID, _mistake(text, " names nothing"))
     try:
-        return str(_checked(yarl.URL(folder).join(_parsed(text)), text))
+        url = yarl.URL(folder).join(reference)
+        if "%3A" in url.raw_path:
+            # Where a path begins with it, it is kept for a colon not to end a scheme.
+            url = yarl.URL(str(url))
+        return str(_checked(url, text))
     except ValueError as error:
-        raise FetchError(Reason.URL_INVALID, f"{href!r}: {error}") from None
+        raise FetchError(Reason.URL_INVALID, _mistake(href, f": {error}")) from None
 
 
 @lru_cache(maxsize=1 << 10)
@@ -128,6 +166,11 @@ def in_scope(host: str, allowed: Container[str]) -> bool:
     return False
 
 
+def _mistake(text: str, what: str) -> str:
+    # Such a text may have a password as well, and the message is logged and stored.
+    return redacted(f"{text!r}{what}")
+
+
 def _stripped(url: str) -> str:
     # The WHATWG URL standard: surrounding controls and spaces go, and so do
     # line feeds and tabs anywhere, which people leave in long attributes.
@@ -147,16 +190,21 @@ def _parsed(text: str) -> yarl.URL:
     if "\\" in text.partition("?")[0].partition("#")[0]:
         # Browsers read a backslash as a slash and yarl does not: they would
         # disagree about the host.
-        raise FetchError(Reason.URL_INVALID, f"{text!r} has a backslash")
+        raise FetchError(Reason.URL_INVALID, _mistake(text, " has a backslash"))
     try:
-        return yarl.URL(text)
-    except (ValueError, TypeError, UnicodeError) as error:
-        raise FetchError(Reason.URL_INVALID, f"{text!r}: {error}") from None
+        url = yarl.URL(text)
+        if url.raw_host and url.raw_host != url.raw_host.lower():
+            # Where a label is none that IDNA knows, yarl leaves the others as they are written.
+            url = yarl.URL(str(url))
+    except (ValueError, TypeError, UnicodeError, IndexError) as error:
+        raise FetchError(Reason.URL_INVALID, _mistake(text, f": {error}")) from None
+    return url
 
 
 def _is_host(host: str | None) -> bool:
     """Return whether *host* can name one: yarl takes spaces, dots alone and `[::g]` as well."""
-    if not host or not host.strip(".") or len(host) > _LONGEST_HOST:
+    if not host or not host.strip(".") or len(host) > _LONGEST_HOST or "%" in host:
+        # A `%` behind an IPv6 address (RFC 6874) is followed by any text at all.
         return False
     if ":" in host:
         try:
@@ -167,14 +215,32 @@ def _is_host(host: str | None) -> bool:
     return not _NOT_IN_HOSTS.search(host)
 
 
+def _is_disguised(host: str) -> bool:
+    """Return whether *host* is an IPv4 address in another spelling than `127.0.0.1`.
+
+    `2130706433`, `0x7f.1` and `127.0.0.1.` lead there in some resolvers. Nobody writes them but
+    to get past a check, and what is wrong with the last would be laid to that very host.
+    """
+    if not _ENDS_IN_A_NUMBER.search(host):
+        return False
+    try:
+        return str(IPv4Address(host)) != host
+    except ValueError:
+        return True
+
+
 def _checked(url: yarl.URL, text: str) -> yarl.URL:
     try:
         if url.scheme not in _SCHEMES:
-            raise FetchError(Reason.REFUSED_SCHEME, f"{text!r} is neither http nor https")
+            raise FetchError(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
         if not _is_host(url.raw_host) or url.port is None or not 0 < url.port < 65536:
-            raise FetchError(Reason.URL_INVALID, f"{text!r} has no host or no valid port")
+            raise FetchError(Reason.URL_INVALID, _mistake(text, " has no host or no valid port"))
+        if _is_disguised(url.raw_host or ""):
+            raise FetchError(
+                Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
+            )
         if url.raw_user is not None or url.raw_password is not None:
             url = url.with_user(None)
         return url.with_fragment(None) if url.raw_fragment else url
     except ValueError as error:
-        raise FetchError(Reason.URL_INVALID, f"{text!r}: {error}") from None
+        raise FetchError(Reason.URL_INVALID, _mistake(text, f": {error}")) from None

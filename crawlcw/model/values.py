@@ -4,7 +4,7 @@
 
 One value that a store cannot hold must not take a batch of others with it, so
 everything a spider yields or passes along goes through `clean` before it is
-batched. `clean` never fails on data; it only fails on a thing that is no item.
+batched. `clean` never fails on data; what an item may not have is for `item_values` to say.
 """
 
 import base64
@@ -21,28 +21,6 @@ from typing import Any
 #: BSON refuses documents nested much deeper than this; below it a value is kept as JSON text.
 MAX_DEPTH = 50
 _INT64 = 1 << 63
-
-
-def item(thing: object) -> dict[str, Any]:
-    """Return what a spider yielded as a clean dictionary.
-
-    Raises `TypeError` where *thing* is neither a mapping nor a dataclass, an
-    attrs or a pydantic object.
-    """
-    fields = _fields(thing)
-    if fields is None:
-        raise TypeError(
-            f"{type(thing).__name__} is not an item: "
-            "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
-        )
-    cleaned = clean(fields)
-    assert isinstance(cleaned, dict)
-    return cleaned
-
-
-def is_item(thing: object) -> bool:
-    """Return whether *thing* has named parts, as an item must."""
-    return _fields(thing) is not None
 
 
 def clean(value: object, *, depth: int = 0) -> Any:
@@ -96,7 +74,7 @@ def _clean_other(value: object, depth: int) -> Any:
         return bytes(value)
     if isinstance(value, Decimal):
         return str(value)
-    fields = _fields(value)
+    fields = parts(value)
     if fields is None and not isinstance(value, list | tuple | set | frozenset):
         return _str(value)
     if depth >= MAX_DEPTH:
@@ -124,7 +102,7 @@ def _str(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _fields(thing: object) -> Mapping[Any, Any] | None:
+def parts(thing: object) -> Mapping[Any, Any] | None:
     """Return the named parts of a mapping, dataclass, attrs or pydantic object, or None."""
     if isinstance(thing, Mapping):
         return thing

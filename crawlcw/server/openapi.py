@@ -15,11 +15,13 @@ _REFUSALS = {
     401: "The token is missing or wrong.",
     403: "The Host header does not name this machine.",
     404: "There is no such task.",
+    408: "The body has not arrived within 30 s.",
     409: "The worker does not hold the task, or not with this fence.",
     413: "The body is larger than 8 MiB.",
     415: "The body is not plain application/json.",
     422: "The request is not of the shape that is declared, or what it says cannot be kept.",
-    503: "The ledger cannot be reached just now; Retry-After says when to try again.",
+    503: "The ledger cannot be reached just now, or all connections are in use; Retry-After says "
+    "when to try again.",
 }
 _JSON = "application/json"
 _KEY = TypeAdapter(bodies.Key)

@@ -16,7 +16,7 @@ from crawlcw.server.reading import read_body, read_query
 
 #: What any request can be refused with, besides 401 or 403; and one with a body.
 _ANY = (422, 503)
-_BODY = (400, 413, 415)
+_BODY = (400, 408, 413, 415)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,12 @@ from typing import Any, NoReturn
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
+from crawlcw.server.connections import Connections
 from crawlcw.server.refusals import RefusedError, wrong_shape
 
 LARGEST_BODY = 8 << 20
+#: Where the application has what bounds its connections.
+CONNECTIONS = web.AppKey("connections", Connections)
 
 
 async def read_body(request: web.Request, declared: TypeAdapter[Any]) -> Any:
@@ -18,7 +21,7 @@ async def read_body(request: web.Request, declared: TypeAdapter[Any]) -> Any:
         raise RefusedError(415, "the content type is not application/json")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise RefusedError(415, "the body is encoded: send it as it is")
-    found = _parsed(await request.read())
+    found = _parsed(await request.app[CONNECTIONS].body(request))
     try:
         return declared.validate_python(found)
     except ValidationError as error:

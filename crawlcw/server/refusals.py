@@ -13,6 +13,7 @@ from crawlcw.errors import (
     TaskNotFoundError,
     UsageError,
 )
+from crawlcw.feeds.inert import inert
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.answers import Answer, Error
@@ -79,9 +80,9 @@ def wrong_shape(error: ValidationError, where: str) -> RefusedError:
 
 def answered(answer: Answer, *, status: int = 200) -> web.Response:
     """Return an answer as it is sent."""
-    return web.Response(
-        status=status, body=to_json(answer.model_dump()).encode(), content_type="application/json"
-    )
+    # Much of it is crawled text, and many an answer is read on a terminal.
+    body = inert(to_json(answer.model_dump())).encode()
+    return web.Response(status=status, body=body, content_type="application/json")
 
 
 def _refusal(
@@ -90,4 +91,7 @@ def _refusal(
     line = printable(" ".join(str(sentence).split()), limit=_LONGEST_SENTENCE)
     response = answered(Error(error=line), status=status)
     response.headers.update(headers or {})
+    if status == 408:
+        # The rest of the body is not waited for.
+        response.force_close()
     return response

@@ -14,14 +14,18 @@ from aiohttp import web
 from crawlcw.errors import UsageError
 from crawlcw.server.access import Access, is_loopback
 from crawlcw.server.api import Api
+from crawlcw.server.connections import Connections, Deadlines, places
 from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS, Operation
-from crawlcw.server.reading import LARGEST_BODY
+from crawlcw.server.reading import CONNECTIONS, LARGEST_BODY
 from crawlcw.server.refusals import answered, told
 from crawlcw.tracking import Tracker
 
 logger = logging.getLogger(__name__)
 
+#: How many connections there are by default at the most.
+MOST_CONNECTIONS = 256
+DEADLINES = Deadlines()
 #: The address of the longest key is some 12 KiB.
 _LONGEST_LINE = 64 << 10
 #: Seconds that requests under way have to end when the server does.
@@ -32,19 +36,25 @@ _LAST_ANSWERS = 1.0
 
 @asynccontextmanager
 async def serving(
-    tracker: Tracker, *, host: str, port: int, token: str | None
+    tracker: Tracker,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    max_connections: int = MOST_CONNECTIONS,
 ) -> AsyncIterator[str]:
     """Serve a tracker's tasks within the block, and yield the address.
 
     At its end requests under way are answered and no others are taken. Raises
-    `UsageError` where *host* is not loopback and there is no *token*, and where
-    the address cannot be listened at.
+    `UsageError` where *host* is not loopback and there is no *token*, where
+    the address cannot be listened at, and where hardly a file may be opened.
     """
     check_reach(host, token)
     api = Api(tracker)
-    under_way = _UnderWay()
+    connections = Connections(most=places(max_connections), deadlines=DEADLINES)
+    under_way = _UnderWay(connections)
     runner = web.AppRunner(
-        _application(api, Access(token), under_way),
+        _application(api, Access(token), under_way, connections),
         access_log=None,
         # What is no HTTP is told of here: a few times, and then counted.
         logger=_WithoutTracebacks(logger),
@@ -54,14 +64,17 @@ async def serving(
         shutdown_timeout=_LAST_ANSWERS,
     )
     await runner.setup()
+    assert runner.server is not None
+    protocols = connections.protocols(runner.server)
     try:
-        site = web.TCPSite(runner, host, port)
         try:
-            await site.start()
+            listening = await asyncio.get_running_loop().create_server(protocols, host, port)
         except (OSError, UnicodeError) as error:
             raise UsageError(_why_not(host, port, error)) from error
-        yield _address(runner)
-        await site.stop()
+        try:
+            yield _address(listening)
+        finally:
+            listening.close()
         api.stop()
         # aiohttp reads nothing any more once it cleans up, not even the rest of a
         # body that somebody waits for.
@@ -82,7 +95,8 @@ def check_reach(host: str, token: str | None) -> None:
 class _UnderWay:
     """The requests that are being answered."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._number = 0
         self._none = asyncio.Event()
         self._none.set()
@@ -95,6 +109,7 @@ class _UnderWay:
         handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
         """Count a request while it is answered."""
+        self._connections.asked(request)
         self._number += 1
         self._none.clear()
         try:
@@ -114,7 +129,9 @@ class _UnderWay:
             await asyncio.wait_for(self._none.wait(), within)
 
 
-def _application(api: Api, access: Access, under_way: _UnderWay) -> web.Application:
+def _application(
+    api: Api, access: Access, under_way: _UnderWay, connections: Connections
+) -> web.Application:
     @web.middleware
     async def guarded(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -136,7 +153,9 @@ def _application(api: Api, access: Access, under_way: _UnderWay) -> web.Applicat
     application = web.Application(
         client_max_size=LARGEST_BODY, middlewares=[under_way.counted, told, guarded]
     )
+    application[CONNECTIONS] = connections
     application.on_response_prepare.append(_plain)
+    application.on_response_prepare.append(connections.answered)
     for each in OPERATIONS:
         # A key may have slashes in it.
         path = each.path.replace("{key}", "{key:.+}")
@@ -159,8 +178,8 @@ async def _plain(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers["X-Content-Type-Options"] = "nosniff"
 
 
-def _address(runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
+def _address(listening: asyncio.Server) -> str:
+    host, port = listening.sockets[0].getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

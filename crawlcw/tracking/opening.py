@@ -1,7 +1,6 @@
 """Something that is opened by `await`, or by `async with`, which closes it as well."""
 
 from collections.abc import Coroutine, Generator
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from crawlcw.engine.shielding import run_shielded
@@ -31,11 +30,6 @@ class Opening(Generic[C]):
         self._opened = await self._opening
         return self._opened
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._opened is not None
         await run_shielded(self._opened.close())

@@ -1,4 +1,4 @@
-"""Which pages the HTML parser is not given."""
+"""What is told of a page before it is parsed."""
 
 import time
 from contextlib import suppress
@@ -18,6 +18,11 @@ REFUSED = {
     "options": b"<option>" * 5_001,
     "attributes": b"<a " + b"x=1 " * 20_000 + b">",
     "attributes of a tag left open": b"<p>text</p><a " + b"x=1 " * 20_000,
+    "attributes in many tags": (b"<a " + b"x " * 2_000 + b">") * 50,
+    "attributes without spaces": b"<a" + b"/x" * 20_000 + b">",
+    "attributes by their quotes alone": b"<a " + b"x=''" * 20_000 + b">",
+    "one <html> after the other": b"<html x>" * 1_000 + b"<BODY x>" * 1_001,
+    "a tree of 10 MiB of tags": b"<p></p>" * (10 << 20 >> 3),
 }
 PASSED = {
     "nothing": b"",
@@ -44,6 +49,58 @@ def test_a_page_that_would_hang_the_parser_is_refused(name: str):
 @pytest.mark.parametrize("name", PASSED)
 def test_a_page_that_means_well_is_let_through(name: str):
     markup.screen(PASSED[name])
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "markup_or_not"),
+    [
+        ("text/html; charset=utf-8", b"text", True),
+        ("TEXT/HTML", b"<p>", True),
+        ("application/rss+xml", b"", True),
+        (None, b"text", True),
+        ("text/plain", b"\xef\xbb\xbf\r\n <!doctype html>", True),
+        ("text/plain", b"a < b", False),
+        ("application/json", b'{"a": "<b>"}', False),
+        ("text/html", b' [{"a": "<b>"}]', False),
+        ("application/pdf", b"%PDF", False),
+    ],
+)
+def test_what_is_markup_is_told_by_type_and_first_character(
+    content_type: str | None, body: bytes, markup_or_not: bool
+):
+    assert markup.is_markup(content_type, body) is markup_or_not
+
+
+def test_nuls_are_left_out_where_there_are_very_many():
+    few = b"a\0b" * 65_536
+
+    assert markup.without_nuls(few) == few
+    assert markup.without_nuls(few + b"\0c") == b"ab" * 65_536 + b"c"
+
+
+@pytest.mark.parametrize("name", PASSED)
+def test_a_page_that_means_well_is_not_doubtful(name: str):
+    doubtful = markup.ordinary_tree_size(PASSED[name]) is None
+
+    assert doubtful is (name in ("text", "a script")), "long, and `<` only"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_whatever_is_refused_is_doubtful(name: str):
+    assert markup.ordinary_tree_size(REFUSED[name]) is None
+
+
+def test_a_page_whose_tree_is_large_is_doubtful():
+    assert markup.ordinary_tree_size(b"<p>" * 10_000) == 10_000 * (256 + 2 * 3)
+    assert markup.ordinary_tree_size(b"<p></p>" * 100_000) is None
+
+
+@pytest.mark.parametrize("body", [b"<" * (1 << 20), b"<div " * (1 << 18), b"<b>" * (1 << 20)])
+def test_whether_a_page_is_doubtful_is_found_out_at_once(body: bytes):
+    started = time.process_time()
+    markup.ordinary_tree_size(body)
+
+    assert time.process_time() - started < 0.2
 
 
 @pytest.mark.thorough

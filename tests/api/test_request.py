@@ -220,3 +220,55 @@ def test_a_long_url_has_an_identity_like_any_other():
 
 def test_a_request_is_shown_with_what_matters():
     assert repr(Request(URL)) == "<Request GET 'http://a.example/page' callback=parse>"
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("cb_kwargs", "context="),
+        ("meta", "context="),
+        ("formdata", "data="),
+        ("user_data", "context="),
+        ("max_retries", "max_retry="),
+        ("follow_redirects", "accept_statuses="),
+    ],
+)
+def test_an_argument_of_another_framework_is_told_its_name_here(name: str, instead: str):
+    with pytest.raises(
+        SpiderError, match=rf"Request\({name}=...\) means nothing here: write "
+    ) as e:
+        Request(URL, **{name: {}})  # type: ignore[arg-type]
+    assert instead in str(e.value)
+
+
+def test_an_argument_that_nobody_knows_is_told_the_nearest():
+    with pytest.raises(SpiderError, match=r"no argument contex=: did you mean context=\?"):
+        Request(URL, contex={})  # type: ignore[arg-type]
+    with pytest.raises(SpiderError, match="no argument zzz=: `crawlcw guide spiders`"):
+        Response(URL, request=Request(URL)).follow("/x", zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": 0}, "must be longer than nothing"),
+        ({"timeout": "soon"}, "'soon' is not a duration"),
+        ({"max_retry": 0}, "must be a whole number, 1 or more"),
+        ({"max_depth": -1}, "must be a whole number, 0 or more"),
+        ({"max_depth": True}, "must be a whole number, 0 or more"),
+        ({"accept_statuses": [40]}, r"\[40\] are no HTTP statuses"),
+        ({"accept_statuses": "4xx"}, "'4xx' are no HTTP statuses"),
+        ({"retry_statuses": 4.5}, "4.5 are no HTTP statuses"),
+    ],
+)
+def test_what_a_request_cannot_ask_for(options: dict[str, Any], said: str):
+    with pytest.raises(SpiderError, match=said):
+        Request(URL, **options)
+
+
+def test_options_go_with_a_request_to_its_task_and_back():
+    asked = Request(URL, timeout=5, accept_statuses=range(400, 403), max_depth=3)
+
+    task = asked.task(now=START)
+    assert Request.of(task).options == asked.options == asked.elsewhere(f"{URL}/x").options
+    assert task.options.accept_statuses == (400, 401, 402)

@@ -1,5 +1,7 @@
 """What a callback is given: the page, its tree, and the way on."""
 
+import weakref
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -100,6 +102,18 @@ def test_a_page_built_to_hang_the_parser_is_refused():
         response.css("div")
     assert caught.value.reason is Reason.PARSE_KILLED
     assert response.text.startswith("<div>"), "the rest can still be used"
+
+
+def test_a_refusal_does_not_keep_its_response_in_memory():
+    response = page("<base href=/b/>")
+    response.refusal = ParseRefusedError("the parser did not end")
+    for name in ("base_url", "tree"):
+        with suppress(ParseRefusedError):
+            getattr(response, name)
+    last_seen = weakref.ref(response)
+    del response
+
+    assert last_seen() is None, "without a collection of garbage"
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ pytestmark = pytest.mark.quick
         ("max_body", "64 KiB", 65536),
         ("max_body", "64kib", 65536),
         ("max_body", "1.5MB", 1_500_000),
-        ("max_body", "1 GiB", 1 << 30),
+        ("max_body", "64 MiB", 64 << 20),
+        ("memory_budget", "1 GiB", 1 << 30),
         ("max_failures", None, None),
         ("max_failures", "none", None),
         ("max_failures", 0, 0),
@@ -168,6 +169,14 @@ def test_the_longest_backoff_is_not_shorter_than_the_first():
     )
 
 
+def test_the_memory_budget_holds_at_least_one_body():
+    with pytest.raises(SettingsError, match="memory_budget is less than 4 times max_body: make it"):
+        Settings(max_body="65 MiB")
+    with pytest.raises(SettingsError, match="or max_body smaller"):
+        Settings(memory_budget="39 MiB")
+    assert Settings(max_body="100 MiB", memory_budget="400 MiB").max_body == 100 << 20
+
+
 def test_the_defaults_are_those_of_the_readme():
     settings = Settings()
 
@@ -212,8 +221,7 @@ def test_every_setting_says_what_it_is_and_shows_a_default_that_can_be_written_a
     for name, field in described():
         assert field.doc, name
         again = layered(Settings(), assignments=[f"{name}={field.shown()}"])
-        if name != "allow_private":
-            assert again == Settings(), name
+        assert again == Settings(), name
 
 
 ALL_PLACES = [
@@ -279,10 +287,13 @@ def test_an_unknown_variable_sets_nothing_and_is_named():
 
 def test_every_setting_can_be_set_by_the_environment():
     for name, field in described():
-        text = {"auto_throttle": "no", "obey_robots": "no"}.get(name)
-        text = text or {"cookies": "yes", "insecure": "yes"}.get(name)
-        text = text or {"claim": "batch", "mongo_driver": "pymongo"}.get(name)
+        text = {"auto_throttle": "no", "obey_robots": "no", "truncate": "no"}.get(name)
+        text = text or {"cookies": "yes", "insecure": "yes", "browser": "yes"}.get(name)
+        text = text or {"cache": "dev", "claim": "batch", "mongo_driver": "pymongo"}.get(name)
         text = text or ("2h" if field.unit == "duration" else "7")
+        text = "1 GiB" if name == "memory_budget" else text
+        text = "404,500-599" if field.unit == "statuses" else text
+        text = {"headers": "X-Key: 7", "auth": "user:pass"}.get(name, text)
         ceilings = {"CRAWLCW_BACKOFF_MAX": "3h", "CRAWLCW_HOST_BACKOFF_MAX": "3h"}
         environment = ceilings | {f"CRAWLCW_{name.upper()}": text}
         settings = layered(Settings(), environment=environment)

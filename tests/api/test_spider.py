@@ -1,5 +1,6 @@
 """Which spiders can be run, and which of their methods a task may name."""
 
+import logging
 from collections.abc import AsyncIterator
 from types import MappingProxyType
 from typing import Any
@@ -200,3 +201,15 @@ async def test_by_default_the_rest_does_nothing():
     await spider.opened()
 
     assert spider.on_error(Request("http://a.example/"), None) is None  # type: ignore[arg-type,func-returns-value]  # not looked at
+
+
+def test_a_spider_has_a_logger_of_its_name_unless_it_has_one_of_its_own():
+    class Named(Spider):
+        name = "named"
+
+    class Own(Named):
+        def __init__(self) -> None:
+            self.logger = logging.getLogger("own")
+
+    assert (Named().logger.name, Own().logger.name) == ("named", "own")
+    assert "logger" not in vars(Named()), "it is no part of what the spider starts with"

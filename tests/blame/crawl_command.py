@@ -89,8 +89,8 @@ class Command:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def end(self) -> tuple[int, dict[str, Any]]:
+    def end(self, *, within: float = ENOUGH) -> tuple[int, dict[str, Any]]:
         """Wait for the end; return the exit code and the report, if there is one."""
-        code = self._process.wait(ENOUGH)
+        code = self._process.wait(within)
         reports = self.events("report")
         return code, reports[0] if reports else {}

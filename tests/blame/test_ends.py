@@ -329,8 +329,8 @@ def test_a_ledger_file_that_is_gone_ends_a_worker_too(
     assert added.returncode == 0, added.stderr
 
     with Working(tmp_path / "orders.py", url, log=tmp_path / "log") as working:
-        assert working._process.stdout is not None
-        assert working._process.stdout.readline() == "begun\n"
+        assert working.process.stdout is not None
+        assert working.process.stdout.readline() == "begun\n"
         mishap(ledger)
         code, said = working.end()
 

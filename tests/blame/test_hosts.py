@@ -128,6 +128,8 @@ def test_a_link_to_a_port_without_tls_costs_nobody_else_anything(ledger_url: str
 def test_a_page_that_is_always_throttled_ends_by_itself_and_its_host_goes_on(
     ledger_url: str, tmp_path: Path
 ):
+    """HOSTILE 2.17."""
+
     def answer(path: str) -> Answer:
         return (429, {"Retry-After": "1"}, "") if path == "/busy" else page(path, "/busy")
 

@@ -43,7 +43,7 @@ def is_stuck(command: Command) -> bool:
 async def test_a_callback_that_never_returns_ends_its_process_and_is_found_out(
     ledger_url: str, tmp_path: Path, keep: str, codes: set[int]
 ):
-    """It runs again and again, as a supervisor would have it, until the page is given up."""
+    """HOSTILE 8.2: as a supervisor would have it, it runs again until the page is given up."""
     settings = ("-s", "callback_timeout=1.5s", "-s", "lease=2s", "-s", "max_lost=2")
     settings += ("--processes", "0")
     with Site(5) as site:

@@ -69,7 +69,7 @@ RAISING = """
 """
 
 
-@pytest.mark.representative
+@pytest.mark.representative("sqlite")
 async def test_what_would_end_the_process_ends_only_the_page(ledger_url: str, tmp_path: Path):
     with Site(12) as site:
         code, report, command = await asyncio.to_thread(

@@ -1,5 +1,8 @@
 import contextlib
+import csv
 import dataclasses
+import gzip
+import io
 import json
 import os
 import pty
@@ -18,7 +21,6 @@ import pytest
 from rich.console import Console
 
 from crawlcw.api.spider import Spider
-from crawlcw.cli import exporting
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.terminal.progress import Progress, Rate
 from crawlcw.engine.stats import Stats
@@ -29,11 +31,13 @@ from crawlcw.errors import (
     LedgerUnavailableError,
     SettingsError,
 )
+from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Counts, Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Status
 from tests.support import slow_site
+from tests.support.commands import invoke
 from tests.support.ledgers import START, FakeClock, make_task
 from tests.support.mongod import with_database
 
@@ -97,7 +101,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def stats(name: str = "pages") -> dict[str, object]:
-    return json.loads(crawlcw("stats", name, "--json").stdout)
+    return json.loads(invoke("stats", name, "--json").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +124,7 @@ def demo(
 
 def in_demo(demo, *arguments: str) -> "subprocess.CompletedProcess[str]":
     place, _ = demo
-    return crawlcw(*arguments, "--ledger", f"sqlite:///{place}/.crawlcw/demo.db")
+    return invoke(*arguments, "--ledger", f"sqlite:///{place}/.crawlcw/demo.db")
 
 
 def test_help_lists_the_commands_and_exit_codes_at_once():
@@ -132,7 +136,7 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
         env=environment(),
         check=False,
     )
-    imported = set(re.findall(r"\| +(\w+)$", run.stderr, re.MULTILINE))
+    imported = set(re.findall(r"\| +([\w.]+)$", run.stderr, re.MULTILINE))
 
     assert run.returncode == 0
     commands = ("demo", "run", "stats", "hosts", "export", "retry-failed", "doctor")
@@ -143,6 +147,25 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
     # What takes time is loaded by the commands that need it.
     assert "click" in imported
     assert imported.isdisjoint({"aiohttp", "motor", "pymongo", "sqlite3", "rich", "pydantic"})
+    assert imported.isdisjoint({"asyncio", "yarl", "selectolax", "crawlcw.assembly"})
+
+
+@pytest.mark.parametrize(
+    "outputs", [["-o", "a.jsonl"], ["-o", "-:csv"], ["-o", "-", "-o", "b.csv"]]
+)
+def test_items_are_followed_on_stdout_only(demo, outputs: list[str]):
+    wrong = in_demo(demo, "export", "bookshop", "--follow", *outputs)
+
+    assert wrong.returncode == 2
+    assert "--follow writes JSON Lines to stdout" in wrong.stderr
+
+
+def test_following_a_crawl_that_is_over_is_an_export(demo):
+    followed = in_demo(demo, "export", "bookshop", "--follow", "-o", "-")
+    exported = in_demo(demo, "export", "bookshop", "-o", "-")
+
+    assert followed.returncode == exported.returncode == 0
+    assert sorted(followed.stdout.splitlines()) == sorted(exported.stdout.splitlines())
 
 
 def test_version():
@@ -150,7 +173,7 @@ def test_version():
 
 
 def test_crawlcw_alone_prints_its_whole_help():
-    alone, asked_for = crawlcw(), crawlcw("--help")
+    alone, asked_for = crawlcw(), invoke("--help")
 
     assert alone.returncode == asked_for.returncode == 0
     assert alone.stdout == asked_for.stdout
@@ -158,14 +181,14 @@ def test_crawlcw_alone_prints_its_whole_help():
 
 
 def test_an_option_without_a_command_is_still_an_error():
-    wrong = crawlcw("--no-such-option")
+    wrong = invoke("--no-such-option")
 
     assert wrong.returncode == 2
     assert wrong.stdout == ""
 
 
 def test_settings_shows_every_setting():
-    shown = crawlcw("settings").stdout
+    shown = invoke("settings").stdout
 
     assert re.search(r"^concurrency +100  \(fetchers\)\n +fetchers in", shown, re.MULTILINE)
     assert "lease " in shown
@@ -235,8 +258,8 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
     )
     await ledger.close()
 
-    person = crawlcw("stats", "pages", "--ledger", "sqlite:///seen.db").stdout
-    program = crawlcw("stats", "pages", "--ledger", "sqlite:///seen.db", "--json").stdout
+    person = invoke("stats", "pages", "--ledger", "sqlite:///seen.db").stdout
+    program = invoke("stats", "pages", "--ledger", "sqlite:///seen.db", "--json").stdout
 
     assert re.search(r"^ workers at work +2 *$", person, re.MULTILINE)
     table = person[person.index("links not followed by reason") :].splitlines()
@@ -289,9 +312,9 @@ def test_retry_failed_brings_failures_back_once(demo, folder: Path):
     shutil.copy(place / ".crawlcw" / "demo.db", folder / "copy.db")
     options = ["bookshop", "--ledger", "sqlite:///copy.db"]
 
-    first = crawlcw("retry-failed", *options)
-    second = crawlcw("retry-failed", *options)
-    after = json.loads(crawlcw("stats", *options, "--json").stdout)
+    first = invoke("retry-failed", *options)
+    second = invoke("retry-failed", *options)
+    after = json.loads(invoke("stats", *options, "--json").stdout)
 
     assert first.stdout == "3 tasks will be tried again by `crawlcw run bookshop`\n"
     assert second.stdout == "0 tasks will be tried again\n"
@@ -314,7 +337,7 @@ def test_export_writes_items_as_yielded_and_with_meta(demo, folder: Path):
 
 def test_export_leaves_an_earlier_file_alone_when_it_fails(demo, folder: Path):
     (folder / "out.jsonl").write_text("earlier\n")
-    run = crawlcw("export", "bookshop", "-o", "out.jsonl", "--ledger", "sqlite:///nowhere.db")
+    run = invoke("export", "bookshop", "-o", "out.jsonl", "--ledger", "sqlite:///nowhere.db")
 
     assert run.returncode == 2
     assert (folder / "out.jsonl").read_text() == "earlier\n"
@@ -379,7 +402,8 @@ MISTAKES = [
     (["hosts", "pages", "--ledger", "sqlite:///empty.db"], 2, "nothing is recorded for a spider"),
     (["hosts", "pages", "--limit", "-1"], 2, "Invalid value for '--limit'"),
     (["export", "pages"], 2, "Missing option '-o'"),
-    (["export", "pages", "-o", "spiders"], 2, "cannot write spiders"),
+    (["export", "pages", "-o", "no/folder.csv"], 2, "cannot write no/folder.csv"),
+    (["run", "pages", "-o", "books.xlsx"], 2, "'books.xlsx' does not say in which form"),
     (["retry-failed", "pages", "--reason", "tiemout"], 2, "there is no reason 'tiemout'"),
     (["retry-failed", "pages", "--reason", "refused-robots"], 2, "refused-robots is no failure"),
     (["retry-failed", "pages", "--since", "later"], 2, "--since: 'later' is not a duration"),
@@ -431,6 +455,7 @@ def test_the_traceback_of_the_users_file_is_shown_for_debug_only(folder: Path):
     assert "Traceback" in crawlcw("run", "bad.py", "--log-level", "debug").stderr
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_not_there():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers
@@ -507,7 +532,7 @@ def test_an_unknown_variable_is_warned_of_once_and_ends_no_command(
     site.open()
     url = f"start_url={site.url}"
     crawl = crawlcw("run", "pages", "-a", url, "--max-pages", "2", "--processes", "2", "--quiet")
-    others = [crawlcw("stats", "pages"), crawlcw("doctor", "pages"), crawlcw("list")]
+    others = [invoke("stats", "pages"), invoke("doctor", "pages"), invoke("list")]
 
     for run in (crawl, *others):
         assert run.returncode == 0, run.stderr
@@ -574,6 +599,7 @@ def test_a_crawl_that_was_killed_goes_on_at_once(site):
     assert stats()["items"] == slow_site.PAGES
 
 
+@pytest.mark.thorough
 def test_max_pages_ends_early_and_says_so(site):
     site.open()
 
@@ -592,7 +618,7 @@ def test_run_on_mongodb_with_batches_and_json_logs(site, mongodb_uri, database_n
         "run", "pages", "-a", f"start_url={site.url}", "--ledger", url, "--claim", "batch",
         "--log-format", "json", "-o", "items.jsonl",
     )  # fmt: skip
-    shown = json.loads(crawlcw("stats", "pages", "--json", "--ledger", url).stdout)
+    shown = json.loads(invoke("stats", "pages", "--json", "--ledger", url).stdout)
 
     assert (run.returncode, run.stdout) == (0, "")
     report = json.loads(run.stderr.splitlines()[-1])
@@ -611,6 +637,45 @@ def test_a_program_named_by_the_environment_and_quiet(site, monkeypatch, folder)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
     assert stats()["items"] == slow_site.PAGES
     assert not (folder / ".crawlcw").exists()
+
+
+@pytest.mark.thorough
+def test_a_fresh_run_begins_anew_where_the_user_agrees(site, folder: Path):
+    site.open()
+    begun = ["run", "pages", "-a", f"start_url={site.url}", "-q"]
+    first = crawlcw(*begun, "--fresh")  # there is nothing to ask about
+
+    def created() -> str:
+        found = json.loads(crawlcw("tasks", "pages", "--key", site.url, "--json").stdout)
+        return str(found["create_time"])
+
+    first_created = created()
+    refused = crawlcw(*begun, "--fresh")
+    went_on = crawlcw(*begun)  # which has nothing to do
+    anew = crawlcw(*begun, "--fresh", "--yes")
+
+    assert first.returncode == 0
+    assert refused.returncode == 2
+    asked = f"Drop {slow_site.PAGES + 1:,} tasks and {slow_site.PAGES:,} items of pages, for good?"
+    assert f"{asked} There is nobody to ask here: say --yes" in refused.stderr
+    assert went_on.returncode == 0
+    assert anew.returncode == 0
+    assert stats()["items"] == slow_site.PAGES
+    assert created() > first_created
+
+
+def test_items_on_stdout_are_alone_there(site, folder: Path):
+    site.open()
+
+    run = crawlcw("run", "pages", "-a", f"start_url={site.url}", "-o", "-", "-o", "items.csv.gz")
+
+    assert run.returncode == 0
+    items = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(items) == slow_site.PAGES
+    assert "Drained" in run.stderr
+    table = gzip.decompress((folder / "items.csv.gz").read_bytes()).decode()
+    rows = list(csv.DictReader(io.StringIO(table, newline="")))
+    assert rows == [item | {"mark": "\\u202e\\u009b"} for item in items]
 
 
 @pytest.mark.thorough
@@ -642,9 +707,10 @@ def test_items_are_escaped_for_a_terminal_and_mean_the_same():
     item = {"title": "\u202eé\x9b\x7f\u2028\U000e0001 日本"}
     line = json.dumps(item, ensure_ascii=False) + "\n"
 
-    shown = exporting.visible(line)
+    shown = inert.visible(line)
 
     assert shown[:-1].isprintable()
+    assert shown.endswith("\n")
     assert "é" in shown
     assert "日本" in shown
     assert json.loads(shown) == item

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from crawlcw import Spider, run_spider
+from crawlcw.ledger.mongo import schema
 from crawlcw.testing import ReplayDownloader
-from tests.cli.test_cli import crawlcw, folder  # noqa: F401  # a fixture
+from tests.cli.test_cli import folder  # noqa: F401  # a fixture
+from tests.support.commands import invoke
 
 START_URL = "https://tea.example/"
 EVIL = "https://tea.example/\x1b[2J\u202e"
@@ -37,7 +39,7 @@ async def crawl(ledger_url: str) -> None:
 async def test_a_ledger_after_a_crawl_is_clean(ledger_url: str):
     await crawl(ledger_url)
 
-    run = crawlcw("doctor", "teas", "--ledger", ledger_url)
+    run = invoke("doctor", "teas", "--ledger", ledger_url)
 
     assert (run.returncode, run.stderr) == (0, "")
     lines = run.stdout.splitlines()
@@ -59,7 +61,7 @@ async def ill(tmp_path: Path) -> str:
 
 
 def test_what_is_found_is_told_with_what_to_do(ill: str):
-    run = crawlcw("doctor", "teas", "--ledger", ill)
+    run = invoke("doctor", "teas", "--ledger", ill)
 
     assert (run.returncode, run.stderr) == (1, "")
     assert all(line.isprintable() for line in run.stdout.splitlines())
@@ -71,8 +73,8 @@ def test_what_is_found_is_told_with_what_to_do(ill: str):
 
 
 def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(ill: str):
-    run = crawlcw("doctor", "teas", "--ledger", ill, "--repair")
-    after = crawlcw("doctor", "teas", "--ledger", ill)
+    run = invoke("doctor", "teas", "--ledger", ill, "--repair")
+    after = invoke("doctor", "teas", "--ledger", ill)
 
     assert run.returncode == 1
     assert "VIOLATION lock-left (1, 1 mended)" in run.stdout
@@ -82,7 +84,7 @@ def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(ill: str):
 
 
 def test_a_program_gets_one_object(ill: str):
-    run = crawlcw("doctor", "teas", "--ledger", ill, "--json", "--repair")
+    run = invoke("doctor", "teas", "--ledger", ill, "--json", "--repair")
 
     assert run.returncode == 1
     assert run.stdout.isascii()
@@ -107,7 +109,7 @@ async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
         db.execute("UPDATE teas SET lock = 'x:1' WHERE status = 50")
     db.close()
 
-    run = crawlcw("doctor", "teas", "--ledger", url, "--repair", "--examples", "1")
+    run = invoke("doctor", "teas", "--ledger", url, "--repair", "--examples", "1")
 
     assert run.returncode == 0
     assert "    and 2 more" in run.stdout
@@ -121,9 +123,9 @@ async def test_the_limits_of_the_crawl_are_checked_where_they_are_named(tmp_path
         db.execute("UPDATE teas SET retry = 2 WHERE status = 50")
     db.close()
 
-    assert crawlcw("doctor", "teas", "--ledger", url).returncode == 0
-    assert crawlcw("doctor", "teas", "--ledger", url, "--max-retry", "2").returncode == 0
-    run = crawlcw("doctor", "teas", "--ledger", url, "--max-retry", "1")
+    assert invoke("doctor", "teas", "--ledger", url).returncode == 0
+    assert invoke("doctor", "teas", "--ledger", url, "--max-retry", "2").returncode == 0
+    run = invoke("doctor", "teas", "--ledger", url, "--max-retry", "1")
     assert run.returncode == 1
     assert "VIOLATION bound-exceeded (3)" in run.stdout
 
@@ -131,7 +133,7 @@ async def test_the_limits_of_the_crawl_are_checked_where_they_are_named(tmp_path
 async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):
     await crawl(ledger_url)
 
-    run = crawlcw("doctor", "teass", "--ledger", ledger_url)
+    run = invoke("doctor", "teass", "--ledger", ledger_url)
 
     assert run.returncode == 2
     assert "nothing is recorded for a spider or use case named 'teass'" in run.stderr
@@ -139,15 +141,16 @@ async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):
 
 
 def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path):
-    run = crawlcw("doctor", "teas", "--ledger", f"sqlite:///{tmp_path}/none.db")
+    run = invoke("doctor", "teas", "--ledger", f"sqlite:///{tmp_path}/none.db")
 
     assert run.returncode == 2
     assert not (tmp_path / "none.db").exists()
 
 
-@pytest.mark.thorough
-def test_a_server_that_is_not_there_is_exit_code_69():
-    run = crawlcw("doctor", "teas", "--ledger", "mongodb://127.0.0.1:9/x")
+def test_a_server_that_is_not_there_is_exit_code_69(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(schema, "FIRST_ANSWER", 0.2)
+
+    run = invoke("doctor", "teas", "--ledger", "mongodb://127.0.0.1:9/x")
 
     assert run.returncode == 69
     assert run.stderr.startswith("crawlcw: the ledger cannot be reached:")
@@ -158,7 +161,7 @@ async def test_a_ledger_of_another_version_is_exit_code_78(ill: str, tmp_path: P
         db.execute('UPDATE "crawlcw.schema" SET version = 99')
     db.close()
 
-    run = crawlcw("doctor", "teas", "--ledger", ill)
+    run = invoke("doctor", "teas", "--ledger", ill)
 
     assert run.returncode == 78
     assert "schema version 99" in run.stderr

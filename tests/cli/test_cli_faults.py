@@ -56,6 +56,8 @@ def said(max_failures: int | float | None = None, **fields: Any) -> str:
         ({"any_finished": False, "pages": 0, "given_up": 3, "hosts_given_up": DEAD}, 2, 3),
         # Nobody can tell yet what comes of a crawl that was stopped.
         ({"finish_reason": "stopped", "any_finished": False, "hosts_given_up": DEAD}, 0, 0),
+        ({"finish_reason": "files-unwritable", "detail": "cannot save to films"}, None, 1),
+        ({"finish_reason": "files-unwritable"}, None, 1),
         ({"finish_reason": "max-pages", "hosts_given_up": DEAD}, 0, 0),
         ({"finish_reason": "stopped-at-once", "given_up": 5}, 0, 0),
         ({"finish_reason": "failed", "given_up": 5}, 0, 0),

@@ -8,16 +8,7 @@ import sys
 import pytest
 
 from crawlcw.guide import pages
-
-
-def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "crawlcw", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+from tests.support.commands import invoke
 
 
 def on_a_terminal(*arguments: str, pager: str) -> str:
@@ -47,7 +38,7 @@ def on_a_terminal(*arguments: str, pager: str) -> str:
 
 
 def test_the_guide_lists_its_pages_with_a_line_each():
-    lines = crawlcw("guide").stdout.splitlines()
+    lines = invoke("guide").stdout.splitlines()
 
     assert [line.split()[0] for line in lines] == list(pages.NAMES)
     assert all(line.endswith(".") and len(line) <= 100 for line in lines)
@@ -57,7 +48,7 @@ def test_the_guide_lists_its_pages_with_a_line_each():
 @pytest.mark.representative("SETTINGS")
 @pytest.mark.parametrize("name", ["settings", "SETTINGS", "settings.md"])
 def test_a_page_is_written_as_it_is_where_stdout_is_no_terminal(name):
-    shown = crawlcw("guide", name)
+    shown = invoke("guide", name)
 
     assert shown.returncode == 0
     assert shown.stdout == pages.page("settings").text
@@ -77,7 +68,7 @@ def test_a_page_is_laid_out_and_goes_through_the_pager_on_a_terminal():
     ("wrong", "near"), [("polite", "politeness"), ("setings", "settings"), ("qqq", "")]
 )
 def test_an_unknown_page_is_one_sentence_that_names_the_nearest_one(wrong, near):
-    missed = crawlcw("guide", wrong)
+    missed = invoke("guide", wrong)
 
     assert (missed.returncode, missed.stdout) == (2, "")
     assert len(missed.stderr.splitlines()) == 1

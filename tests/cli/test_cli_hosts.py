@@ -19,7 +19,8 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded
-from tests.cli.test_cli import PATIENCE, command, crawlcw, environment
+from tests.cli.test_cli import PATIENCE, command, environment
+from tests.support.commands import invoke
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, settled
 from tests.support.mongod import with_database
 
@@ -195,15 +196,15 @@ gone.com                  0          0       0         0        2  -           -
 
 
 def test_the_table_has_every_host_those_with_most_to_do_first(ledger: str):
-    run = crawlcw("hosts", "books", "--ledger", ledger)
+    run = invoke("hosts", "books", "--ledger", ledger)
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout == TABLE.lstrip("\n")
 
 
 def test_the_table_has_no_more_hosts_than_asked_for(ledger: str):
-    some = crawlcw("hosts", "books", "--ledger", ledger, "--limit", "2").stdout.splitlines()
-    every = crawlcw("hosts", "books", "--ledger", ledger, "--limit", "0").stdout
+    some = invoke("hosts", "books", "--ledger", ledger, "--limit", "2").stdout.splitlines()
+    every = invoke("hosts", "books", "--ledger", ledger, "--limit", "0").stdout
 
     assert [re.split(" +", line)[0] for line in some[:3]] == ["host", "busy.com", "rests.com"]
     assert some[3:] == ["2 of 9 hosts; --limit 0 shows all"]
@@ -211,7 +212,7 @@ def test_the_table_has_no_more_hosts_than_asked_for(ledger: str):
 
 
 def test_a_program_gets_every_host_on_a_line_of_its_own(ledger: str, clock: FakeClock):
-    run = crawlcw("hosts", "books", "--ledger", ledger, "--json", "--limit", "1")
+    run = invoke("hosts", "books", "--ledger", ledger, "--json", "--limit", "1")
 
     assert run.returncode == 0
     assert all(line.isprintable() for line in run.stdout.splitlines())
@@ -249,7 +250,7 @@ async def test_a_ledger_on_mongodb_shows_the_same(
     await fill(opened)
     await opened.close()
 
-    assert crawlcw("hosts", "books", "--ledger", url).stdout == TABLE.lstrip("\n")
+    assert invoke("hosts", "books", "--ledger", url).stdout == TABLE.lstrip("\n")
 
 
 def test_a_reader_that_goes_away_is_no_error(ledger: str):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +12,11 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.assembly import open_ledger
 from crawlcw.cli.main import cli, exit_code
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import Reason
 from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker
+from tests.support.ledgers import claimed, failure, success
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -108,6 +112,11 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
         (["tasks", "refunds"], "nothing is recorded"),
         (["ignore", "orders", ""], "a key has 1 to 1024 bytes"),
         (["reset", "orders", "o0", "--stage", "a b"], "no name of a stage"),
+        (["reset", "orders"], "say which tasks: either KEYs, or --status and --host, or --all"),
+        (["reset", "orders", "o0", "--all"], "say which tasks"),
+        (["reset", "orders", "--all"], "nobody to ask here: say --yes"),
+        (["drop", "orders"], "Drop 3 tasks and 0 items of orders, for good? There is nobody"),
+        (["drop", "refunds"], "nothing is recorded"),
         (["policy", "orders", "max_retry"], "write NAME=VALUE"),
         (["policy", "orders", "max_rety=2"], "did you mean max_retry?"),
         (["policy", "orders", "lease=soon"], "not a duration"),
@@ -137,6 +146,46 @@ def test_what_waits_is_withdrawn_and_anything_is_reset(run: Run, ledger_url: str
     assert set(asyncio.run(_statuses(ledger_url)).values()) == {Status.TODO}
 
 
+@pytest.mark.usefixtures("orders")
+def test_many_are_reset_by_status_and_stage(run: Run, ledger_url: str):
+    assert run("reset", "orders", "--status", "finished", "--host", "ship", "-y")[1] == (
+        "0 todo again\n"
+    )
+    assert run("reset", "orders", "--status", "finished", "--status", "ignored", "-y")[1] == (
+        "2 todo again\n"
+    )
+    assert set(asyncio.run(_statuses(ledger_url)).values()) == {Status.TODO}
+    assert run("reset", "orders", "--all", "--yes")[1] == "3 todo again\n"
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_is_dropped_is_gone(run: Run):
+    assert run("drop", "orders", "--yes")[:2] == (
+        0,
+        "orders is gone from the ledger, with 3 tasks\n",
+    )
+
+    code, _, err = run("stats", "orders")
+    assert code == 2
+    assert "nothing is recorded" in err
+
+
+@pytest.mark.usefixtures("orders")
+def test_nothing_is_dropped_under_a_worker(run: Run, ledger_url: str):
+    async def join() -> None:
+        ledger = await open_ledger(ledger_url, "orders", kind=None)
+        await ledger.workers.join(this_worker(now=ledger.now()))
+        await ledger.close()
+
+    asyncio.run(join())
+
+    code, _, err = run("drop", "orders", "--yes")
+
+    assert code == 2
+    assert f"1 worker of orders is at work (process {os.getpid()} on " in err
+    assert run("stats", "orders")[0] == 0
+
+
 def test_looking_for_a_name_does_not_decide_what_it_is(run: Run, tmp_path: Path):
     (tmp_path / "keys.txt").write_text("o1\no2\n")
     run("policy", "refunds")  # there is a ledger now
@@ -163,6 +212,76 @@ def test_settings_are_shown_and_changed_for_all(run: Run, ledger_url: str):
             return tracker.policy.max_retry, tracker.policy.lease
 
     assert asyncio.run(policy()) == (7, timedelta(minutes=2))
+
+
+PARENT, CHILD = "http://books.test/", "http://books.test/a"
+SPIDER = """\
+from crawlcw import Spider
+
+class Books(Spider):
+    name = "books"
+    start_urls = ["http://books.test/"]
+"""
+
+
+@pytest.fixture
+def books(ledger_url: str, tmp_path: Path) -> None:
+    """A page that was finished, and one it links to, which failed."""
+    (tmp_path / "spiders").mkdir()
+    (tmp_path / "spiders" / "books.py").write_text(SPIDER)
+
+    async def fill() -> None:
+        ledger = await open_ledger(ledger_url, "books")
+        parent = Request(PARENT).task(now=ledger.now())
+        child = Request(CHILD, "parse_book", context={"n": 1}).task(
+            now=ledger.now(), depth=1, parent=parent.id
+        )
+        await ledger.tasks.add([parent, child])
+        first, second = sorted(await claimed(ledger), key=lambda lease: lease.task.depth)
+        await ledger.outcomes.commit(
+            [
+                success(ledger, first, {"title": "Home \x1b[2J"}),
+                failure(ledger, second, Reason.PARSE_ERROR, message="KeyError \x1b[31m"),
+            ]
+        )
+        await ledger.close()
+
+    asyncio.run(fill())
+
+
+@pytest.mark.usefixtures("books")
+def test_one_url_is_shown_with_its_story(run: Run):
+    code, parent, _ = run("show", "books", PARENT)
+    _, child, _ = run("show", "books", CHILD)
+    _, whole, _ = run("show", "books", CHILD, "--json")
+
+    assert code == 0
+    assert "\n  finished since " in parent
+    assert '\n  item {"title":"Home \\u001b[2J"}\n' in parent
+    assert "\n  GET, for parse_book(), depth 1\n" in child
+    assert f"\n  found on {PARENT}\n" in child
+    assert '\n  context {"n":1}\n' in child
+    assert "parse-error: KeyError \\x1b[31m\n" in child
+    assert "\x1b" not in parent + child + whole
+    found = json.loads(whole)
+    assert (found["found_on"], found["callback"], found["depth"]) == ([PARENT], "parse_book", 1)
+
+
+@pytest.mark.usefixtures("books")
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://other.test/", "a link there is not followed, refused-scope"),
+        (f"{PARENT}{'a/' * 40}", "a link there is not followed, trap-path-segments"),
+        (f"{PARENT}b", "no page that was parsed has led there, though a link would be followed"),
+    ],
+    ids=["scope", "trap", "never-linked"],
+)
+def test_a_url_that_is_not_there_is_explained(run: Run, url: str, said: str):
+    code, out, err = run("show", "books", url)
+
+    assert (code, out) == (2, "")
+    assert said in err
 
 
 def test_a_crawls_tasks_are_named_by_their_urls(run: Run, ledger_url: str):

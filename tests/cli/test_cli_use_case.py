@@ -11,6 +11,7 @@ from crawlcw.errors import Reason
 from crawlcw.model.task import Payload, Task, key_id
 from crawlcw.model.transitions import Failed, Progress
 from tests.cli.test_cli import crawlcw, folder  # noqa: F401  # a fixture
+from tests.support.commands import invoke
 from tests.support.ledgers import claimed, settled
 
 
@@ -45,10 +46,10 @@ async def url(tmp_path: Path) -> str:
 
 
 def test_a_use_case_is_looked_at_as_one(url: str):
-    stats = crawlcw("stats", "pages", "--ledger", url, "--json")
-    stages = crawlcw("hosts", "pages", "--ledger", url)
-    doctor = crawlcw("doctor", "pages", "--ledger", url)
-    retried = crawlcw("retry-failed", "pages", "--ledger", url, "--host", "Pay now")
+    stats = invoke("stats", "pages", "--ledger", url, "--json")
+    stages = invoke("hosts", "pages", "--ledger", url)
+    doctor = invoke("doctor", "pages", "--ledger", url)
+    retried = invoke("retry-failed", "pages", "--ledger", url, "--host", "Pay now")
 
     numbers = json.loads(stats.stdout)
     assert numbers["use_case"] == "pages"

@@ -79,8 +79,9 @@ def test_a_hostile_exception_becomes_a_block_of_printable_lines():
 
     lines = TextFormatter().format(made).splitlines()
 
-    assert lines[1] == "Traceback (most recent call last):"
-    assert all(line.isprintable() for line in lines)
+    assert lines[1] == "    Traceback (most recent call last):"
+    # A line of its text looks like no record.
+    assert all(line.isprintable() and line.startswith("    ") for line in lines[1:])
 
 
 def test_a_message_is_cut():

@@ -59,7 +59,7 @@ class Supervised:
         self._log = folder / "crawl.log"
         self.command = [sys.executable, "-m", "crawlcw", "run", "docs.py", *options]
         with self._log.open("wb") as errors:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 self.command,
                 cwd=folder,
                 env=environment(),
@@ -73,15 +73,15 @@ class Supervised:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self.process.kill()
+        self.process.communicate()
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.process.pid
 
     @property
     def log(self) -> str:
@@ -102,14 +102,14 @@ class Supervised:
         return [record["pid"] for record in self.events("worker_started")]
 
     def send(self, which: signal.Signals) -> None:
-        self._process.send_signal(which)
+        self.process.send_signal(which)
 
     def end(self) -> tuple[int, dict[str, Any]]:
         """Wait for the end; return the exit code and the joint report, if there is one."""
-        self.output, _ = self._process.communicate(timeout=ENOUGH)
+        self.output, _ = self.process.communicate(timeout=ENOUGH)
         reports = self.events("report")
         assert len(reports) <= 1
-        return self._process.returncode, reports[0] if reports else {}
+        return self.process.returncode, reports[0] if reports else {}
 
 
 def environment() -> dict[str, str]:
@@ -410,8 +410,8 @@ def test_by_default_one_worker_does_it_and_without_processes_this_process(
                 stdin=subprocess.PIPE,
             )
         )
-        crawl._process.stdin.write("from stdin\n")
-        crawl._process.stdin.flush()
+        crawl.process.stdin.write("from stdin\n")
+        crawl.process.stdin.flush()
         assert crawl.end()[0] == 0
         pid, said = (
             crawl.output.split(maxsplit=1) if " " in crawl.output.strip() else (crawl.output, "")

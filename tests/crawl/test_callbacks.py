@@ -1,5 +1,6 @@
 """Callbacks of every kind, and what becomes of what they yield."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,11 @@ import pydantic
 import pytest
 
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response
+from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.callbacks import TOO_MANY_LINKS, Produced, Scope, run
+from crawlcw.crawl.callbacks import Produced, Scope, run
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
+from crawlcw.model import urls
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
 from tests.support.ledgers import START, make_task
@@ -257,6 +259,7 @@ async def test_links_are_followed_down_to_the_depth_allowed(depth: int, followed
 
 
 async def test_no_more_links_of_a_page_are_followed_than_allowed():
+    """HOSTILE 3.20, 8.4."""
     things = [Request(f"http://a.example/{n}") for n in range(10)]
 
     produced = await of_things(*things, {"n": 1}, within=scope(max_links_per_page=4))
@@ -264,6 +267,73 @@ async def test_no_more_links_of_a_page_are_followed_than_allowed():
     assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
     assert produced.dropped.counts == {TOO_MANY_LINKS: 6}
     assert produced.items == [{"n": 1}]
+
+
+async def test_links_beyond_those_allowed_are_counted_and_not_even_resolved(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """HOSTILE 3.20, 8.4: a page may have hundreds of thousands."""
+    resolved = []
+    resolve = urls.resolve
+    monkeypatch.setattr(urls, "resolve", lambda *link: resolved.append(link) or resolve(*link))
+    body = b"".join(b"<a href=/%d>x</a>" % n for n in [*range(10), 9])
+    response = Response(PAGE.url, request=Request(PAGE.url), body=body)
+
+    produced = await run(
+        lambda page: page.follow_all("a"),
+        response,
+        task=PAGE,
+        scope=scope(max_links_per_page=4),
+        now=START,
+    )
+
+    assert isinstance(produced, Produced)
+    assert [task.url[-1] for task in produced.tasks] == ["0", "1", "2", "3"]
+    # One that stands there twice counts twice: that is not looked at either.
+    assert produced.dropped.counts == {TOO_MANY_LINKS: 7}
+    assert len(resolved) == 4
+
+
+def endless() -> Iterator[Any]:
+    while True:
+        yield {"n": 1}
+
+
+async def endless_async() -> AsyncIterator[Any]:
+    while True:
+        yield {"n": 1}
+
+
+@pytest.mark.parametrize("callback", [endless, endless_async])
+async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
+    callback: Callable[..., Any],
+):
+    """HOSTILE 8.2: thousands of links do not keep the loop, nor does what never ends."""
+    ticks = 0
+    calls = 0
+
+    async def turn() -> None:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(0)
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    beside = asyncio.create_task(tick())
+    result = await run(
+        callback, task=PAGE, scope=scope(), now=START, name="parse", within=1.2, turn=turn
+    )
+    beside.cancel()
+
+    assert isinstance(result, Failed)
+    assert result.message == "TimeoutError: parse did not end within 1.2 s"
+    # However long one step takes on a busy machine, a second of it counts.
+    assert calls >= 1
+    assert ticks >= 1
 
 
 async def test_links_that_are_none_to_fetch_are_counted_by_reason():
@@ -321,6 +391,7 @@ TRAPS = {
 
 @pytest.mark.parametrize("dont_filter", [False, True])
 async def test_links_that_look_like_traps_are_counted_by_reason(dont_filter: bool):
+    """HOSTILE 4.16."""
     links = [Request(url, dont_filter=dont_filter) for url in TRAPS]
 
     produced = await of_things(*links, links[2], Request("http://a.example/good"))

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.fetcher import Done
+from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import batching
 from crawlcw.engine.leases import HeldLeases
@@ -21,6 +23,7 @@ from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import Event, Settlement
 from tests.support.ledgers import (
+    LEASE,
     FakeClock,
     Instead,
     claimed,
@@ -82,6 +85,7 @@ class Writing:
             seen=self.seen,
             stats=self.stats,
             listener=self,
+            adder=TaskAdder(ledger=ledger, max_depth=None, run=RunStart(ledger, lease=LEASE)),
         )
 
     async def announce(self, tasks: Iterable[Task]) -> None:

@@ -1,6 +1,7 @@
 """Whole crawls in one process: answers from memory, a ledger in a file, no network."""
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble, run_spider
+from crawlcw.crawl import seeder
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import Report
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError
@@ -229,6 +231,76 @@ async def test_no_more_is_under_way_than_allowed(ledger: SqliteLedger):
     assert all(web.most[f"{name}.example"] <= 2 for name in "abcd")
 
 
+async def test_pages_that_are_throttled_among_others_cost_these_nothing(ledger: SqliteLedger):
+    """HOSTILE 2.17: their host neither rests nor is slowed down."""
+    busy = [f"{HOME}busy{n}" for n in range(5)]
+    answers: dict[str, Any] = {HOME: links(*itertools.chain(*zip(busy, numbered(5), strict=True)))}
+    answers |= dict.fromkeys(numbered(5), "a page") | dict.fromkeys(busy, down(429))
+    web = Web(answers)
+
+    report = await crawled(Books(), web, ledger, host_backoff_base=0.2, per_host_concurrency=2)
+
+    asked = Counter(web.pages)
+    assert {asked[url] for url in busy} == {1 + 3}, "once for nothing, and three attempts"
+    last = max(web.pages.index(url) for url in numbered(5))
+    assert Counter(url for url in web.pages[:last] if url in busy).most_common(1)[0][1] == 1
+    assert report.host_failures == {}
+    (host,) = (await ledger.hosts.get(["a.example"])).values()
+    assert host.delay == 0.0
+
+
+@pytest.mark.parametrize("second", ["a page", "an error page"])
+async def test_a_host_is_asked_for_the_next_page_while_the_last_one_is_worked_on(
+    ledger: SqliteLedger, second: str
+):
+    """Its limit is of requests, and what a callback does is none."""
+
+    class Slow(Books):
+        start_urls = [f"{HOME}1", f"{HOME}2", f"{HOME}3"]
+
+        async def parse(self, response: Response) -> AsyncIterator[Any]:
+            await self.until_all_were_asked_for()
+            yield {"url": response.url}
+
+        async def on_error(self, request: Request, error: FetchError) -> None:
+            await self.until_all_were_asked_for()
+
+        async def until_all_were_asked_for(self) -> None:
+            async with asyncio.timeout(5):
+                while len(web.sent) < 3:
+                    await asyncio.sleep(0)
+
+    answer = "a page" if second == "a page" else down(404)
+    web = Web({f"{HOME}1": "a page", f"{HOME}2": answer, f"{HOME}3": "a page"})
+    report = await crawled(Slow(), web, ledger, per_host_concurrency=1)
+
+    assert report.failures == ({} if second == "a page" else {"http-status": 1})
+    assert report.pages == (3 if second == "a page" else 2)
+    assert web.most["a.example"] == 1
+
+
+async def test_a_page_that_is_open_in_a_browser_keeps_its_place_at_its_host(ledger: SqliteLedger):
+    class Rendered(Web):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            response = await super().fetch(request, url=url)
+            response.page = object()
+            return response
+
+    class Slow(Books):
+        start_urls = [f"{HOME}1", f"{HOME}2"]
+
+        async def parse(self, response: Response) -> AsyncIterator[Any]:
+            asked = len(web.sent)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            yield {"more": len(web.sent) - asked}
+
+    web = Rendered({f"{HOME}1": "a page", f"{HOME}2": "a page"})
+    await crawled(Slow(), web, ledger, per_host_concurrency=1)
+
+    assert await items(ledger) == [{"more": 0}, {"more": 0}]
+
+
 async def test_two_crawls_on_one_ledger_share_the_work(ledger: SqliteLedger, path: Path):
     answers = site(120)
     other = await SqliteLedger.open(path, "books")
@@ -300,6 +372,18 @@ async def test_a_page_that_fails_for_ever_is_tried_as_often_as_allowed(
     assert [error.attempt for error in home.errors] == list(range(1, most + 1))
     assert web.pages == [HOME] * most
     assert spider.given_up == [(HOME, Reason.HTTP_STATUS)], "told once, at the end"
+
+
+async def test_a_request_may_ask_for_attempts_of_its_own(ledger: SqliteLedger):
+    class Patient(Books):
+        async def start(self):
+            yield Request(HOME, max_retry=2)
+
+    web = Web({HOME: down()})
+
+    await crawled(Patient(), web, ledger, max_retry=1, backoff_base="10ms")
+
+    assert web.pages == [HOME] * 2
 
 
 async def test_failures_are_brought_back_and_then_succeed(ledger: SqliteLedger):
@@ -389,7 +473,9 @@ async def test_links_to_a_host_that_was_given_up_are_ignored_without_asking(ledg
 
 
 async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedger):
-    web = Web({HOME: links("/busy", "/1"), f"{HOME}busy": down(503, **{"Retry-After": "1000"})})
+    # The home page is asked once more, for it may be that one page only which is away.
+    home = [links("/busy", "/1"), down(503, **{"Retry-After": "1"})]
+    web = Web({HOME: home, f"{HOME}busy": down(503, **{"Retry-After": "1000"})})
     spider = Books()
     crawl = crawl_of(spider, web, ledger, concurrency=1)
 
@@ -402,6 +488,7 @@ async def test_a_server_that_names_a_time_is_asked_no_earlier(ledger: SqliteLedg
 
     busy = await record(ledger, f"{HOME}busy")
     assert (busy.task.status, busy.task.retry, report.finish_reason) == (Status.TODO, 0, "stopped")
+    assert web.pages == [HOME, f"{HOME}busy", HOME]
     (host,) = [host async for host in ledger.hosts.all()]
     assert host.not_before is not None
     assert host.ready_at is not None
@@ -974,15 +1061,17 @@ async def test_seeds_may_come_slowly_and_be_no_urls_at_all(
     assert "no URL to start from: refused-scheme" in caplog.text
 
 
-async def test_more_seeds_than_one_batch(ledger: SqliteLedger):
+async def test_more_seeds_than_one_batch(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(seeder, "_SEED_BATCH", 5)
+
     class Many(Books):
         async def start(self) -> AsyncIterator[Request]:
-            for url in numbered(1001):
+            for url in numbered(11):
                 yield Request(url)
 
-    report = await crawled(Many(), Web(dict.fromkeys(numbered(1001), "")), ledger, concurrency=50)
+    report = await crawled(Many(), Web(dict.fromkeys(numbered(11), "")), ledger, concurrency=50)
 
-    assert report.pages == 1001
+    assert report.pages == 11
 
 
 # The spider's own beginning and end
@@ -1508,7 +1597,7 @@ class Timed(ReplayDownloader):
 async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(hosts, "_SLOW_ANSWER", 0.5)
+    monkeypatch.setattr(hosts, "SLOW_ANSWER", 0.5)
 
     class Blocking(Books):
         start_urls = numbered(5)

@@ -279,7 +279,6 @@ def test_hosts_that_are_handed_on_are_asked_as_politely_as_by_one(
     assert gap >= 0.09
 
 
-@pytest.mark.representative
 def test_redirects_within_a_host_keep_their_distance_too(file: Store, serve: Serve, start: Start):
     moved = {f"/from/{n}": f"/{n}" for n in range(1, 20)}
     site = serve(Host(address="127.11.0.1", pages=20, links=list(moved), moved=moved))

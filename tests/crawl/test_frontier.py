@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_evidence import NOBODYS, Fault
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, Origin, RobotsRecord
@@ -313,7 +314,10 @@ def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished:
     assert len(process.take_all()) == allowed
 
 
-def test_each_page_counts_at_once():
+@pytest.mark.parametrize(
+    ("latency", "expected"), [(0.1, [1, 2, 4, 4, 4, 4, 1]), (3.0, [1] * 10 + [2] * 5)]
+)
+def test_each_answer_counts_at_once(latency: float, expected: list[int]):
     process = Process(concurrency=4)
     process.serve()
     process.claim(20)
@@ -322,10 +326,10 @@ def test_each_page_counts_at_once():
     while leases := process.take_all():
         at_once.append(len(leases))
         for lease in leases:
-            process.work(lease)
+            process.work(lease, latency=latency)
 
-    # The tenth page is the end of the first step, the twentieth of the second.
-    assert at_once == [1] * 10 + [2] * 5
+    # Of a slow host the tenth page is the end of the first step, the twentieth of the second.
+    assert at_once == expected
 
 
 def test_where_there_is_no_limit_there_is_no_first_step():
@@ -886,7 +890,7 @@ def throttled(process: Process, lease: Lease, *, retry_after: float | None = Non
 def answered_since(process: Process) -> None:
     process.now += 1
     process.frontier.evidence.answered(
-        HOST, latency=0.1, page=True, sent=process.ledger_now(), now=process.now
+        HOST, latency=0.1, sent=process.ledger_now(), now=process.now
     )
     process.now += 1
 
@@ -904,6 +908,106 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
     assert fault.due is not None
     assert fault.due >= rest + timedelta(seconds=1), "after the rest, and after two turns of others"
     assert host.state.origin("http").failures == 1
+
+
+WITNESS = f"http://{HOST}/good"
+
+
+def well(process: Process, **state: Any) -> HeldHost:
+    """Serve a host that has answered a page before."""
+    process.now += 1
+    origins = {"http": Origin(good_at=START, witness=WITNESS)}
+    return process.serve(origins=origins, finished=100, **state)
+
+
+def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_asked():
+    process = Process(concurrency=4)
+    host = well(process)
+    lease, _ = process.claim(2)
+    assert process.take() is lease
+
+    fault = throttled(process, lease, retry_after=2)
+
+    assert not fault.own
+    assert fault.due is not None
+    assert fault.due >= process.ledger_now() + timedelta(seconds=3), "behind the others"
+    assert (host.state.failures, host.state.delay, process.resting()) == (0, 0.0, 0.0)
+    assert process.frontier.evidence.doubted(host) == WITNESS
+    assert process.take() is None, "that page is asked first"
+
+
+def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttled_one_pays():
+    process = Process(concurrency=4)
+    host = well(process)
+    first, second, *_ = process.claim(6)
+    taken = process.take_all()
+    throttled(process, first)
+    throttled(process, second)
+
+    answered_since(process)
+
+    assert process.frontier.evidence.unproven(now=process.now) == []
+    for lease in taken:
+        process.fetched(lease)
+    assert host.state.delay == 0.0
+    assert len(process.take_all()) == 2, "all the others"
+    assert throttled(process, first).own
+    assert throttled(process, second).own
+    assert host.state.delay == 0.0, "neither of them was throttled with the other"
+
+
+def test_an_answer_to_what_was_sent_before_a_throttling_clears_nobody():
+    process = Process(concurrency=4)
+    host = well(process)
+    (lease,) = process.claim()
+    sent = process.ledger_now()
+    process.now += 1
+    throttled(process, lease)
+
+    process.frontier.evidence.answered(HOST, latency=0.1, sent=sent, now=process.now)
+
+    assert process.frontier.evidence.doubted(host) == WITNESS
+
+
+def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_asked_for():
+    process = Process(concurrency=4)
+    host = well(process)
+    for seconds, lease in zip([1, 4, None], process.claim(3), strict=True):
+        throttled(process, lease, retry_after=seconds)
+
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
+
+    assert host.state.failures == 1
+    assert host.state.delay == 0.5
+    assert 4 <= process.resting() <= 4.4
+    assert process.frontier.evidence.doubted(host) is None
+
+
+@pytest.mark.parametrize("state", [{"delay": 0.5}, {"failures": 1}])
+def test_a_host_that_was_asked_too_much_before_pays_at_once(state: dict[str, Any]):
+    process = Process(concurrency=4)
+    host = well(process, **state)
+    (lease,) = process.claim()
+
+    throttled(process, lease, retry_after=2)
+
+    assert host.state.failures == state.get("failures", 0) + 1
+    assert host.state.delay == 2 * state.get("delay", 0.25)
+    assert 2 <= process.resting() <= 2.2
+
+
+def test_a_page_that_is_slow_while_others_are_not_slows_nobody():
+    process = Process(concurrency=4)
+    host = process.serve()
+    evidence, slowly, quickly = process.frontier.evidence, process.at(0), process.at(1)
+
+    process.now += 7
+    evidence.answered(HOST, latency=0.1, sent=quickly, now=process.now)
+    evidence.answered(HOST, latency=7.0, sent=slowly, now=process.now)
+    assert host.state.delay == 0.0
+
+    evidence.answered(HOST, latency=6.0, sent=quickly, now=process.now)
+    assert host.state.delay == 0.5, "nothing that was sent later was answered before"
 
 
 def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling():

@@ -136,6 +136,7 @@ def test_within_a_host_the_higher_priority_goes_first_and_then_the_older():
 
 
 def test_a_host_gets_no_more_than_its_concurrency():
+    """HOSTILE 1.17."""
     lanes = lanes_of(*numbered(4), limit=2)
 
     assert len(taken(lanes, now=0)) == 2
@@ -149,6 +150,7 @@ def test_a_host_gets_no_more_than_its_concurrency():
 
 
 def test_a_slow_host_holds_up_nobody_else():
+    """HOSTILE 1.17."""
     lanes = lanes_of(*numbered(2), f"http://{B}/0", limit=1)
 
     assert taken(lanes, now=0) == [f"http://{A}/0", f"http://{B}/0"]

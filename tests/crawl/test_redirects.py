@@ -162,6 +162,7 @@ async def test_hops_are_counted(hops: int) -> None:
 
 
 async def test_every_target_is_asked_about_before_it_is_requested() -> None:
+    """HOSTILE 4.2."""
     downloader = ReplayDownloader({START: to("/one"), "http://a.example/one": to("/two")})
     asked = []
 
@@ -221,6 +222,7 @@ async def test_a_post_may_redirect_to_its_own_page() -> None:
     "target", ["http://b.example/", "https://a.example/", "http://a.example:8080/"]
 )
 async def test_secrets_stay_with_the_origin_they_were_given_for(target: str) -> None:
+    """HOSTILE 5.9."""
     downloader = Recorder({START: to(target), target: to(START + "2")})
 
     await attempt(Request(START, headers=SECRETS), downloader=downloader, settings=Settings())

@@ -4,15 +4,17 @@ import asyncio
 from datetime import timedelta
 from email.utils import format_datetime
 from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 import pytest
 
+from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import robots as module
-from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse, product_token
+from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse
 from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.hosts import RobotsRecord
@@ -133,6 +135,7 @@ async def test_every_origin_has_rules_of_its_own():
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 451])
 async def test_no_robots_txt_allows_all(status: int):
+    """HOSTILE 4.18."""
     body = "User-agent: *\nDisallow: /\n"
     robots, _ = robots_of({ROBOTS: Replay(status=status, body=body)})
 
@@ -152,6 +155,7 @@ async def test_no_robots_txt_allows_all(status: int):
     ],
 )
 async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
+    """HOSTILE 4.18."""
     robots, web = robots_of({ROBOTS: [answer, NO_PRIVATE]})
 
     assert await refused(robots, PAGE) is Reason.ROBOTS_UNAVAILABLE
@@ -378,6 +382,7 @@ def chain(hops: int) -> dict[str, Any]:
 
 
 async def test_five_redirects_are_followed():
+    """HOSTILE 4.18."""
     robots, web = robots_of(chain(5))
 
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
@@ -457,6 +462,7 @@ def test_an_origin_is_scheme_host_and_port(url: str, origin: str):
     ],
 )
 def test_the_crawl_delay_is_a_number_of_seconds_up_to_60(line: str, seconds: float):
+    """HOSTILE 4.18."""
     body = f"User-agent: *\n{line}\nDisallow: /private/\n".encode()
 
     rules = parse(body, agent="crawlcw")
@@ -470,6 +476,7 @@ def test_the_crawl_delay_is_a_number_of_seconds_up_to_60(line: str, seconds: flo
     [b"", b"<!doctype html><title>404</title>", bytes(range(256)) * 100, b"\x00" * 1000, b"\n:\n"],
 )
 def test_garbage_has_no_rules(body: bytes):
+    """HOSTILE 4.18."""
     rules = parse(body, agent="crawlcw")
 
     assert rules.allows(PRIVATE)
@@ -484,7 +491,17 @@ def test_byte_order_marks_and_line_ends_of_any_kind_are_read(mark: bytes, end: b
     assert not parse(body, agent="crawlcw").allows(PRIVATE)
 
 
+def test_rules_full_of_wildcards_cost_little():
+    """HOSTILE 4.19."""
+    rules = parse(b"User-agent: *\nDisallow: /" + b"*a" * 2_000 + b"*b$\n", agent="crawlcw")
+    began = perf_counter()
+
+    assert rules.allows("http://example.com/" + "a" * 1_900)
+    assert perf_counter() - began < 0.5
+
+
 def test_nothing_is_read_behind_512_kib():
+    """HOSTILE 4.18."""
     start = b"User-agent: *\nDisallow: /early/\n"
     body = start + b"#" * (LARGEST - len(start) - 1) + b"\nDisallow: /private/\n"
 

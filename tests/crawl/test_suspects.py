@@ -17,8 +17,11 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.crawl import Crawl
+from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import InProcess, Runner
 from crawlcw.crawl.suspects import ChildDiedError, NoChildError, Suspects
+from crawlcw.crawl.url_lists import WriteLinks
+from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
@@ -49,17 +52,30 @@ class FakeChild:
 
     children: "FakeChildren"
 
-    @property
-    def downloader(self) -> Downloader:
+    def downloader(self, credentials: Credentials) -> Downloader:
         return self.children.web
 
     def runner(
-        self, *, scope: Scope, seen: Container[bytes], now: Callable[[], datetime]
+        self,
+        *,
+        scope: Scope,
+        seen: Container[bytes],
+        now: Callable[[], datetime],
+        write: WriteLinks,
     ) -> Runner:
         watch = Watchdog(
             Stats(), limit=timedelta(0), renew_every=LEASE, upkeep=self.children.upkeep
         )
-        inside = InProcess(spider=Pages(), scope=scope, seen=seen, now=now, watch=watch)
+        parsing = Parsing(Settings())
+        inside = InProcess(
+            spider=Pages(),
+            scope=scope,
+            seen=seen,
+            now=now,
+            watch=watch,
+            parsing=parsing,
+            write=write,
+        )
         return FakeRunner(children=self.children, inside=inside)
 
 
@@ -92,22 +108,22 @@ class FakeChildren:
         self.tried: list[str] = []
         self.usable = True
         self._startable = startable
-        self._in_use = 0
+        self.in_use = 0
 
     @property
     def free(self) -> bool:
-        return self._in_use < 2
+        return self.in_use < 2
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[FakeChild]:
         if not self._startable:
             self.usable = False
             raise NoChildError("no room")
-        self._in_use += 1
+        self.in_use += 1
         try:
             yield FakeChild(children=self)
         finally:
-            self._in_use -= 1
+            self.in_use -= 1
 
 
 @pytest.fixture
@@ -245,12 +261,12 @@ def test_a_suspect_waits_until_a_child_is_free_and_no_longer_than_its_lease():
     kept, lost = lease_of(), lease_of("http://a.example/2")
     held.add([kept, lost])
 
-    children._in_use = 2
+    children.in_use = 2
     suspects.wait(kept)
     suspects.wait(lost)
     held.lose([lost.task.id])
     waits = suspects.waits(kept), suspects.take_waiting()
-    children._in_use = 1
+    children.in_use = 1
 
     assert waits == (True, [])
     assert suspects.take_waiting() == [kept]

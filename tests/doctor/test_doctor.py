@@ -26,6 +26,7 @@ from crawlcw.ledger.mongo import MongoLedger, inspection, store
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.invariants import Kind
+from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
 from tests.support.ledgers import (
@@ -197,6 +198,20 @@ async def test_nothing_is_wrong_with_a_ledger_at_work(patient: Patient):
     assert report.findings == {}
     assert report.clean
     assert (report.tasks, report.hosts, report.workers) == (5, 1, 1)
+
+
+async def test_a_task_may_be_tried_as_often_as_its_request_asked_for(patient: Patient):
+    own = RequestOptions(max_retry=5)
+    tried = [
+        make_task("http://own.example/", retry=4, options=own),
+        make_task("http://a.example/", retry=4),
+    ]
+    await patient.ledger.tasks.add(tried)
+
+    report = await patient.examined(max_retry=3, max_lost=3)
+
+    (example,) = report.findings[Kind.BOUND_EXCEEDED].examples
+    assert (example.where["url"], example.detail) == ("http://a.example/", "retry is 4, of 3")
 
 
 async def test_there_is_nothing_to_examine_where_nothing_is_recorded(patient: Patient):
@@ -775,6 +790,6 @@ async def test_writes_that_are_not_confirmed_are_found(
     ],
 )
 def test_what_a_server_is_part_of(hello: dict[str, Any], topology: str, kinds: list[Kind]):
-    named, violations = inspection._topology(hello)
+    named, violations = inspection.topology_of(hello)
 
     assert (named, [violation.kind for violation in violations]) == (topology, kinds)

@@ -1,12 +1,18 @@
 """Which addresses are public, and who may go to those that are not."""
 
+import asyncio
 import socket
 from contextvars import Context, copy_context
 
 import pytest
 import yarl
 
-from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError, is_public
+from crawlcw.downloader.addresses import (
+    MOST_START_NAMES,
+    AddressGuard,
+    AddressRefusedError,
+    is_public,
+)
 from crawlcw.errors import FetchError, Reason, SettingsError
 
 
@@ -72,7 +78,12 @@ def test_an_address_of_the_internet_is_public(address: str) -> None:
     ],
 )
 def test_any_other_address_is_not(address: str) -> None:
+    """HOSTILE 5.1, 5.4."""
     assert not is_public(address)
+
+
+def resolve(guard: AddressGuard, name: str, *addresses: str) -> None:
+    asyncio.run(guard.resolved(name, addresses))
 
 
 def connects(guard: AddressGuard, url: str, address: str) -> bool:
@@ -81,6 +92,7 @@ def connects(guard: AddressGuard, url: str, address: str) -> bool:
     def request() -> bool:
         target = yarl.URL(url)
         guard.admit(target)
+        resolve(guard, target.raw_host or "", address)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             made = guard.socket((family, socket.SOCK_STREAM, 0, "", (address, target.port)))
@@ -153,12 +165,58 @@ def test_the_trust_in_one_host_ends_with_the_next_request() -> None:
 
     def requests() -> None:
         guard.admit(yarl.URL("http://localhost:8000/"))
+        resolve(guard, "localhost", "127.0.0.1")
         guard.socket(address).close()
         guard.admit(yarl.URL("http://other.example:8000/"))
         guard.socket(address)
 
     with pytest.raises(AddressRefusedError):
         Context().run(requests)
+
+
+PUBLIC, PRIVATE = "1.1.1.1", "10.0.0.1"
+
+
+def test_a_name_that_was_public_stays_public() -> None:
+    guard = AddressGuard(start_origins=["a.example"])
+
+    assert connects(guard, "http://a.example/", PUBLIC)
+    assert not connects(guard, "http://a.example/", PRIVATE)
+    assert not connects(guard, "http://a.example/", "127.0.0.1")
+    assert connects(guard, "http://a.example/", PUBLIC)
+
+
+def test_a_private_name_that_becomes_public_stays_so_too() -> None:
+    guard = AddressGuard(start_origins=["a.example"])
+
+    assert connects(guard, "http://a.example/", PRIVATE)
+    resolve(guard, "a.example", PUBLIC)
+
+    assert not connects(guard, "http://a.example/", PRIVATE)
+
+
+def test_a_name_is_public_with_one_public_address() -> None:
+    guard = AddressGuard(start_origins=["a.example"])
+
+    resolve(guard, "a.example", PRIVATE, PUBLIC)
+
+    assert not connects(guard, "http://a.example/", PRIVATE)
+
+
+def test_what_the_user_allows_may_lead_anywhere_private_at_any_time() -> None:
+    guard = AddressGuard(start_origins=["a.example"], allow_private=["a.example"])
+
+    assert connects(guard, "http://a.example/", PUBLIC)
+    assert connects(guard, "http://a.example/", PRIVATE)
+
+
+def test_of_too_many_start_names_none_is_trusted() -> None:
+    names = [f"h{n}.example" for n in range(MOST_START_NAMES)]
+
+    assert connects(AddressGuard(start_origins=names), "http://h1.example/", PRIVATE)
+    guard = AddressGuard(start_origins=[*names, "one.more", "10.0.0.1"])
+    assert not connects(guard, "http://h1.example/", PRIVATE)
+    assert connects(guard, "http://10.0.0.1/", PRIVATE)
 
 
 @pytest.mark.parametrize("port", [80, 443, 8000, 8999])
@@ -168,6 +226,7 @@ def test_the_ports_of_the_web_are_open(port: int) -> None:
 
 @pytest.mark.parametrize("port", [1, 22, 25, 3306, 6379, 7999, 9000, 27017])
 def test_other_ports_are_refused(port: int) -> None:
+    """HOSTILE 5.8."""
     with pytest.raises(FetchError) as caught:
         AddressGuard().admit(yarl.URL(f"http://example.com:{port}/"))
 

@@ -1,6 +1,7 @@
 """What comes out of the decoder, for every coding, every split and every cut."""
 
 import gzip
+import time
 import zlib
 from collections.abc import Callable
 
@@ -199,6 +200,34 @@ def test_gzip_members_without_content_come_to_an_end() -> None:
         fed += 1000 * len(nothing)
 
     assert fed < 2 * MIB
+    assert decoder.close() == b""
+
+
+def deflated_emptiness(size: int) -> bytes:
+    """One stream of blocks that hold nothing, `size` bytes long."""
+    return b"\x78\x9c" + b"\0\0\0\xff\xff" * (size // 5)
+
+
+@pytest.mark.parametrize(
+    ("codings", "pack"),
+    [
+        (["gzip", "gzip"], lambda: gzip.compress(gzip.compress(b"") * 3_000_000, 1)),
+        (["gzip"], lambda: gzip.compress(b"") * 600_000),
+        (["deflate", "gzip"], lambda: gzip.compress(deflated_emptiness(100 * MIB), 1)),
+    ],
+    ids=["streams in a stream", "streams", "blocks"],
+)
+def test_what_never_becomes_content_takes_no_time(
+    codings: list[str], pack: Callable[[], bytes]
+) -> None:
+    packed = pack()
+    decoder = BodyDecoder(codings, limit=10 * MIB)
+    began = time.process_time()
+
+    decoder.feed(packed)
+
+    assert time.process_time() - began < 0.5
+    assert decoder.full
     assert decoder.close() == b""
 
 

@@ -350,7 +350,12 @@ class Collection:
     async def update_many(self, wanted: Filter, update: Mapping[str, Any], **_: object) -> Reply:
         return await self._write("update", Statement(wanted, update, many=True))
 
+    async def delete_many(self, wanted: Filter, **_: object) -> Reply:
+        # Of large items that were set aside, and there are none here: a command like any other.
+        return await self._write("update", Statement(wanted, {"$set": {}}, many=True))
+
     async def bulk_write(self, writes: Sequence[UpdateOne], **_: object) -> Reply:
+        # The driver's own, which has no other name for what a write is made of.
         statements = (
             Statement(write._filter, write._doc, upsert=bool(write._upsert)) for write in writes
         )

@@ -31,8 +31,10 @@ from random import Random
 from typing import Any, TypeVar
 
 from crawlcw.crawl import committer
+from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.fetcher import Done
+from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import leases, poison
 from crawlcw.engine.leases import HeldLeases, Renewer
@@ -574,6 +576,7 @@ class Worker(Process):
             seen=SeenFilter(),
             stats=Stats(),
             listener=self,
+            adder=TaskAdder(ledger=waiting, max_depth=None, run=RunStart(waiting, lease=LEASE)),
         )
         self._renewer = Renewer(
             self.ledger,

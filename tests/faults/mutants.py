@@ -29,14 +29,14 @@ class Edit:
 
     def __init__(self, module: str, function: str, *changes: tuple[str, str]) -> None:
         """*function* is `Class.method` or `function`; of each change the first is what is there."""
-        self._module = module
+        self.module = module
         self._function = function
         self._changes = changes
 
     def apply(self) -> None:
         """Replace the function by one that is compiled from the changed source."""
-        module = importlib.import_module(self._module)
-        owner, name = self._place(module)
+        module = importlib.import_module(self.module)
+        owner, name = self.place(module)
         function = getattr(owner, name)
         source = textwrap.dedent(inspect.getsource(function))
         for old, new in self._changes:
@@ -48,7 +48,7 @@ class Edit:
         # In place, for other modules have imported it by its name.
         function.__code__ = made[name].__code__
 
-    def _place(self, module: ModuleType) -> tuple[Any, str]:
+    def place(self, module: ModuleType) -> tuple[Any, str]:
         owner, _, name = self._function.rpartition(".")
         return (getattr(module, owner) if owner else module), name
 
@@ -130,8 +130,10 @@ MUTANTS = [
     Mutant(
         name="no-fence-on-oversize-items",
         edits=(
-            _without("Items.put", '"fence": lease.fence, ', module=f"{_MONGO}.items"),
-            _without("Items.whole", '"fence": found["settled"], ', module=f"{_MONGO}.items"),
+            _without("Items.placed", '"fence": fence, ', module=f"{_MONGO}.items"),
+            _without(
+                "Items.whole", '"fence": source_of(found)["fence"], ', module=f"{_MONGO}.items"
+            ),
         ),
         caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen",),
     ),
@@ -143,7 +145,7 @@ MUTANTS = [
             Edit(
                 "crawlcw.model.transitions",
                 "claim",
-                ("if task.due is None or task.due > now:", "if task.due is None:"),
+                (" or task.due > now or", " or"),
             ),
         ),
         caught_by=(

@@ -8,10 +8,10 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.hosts import HostLease
-from crawlcw.model.task import Lease, Status
+from crawlcw.model.task import ChangedTask, Lease, Status
 from crawlcw.model.transitions import too_deep
 from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
-from tests.support.ledgers import LEASE, failure, make_task, success
+from tests.support.ledgers import LEASE, changed_task, failure, make_task, success
 
 
 def _same(answer: Any, expected: Any) -> bool:
@@ -96,6 +96,12 @@ def _too_deep() -> list[Any]:
     return [too_deep(make_task(f"http://{host}/", depth=9)) for host in ("p.com/9", "new.com")]
 
 
+def _changed(world: World) -> list[ChangedTask]:
+    """Return every page of the ledger, as one that has changed."""
+    urls = [each["url"] for each in world.documents()["books"].values()]
+    return [changed_task(url, changed=NOW) for url in urls]
+
+
 DATA = {"$a.b": 1}
 
 OPERATIONS = [
@@ -105,6 +111,11 @@ OPERATIONS = [
     _simple(lambda w: w.near.tasks.add(_too_deep()), name="add-too-deep", answers=_same_added),
     _simple(
         lambda w: w.near.tasks.admit_nearer(w.setting.nearer), name="admit_nearer", answers=_no_more
+    ),
+    _simple(
+        lambda w: w.near.tasks.reopen_changed(_changed(w)),
+        name="reopen_changed",
+        answers=_no_more,
     ),
     _simple(
         lambda w: w.near.admin.admit_to_depth(7),
@@ -152,6 +163,13 @@ OPERATIONS = [
         answers=_no_more,
         wakes=True,
     ),
+    _simple(
+        lambda w: w.near.admin.revisit(TaskFilter(until=NOW)),
+        name="revisit",
+        answers=_no_more,
+        wakes=True,
+    ),
+    _simple(lambda w: w.near.admin.revisit_due(), name="revisit_due", answers=_no_more, wakes=True),
     _simple(
         lambda w: w.near.admin.prioritise(dict.fromkeys(_everything(w), 9)),
         name="prioritise",
@@ -219,6 +237,8 @@ OPERATIONS = [
     _read("item_count", lambda w: w.near.queries.item_count()),
     _read("reasons", lambda w: w.near.queries.reasons()),
     _read("items", lambda w: _collected(w.near.queries.items())),
+    _read("chosen_items", lambda w: _collected(w.near.queries.items(TaskFilter()))),
+    _read("versions", lambda w: _collected(w.near.queries.versions())),
     _read("workers", lambda w: w.near.workers.all()),
     _read("tally", lambda w: w.near.workers.tally()),
     _read("hosts", lambda w: _collected(w.near.hosts.all())),

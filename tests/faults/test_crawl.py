@@ -49,10 +49,10 @@ class Web(ReplayDownloader):
         return await super().fetch(request, url=url)
 
 
-def web() -> Web:
+def web(pages: int = PAGES) -> Web:
     answers: dict[str, Any] = {}
-    for n in range(PAGES):
-        following = range(n + 1, min(n + 6, PAGES))
+    for n in range(pages):
+        following = range(n + 1, min(n + 6, pages))
         body = "".join(f'<a href="/{"to/" if m % 2 else ""}{m}">{m}</a>' for m in following)
         answers[f"http://a.example/{n}"] = body
         answers[f"http://a.example/to/{n}"] = Replay(status=302, headers={"Location": f"/{n}"})
@@ -74,15 +74,15 @@ def crawled(uri: str, plan: Plan, site: Web, **settings: Any) -> Report:
         return asyncio.run(crawl())
 
 
-@pytest.mark.representative("1-each")
+@pytest.mark.representative("40-1-each")
 @pytest.mark.parametrize("claim", ["each", "batch"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("pages", "seed"), [(40, 1), (PAGES, 1), (PAGES, 2)])
 def test_a_crawl_over_a_network_that_loses_much_loses_nothing(
-    mongodb_uri: str, database_name: str, short_waits: None, claim: str, seed: int
+    mongodb_uri: str, database_name: str, short_waits: None, claim: str, pages: int, seed: int
 ):
     names = {"update", "findAndModify", "find", "aggregate"}
     plan = ByChance(LOSSES, rate=0.03, seed=seed, names=names)
-    site = web()
+    site = web(pages)
 
     crawled(with_database(mongodb_uri, database_name), plan, site, claim=claim)
 
@@ -99,6 +99,6 @@ def test_a_crawl_over_a_network_that_loses_much_loses_nothing(
     assert {task["status"] for task in tasks} == {Status.FINISHED}
     assert {(task["retry"], task["lost"]) for task in tasks} == {(0, 0)}
     items = sorted(item["url"] for task in tasks for item in task.get("items", ()))
-    assert items == sorted(f"http://a.example/{n}" for n in range(PAGES))
+    assert items == sorted(f"http://a.example/{n}" for n in range(pages))
     assert {worker["left"] is not None for worker in found["books.workers"].values()} == {True}
     assert not [host for host in found["books.hosts"].values() if host["owner"]]

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.thorough
 
 SCHEDULES = 3_200
 SCHEDULES_OF_A_SOAK = 100_000
-SHARDS = 8
+SHARDS = 32
 #: Without a protection one of so many schedules fails.
 ENOUGH = 2_000
 _LEDGER = "crawlcw.ledger.mongo"
@@ -115,7 +115,7 @@ WITHOUT |= {
             "links-are-known-before-they-are-there",
             "crawlcw.crawl.committer",
             "Committer._add",
-            ("    added: Added = await", "    self._seen.add(fresh)\n    added: Added = await"),
+            ("    added, new = await", "    self._seen.add(fresh)\n    added, new = await"),
         ),
         (
             "work-begins-unwritten",
@@ -156,7 +156,7 @@ def without(protection: str) -> Iterator[None]:
     """Remove a protection for a while."""
     with pytest.MonkeyPatch.context() as patch:
         for edit in WITHOUT[protection]:
-            owner, name = edit._place(importlib.import_module(edit._module))
+            owner, name = edit.place(importlib.import_module(edit.module))
             function = getattr(owner, name)
             # It is put back as it was when the context ends.
             patch.setattr(function, "__code__", function.__code__)

@@ -127,6 +127,7 @@ def test_a_loss_is_an_error_for_the_client_and_the_server_knows_or_not(
     eventually(lambda: _answers(hasty))
 
 
+@pytest.mark.thorough
 def test_a_plan_is_for_one_command_behind_others(hasty, there, proxy: Proxy):
     plan = At(Fault(loss=Loss.REQUEST, end=End.CLOSE), name="insert", target="things", skip=1)
     proxy.plan(plan)
@@ -160,6 +161,7 @@ def test_a_short_delay_is_no_error(near, proxy: Proxy):
     assert near.insert_one({"_id": 1}).acknowledged
 
 
+@pytest.mark.thorough
 def test_a_lost_request_may_be_delivered_later(hasty, there, proxy: Proxy):
     proxy.plan(At(Fault(loss=Loss.REQUEST, keeps=True), name="insert"))
     with pytest.raises(NetworkTimeout):
@@ -204,6 +206,7 @@ def _request(command: dict) -> bytes:
     return struct.pack("<iiii", 16 + len(body), 1, 0, 2013) + body
 
 
+@pytest.mark.thorough
 def test_a_cut_refuses_everybody_until_it_is_mended(hasty, proxy: Proxy):
     hasty.insert_one({"_id": 1})
     proxy.cut()
@@ -215,6 +218,7 @@ def test_a_cut_refuses_everybody_until_it_is_mended(hasty, proxy: Proxy):
     eventually(lambda: _answers(hasty))
 
 
+@pytest.mark.thorough
 def test_what_is_frozen_arrives_when_it_thaws(hasty, there, proxy: Proxy):
     hasty.insert_one({"_id": 1})
     proxy.freeze()

@@ -17,15 +17,24 @@ from crawlcw.engine import patience
 from crawlcw.engine.patience import Patience
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.mongo import MongoLedger, outcomes, store
+from crawlcw.ledger.mongo import MongoLedger, items, store
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import too_deep
+from crawlcw.model.transitions import Succeeded, too_deep
 from tests.faults.invariants import Documents
 from tests.faults.proxy import Proxy, proxied
-from tests.support.ledgers import LEASE, START, FakeClock, failure, make_task, success
+from tests.support.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    failure,
+    make_task,
+    settled,
+    success,
+    visit,
+)
 from tests.support.mongod import with_database
 
 T = TypeVar("T")
@@ -180,7 +189,9 @@ class World:
         finished = await claim(1, "dead", LEASE)
         await far.outcomes.commit([success(far, finished, {"n": 1}, {"large": LARGE})])
         finished = await claim(2, "dead", LEASE)
-        await far.outcomes.commit([success(far, finished, {"n": 2}, {"n": 3})])
+        # To be visited again by now, which only `revisit_due` makes it.
+        again = Succeeded(items=({"n": 2}, {"n": 3}), visit=visit(), revisit=visit().time)
+        await far.outcomes.commit([settled(far, finished, again)])
         await far.outcomes.commit([failure(far, await claim(3, "dead", LEASE), Reason.TLS)])
         clock.time = START
         await far.outcomes.commit([failure(far, await claim(5, "dead", LEASE), Reason.CONNECT)])
@@ -229,6 +240,6 @@ def quick() -> Iterator[None]:
         # The driver's monitor looks for the server twice a second otherwise.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(patience, "_FIRST_WAIT", 0.01)
-        patch.setattr(outcomes, "_ITEM_ASIDE", len(LARGE))
+        patch.setattr(items, "_ASIDE", len(LARGE))
         patch.setattr(store, "_ITEM_BATCH", 2)
         yield

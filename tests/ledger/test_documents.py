@@ -11,8 +11,10 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import escaped, unescaped
 from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.task import AttemptError, BlobRef, Payload, Record, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Change, Event
+from crawlcw.model.visits import Visit
 from tests.support.ledgers import START, make_task
 
 pytestmark = pytest.mark.quick
@@ -23,6 +25,9 @@ FULL = make_task(
     body=b"\0",
     errback="failed",
     context={"$a": {"b.c": 1}},
+    options=RequestOptions(
+        max_retry=7, timeout=1.5, retry_statuses=(403,), accept_statuses=(), max_depth=0
+    ),
     depth=2,
     parent=b"p" * 16,
     hops=3,
@@ -35,6 +40,8 @@ FULL = make_task(
     retry=2,
     lost=1,
     begun=4,
+    visit=Visit(time=START, changed=START, etag='"1"', interval=60.0),
+    revisit=START,
 )
 
 
@@ -62,7 +69,9 @@ def test_a_tracked_task_comes_back_with_what_it_carries():
 def test_what_is_default_is_left_out():
     document = documents.document(make_task())
 
-    assert not {"method", "headers", "body", "errback", "context", "parent"} & set(document)
+    assert not {"method", "headers", "body", "errback", "context", "options", "parent"} & set(
+        document
+    )
 
 
 def test_no_crawled_key_is_an_operator_or_a_path():

@@ -24,6 +24,7 @@ from tests.support.ledgers import (
     make_task,
     make_tasks,
     settled,
+    visit,
 )
 
 HOST = "example.com"
@@ -600,7 +601,7 @@ async def test_a_given_up_host_ignores_what_waits_and_nothing_else(
     for task, outcome in [
         (failed, Reason.CONNECT),
         (finished, Succeeded()),
-        (revisited, Succeeded(revisit=at(900))),
+        (revisited, Succeeded(visit=visit(), revisit=at(900))),
         (refused, Reason.REFUSED_ROBOTS),
         (processing, None),
     ]:

@@ -12,6 +12,7 @@ from crawlcw.ledger.mongo import admin as mongo_admin
 from crawlcw.ledger.protocol import Ledger, TaskFilter, Worker
 from crawlcw.ledger.sqlite import admin as sqlite_admin
 from crawlcw.model import transitions, values
+from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Failed, Succeeded
@@ -20,6 +21,7 @@ from tests.support.ledgers import (
     START,
     FakeClock,
     Ledgers,
+    changed_task,
     claimed,
     claimed_one,
     failure,
@@ -27,9 +29,14 @@ from tests.support.ledgers import (
     make_tasks,
     settled,
     success,
+    visit,
 )
 
 ONCE = RetryPolicy(max_retry=1)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
 
 
 def ids(tasks):
@@ -485,7 +492,7 @@ async def test_a_success_is_recorded_with_its_items(ledger: Ledger, clock: FakeC
         elapsed=0.25,
         etag='"x"',
     )
-    items = (values.item({"title": "A"}), values.item({"title": "B"}))
+    items = (cleaned_item({"title": "A"}), cleaned_item({"title": "B"}))
 
     answer = await ledger.outcomes.commit(
         [settled(ledger, lease, Succeeded(response=response, items=items))]
@@ -633,16 +640,18 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     await ledger.tasks.add([make_task()])
     for n, outcome in enumerate(
         (
-            Succeeded(items=({"n": 1}, {"n": 2}), revisit=START + timedelta(seconds=10)),
+            Succeeded(items=({"n": 1}, {"n": 2}), visit=visit(), revisit=at(10)),
             Succeeded(
                 items=({"n": 3},),
                 response=ResponseInfo(status=200, final_url="http://example.com/"),
-                revisit=START + timedelta(seconds=20),
+                visit=visit(etag='"2"'),
+                revisit=at(20),
             ),
             Failed(reason=Reason.TLS),
         )
     ):
-        clock.time = START + timedelta(seconds=10 * n)
+        clock.time = at(10 * n)
+        assert await ledger.admin.revisit_due() == (n > 0)
         lease = await claimed_one(ledger)
         await ledger.outcomes.commit([settled(ledger, lease, outcome)])
 
@@ -650,15 +659,18 @@ async def test_a_revisit_replaces_the_items_and_a_failed_one_keeps_them(
     assert record is not None
     assert record.items == ({"n": 3},)
     assert record.response == ResponseInfo(status=200, final_url="http://example.com/")
-    assert record.task.fence == record.task.settled == 3
+    assert record.task.visit == visit(etag='"2"')
+    # A claim raises the fence, and so does what makes a page due again.
+    assert record.task.fence == record.task.settled == 5
 
 
 async def test_a_revisit_without_items_leaves_none(ledger: Ledger, clock: FakeClock):
     await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
-    first = Succeeded(items=({"n": 1},), revisit=START + timedelta(seconds=10))
+    first = Succeeded(items=({"n": 1},), visit=visit(), revisit=at(10))
     await ledger.outcomes.commit([settled(ledger, lease, first)])
     clock.advance(seconds=10)
+    await ledger.admin.revisit_due()
     lease = await claimed_one(ledger)
 
     await ledger.outcomes.commit([success(ledger, lease)])
@@ -995,6 +1007,25 @@ async def test_items_come_in_the_order_of_ids_and_then_as_they_were_yielded(
     assert await ledger.queries.item_count() == len(rows) == 39
 
 
+async def test_items_of_chosen_tasks_come_the_last_changed_first(ledger: Ledger, clock: FakeClock):
+    await ledger.tasks.add(make_tasks(120))
+    leases = await claimed(ledger)
+    for number, lease in enumerate(leases):
+        clock.advance(seconds=1)
+        await ledger.outcomes.commit([success(ledger, lease, {"n": number}, {"n": number})])
+    half = clock.time - timedelta(seconds=59)
+
+    all_of_them = [row.item["n"] async for row in ledger.queries.items(TaskFilter())]
+    later = TaskFilter(statuses=[Status.FINISHED], since=half)
+    rows = [row async for row in ledger.queries.items(later)]
+    waiting = TaskFilter(statuses=[Status.TODO, Status.FAILED])
+
+    assert all_of_them == [n for n in range(119, -1, -1) for _ in range(2)]
+    assert [row.item["n"] for row in rows] == [n for n in range(119, 59, -1) for _ in range(2)]
+    assert min(row.fetched_at for row in rows) == half
+    assert [row async for row in ledger.queries.items(waiting)] == []
+
+
 async def test_an_item_says_where_its_page_really_was(ledger: Ledger):
     await ledger.tasks.add([make_task("http://example.com/asked")])
     lease = await claimed_one(ledger)
@@ -1061,10 +1092,10 @@ async def test_a_hostile_item_comes_back_as_it_was_cleaned(ledger: Ledger, name:
     assert (answer.lost, answer.rejected) == ((), ())
     record = await ledger.tasks.get(bad.task.id)
     assert record is not None
-    assert record.items == (values.item(HOSTILE[name]),)
+    assert record.items == (cleaned_item(HOSTILE[name]),)
     items = [row.item async for row in ledger.queries.items()]
     assert {"n": 1} in items
-    assert values.item(HOSTILE[name]) in items
+    assert cleaned_item(HOSTILE[name]) in items
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -1326,6 +1357,50 @@ async def test_a_link_that_is_found_nearer_is_admitted_with_its_new_depth(
     assert await ledger.tasks.admit_nearer([]) == 0
 
 
+async def test_a_page_that_changed_after_it_was_finished_or_failed_is_done_again(
+    ledger: Ledger, clock: FakeClock
+):
+    finished, failed, unwanted, late, todo = (
+        make_task(f"http://{name}.com/") for name in ("finished", "failed", "unwanted", "late", "x")
+    )
+    await ledger.tasks.add([finished])
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger), {"n": 1})])
+    await given_up(ledger, failed, Reason.TLS)
+    await given_up(ledger, unwanted, Reason.REFUSED_ROBOTS)
+    clock.advance(seconds=10)
+    await ledger.tasks.add([late])
+    await ledger.outcomes.commit([success(ledger, await claimed_one(ledger), {"n": 2})])
+    await ledger.tasks.add([todo])
+    before = {task.id: await ledger.tasks.get(task.id) for task in (unwanted, late, todo)}
+    changed = [
+        changed_task(task.url, changed=START + timedelta(seconds=5))
+        for task in (finished, failed, unwanted, late, todo)
+    ]
+    changed.append(changed_task("http://unknown.com/", changed=START))
+
+    assert await ledger.tasks.reopen_changed(changed) == 2
+
+    for task in (finished, failed):
+        record = await ledger.tasks.get(task.id)
+        assert record is not None
+        assert (record.task.status, record.task.due) == (Status.TODO, clock.time)
+        assert (record.task.retry, record.task.reason, record.task.fence) == (0, None, 2)
+    assert (await ledger.tasks.get(finished.id)).items == ({"n": 1},)
+    assert {task: await ledger.tasks.get(task) for task in before} == before
+    assert await ledger.tasks.get(changed[-1].id) is None
+    assert await ledger.tasks.reopen_changed(changed) == 0
+    assert await ledger.tasks.reopen_changed([]) == 0
+
+
+async def test_a_page_that_has_not_changed_since_it_was_finished_is_left_alone(ledger: Ledger):
+    task = await in_status(ledger, Status.FINISHED)
+    before = await ledger.tasks.get(task.id)
+
+    assert await ledger.tasks.reopen_changed([changed_task(task.url, changed=START)]) == 0
+
+    assert await ledger.tasks.get(task.id) == before
+
+
 async def test_a_task_that_was_tried_and_refused_for_depth_is_admitted_as_if_never_tried(
     ledger: Ledger, clock: FakeClock
 ):
@@ -1365,6 +1440,26 @@ async def test_with_tasks_that_are_purged_goes_that_all_seeds_are_there(ledger: 
     assert await ledger.admin.purge(TaskFilter(ids=[make_tasks(1)[0].id])) == 1
 
     assert await ledger.notes.state() == {"depth": {"limit": 3}}
+
+
+async def test_what_is_dropped_is_gone_and_can_begin_anew(store: Ledgers):
+    ledger = await store.open()
+    await ledger.tasks.add(make_tasks(3))
+    await ledger.hosts.wake({"example.com": store.clock.time})
+    lease = (await claimed(ledger))[0]
+    await ledger.outcomes.commit([success(ledger, lease, {"n": 1})])
+    await ledger.notes.set_state({"seeds": {"hosts": []}})
+
+    await ledger.admin.drop()
+    await ledger.admin.drop()
+
+    again = await store.open()
+    assert (await again.queries.counts()).total == 0
+    assert [row async for row in again.queries.items()] == []
+    assert [host async for host in again.hosts.all()] == []
+    assert await again.notes.state() == {}
+    assert (await again.tasks.add(make_tasks(3))).new == 3
+    assert len(await claimed(again)) == 3
 
 
 async def test_the_state_stays_when_the_ledger_is_opened_again(store: Ledgers):

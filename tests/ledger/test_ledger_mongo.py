@@ -12,7 +12,7 @@ import pytest
 
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo import MongoLedger, changes
+from crawlcw.ledger.mongo import MongoLedger, changes, schema
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Cursor, TaskFilter
@@ -54,10 +54,10 @@ async def test_what_was_said_of_tasks_that_somebody_has_dropped_is_void(
 # --- versions
 
 
-def make_it_version_2(database: Any) -> None:
-    database["books"].drop_index(BY_STATUS)
-    database["books"].create_index([("status", 1), ("update_time", -1)], name=OUTDATED)
-    database["crawlcw.schema"].update_one({"_id": "books"}, {"$set": {"version": 2}})
+def make_it_version_2(database: Any, spider: str = "books") -> None:
+    database[spider].drop_index(BY_STATUS)
+    database[spider].create_index([("status", 1), ("update_time", -1)], name=OUTDATED)
+    database["crawlcw.schema"].update_one({"_id": spider}, {"$set": {"version": 2}})
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
@@ -84,6 +84,42 @@ async def test_a_ledger_of_version_2_is_brought_up_to_date_by_all_that_open_it(
     assert (await looked.inspection.health()).violations == ()
     for each in (first, looked, *opened):
         await each.close()
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_what_another_crawlcw_or_another_kind_has_written_is_refused(
+    mongodb_uri: str, database_name: str, url: str, driver: str
+):
+    first = await MongoLedger.open(url, "books", driver=driver, kind=LedgerKind.SPIDER)
+    await first.close()
+    with pytest.raises(LedgerConfigurationError, match="the ledger of books is that of a spider"):
+        await MongoLedger.open(url, "books", driver=driver, kind=LedgerKind.USE_CASE)
+    with pymongo.MongoClient(mongodb_uri) as client:
+        markers = client[database_name]["crawlcw.schema"]
+        markers.update_one({"_id": "books"}, {"$set": {"version": 99}})
+
+    for create in (True, False):
+        with pytest.raises(LedgerConfigurationError, match="version 99, and this crawlcw knows"):
+            await MongoLedger.open(url, "books", driver=driver, create=create)
+
+
+async def test_an_index_that_is_another_one_is_refused_by_name(
+    mongodb_uri: str, database_name: str, url: str
+):
+    with pymongo.MongoClient(mongodb_uri) as client:
+        client[database_name]["books"].create_index([("status", 1)], name=BY_STATUS)
+
+        with pytest.raises(LedgerConfigurationError, match=f"index {BY_STATUS} of collection"):
+            await MongoLedger.open(url, "books")
+
+
+async def test_a_server_that_is_too_old_is_refused_by_its_version(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(schema, "OLDEST_SERVER", (99, 0))
+
+    with pytest.raises(LedgerConfigurationError, match=r"the server is MongoDB .*, and 99\.0 or"):
+        await MongoLedger.open(url, "books")
 
 
 # --- plans
@@ -342,8 +378,8 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that is no replica set."""
     folder: Path = tmp_path_factory.mktemp("standalone")
     server = mongod_server.Server(mongod_server.found(), folder / "data")
-    place = server._command.index("--replSet")
-    del server._command[place : place + 2]
+    place = server.command.index("--replSet")
+    del server.command[place : place + 2]
     server.start()
     try:
         with pymongo.MongoClient("127.0.0.1", server.port, serverSelectionTimeoutMS=60_000) as c:

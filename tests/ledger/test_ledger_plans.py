@@ -19,8 +19,8 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import Status
 from tests.support.ledgers import START, FakeClock, make_task
 
-TASKS = 100_000
-HOSTS = 200
+TASKS = 20_000
+HOSTS = 40
 LATER = START + timedelta(days=7)
 #: What the driver adds to a command, and `explain` does not take.
 ENVELOPE = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "maxTimeMS")
@@ -65,10 +65,12 @@ def crowd() -> Iterator[documents.Document]:
             "status": int(status),
             "update_time": due,
         }
-        if kind < 5:  # revisits are deferred too
+        if kind < 3:
             document["due"] = due
         else:
             del document["due"]
+        if kind in (3, 4):
+            document["revisit"] = START if n % 100 == 3 else LATER
         if status is Status.FAILED:
             document["reason"] = str(Reason.CONNECT)
         yield document
@@ -136,9 +138,9 @@ async def test_a_page_reads_what_it_returns(ledger, crowded, overheard):
 
 
 async def test_a_page_over_all_priorities_reads_what_it_returns(ledger, crowded, overheard):
-    page = await ledger.tasks.page(limit=9_000)
+    page = await ledger.tasks.page(limit=1_800)
 
-    assert len(page) == 9_000
+    assert len(page) == 1_800
     assert {task.priority for task in page} == {0, 1, 2}
     check_plans(crowded, overheard, "find")
 
@@ -161,6 +163,13 @@ async def test_a_page_when_nothing_is_due_reads_next_to_nothing(ledger, crowded,
     assert await ledger.tasks.page(limit=200) == []
     assert await ledger.tasks.page(limit=200, hosts=["h1.com", "h2.com"]) == []
     assert check_plans(crowded, overheard, "find") == [0, 0]
+
+
+async def test_a_look_for_pages_to_visit_again_reads_next_to_nothing(ledger, crowded, overheard):
+    ledger.store.now.time = START - timedelta(days=1)
+
+    assert await ledger.admin.revisit_due() == 0
+    assert check_plans(crowded, overheard, "find", spare=5) == [0]
 
 
 async def test_the_horizon_is_one_look_for_each_priority(ledger, crowded, overheard):

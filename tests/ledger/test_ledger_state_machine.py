@@ -23,10 +23,10 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
-from crawlcw.model.task import Lease, Record, Status, Task
-from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
+from crawlcw.model.task import DONE, Lease, Record, Status, Task
+from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged
 from tests.support import ledgers
-from tests.support.ledgers import LEASE, Ledgers, make_tasks
+from tests.support.ledgers import LEASE, Ledgers, make_tasks, visit
 
 pytestmark = pytest.mark.thorough
 
@@ -173,8 +173,29 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), items=st.integers(0, 2), revisit=st.booleans())
     def succeed(self, data, items, revisit):
         yielded = tuple({"n": n, "settled": len(self.sent)} for n in range(items))
-        again = self.store.clock.time + timedelta(seconds=90) if revisit else None
-        self.settle(data, Succeeded(items=yielded, revisit=again))
+        self.settle(data, Succeeded(items=yielded, visit=visit(), revisit=self.again(revisit)))
+
+    @rule(data=st.data(), revisit=st.booleans())
+    def confirm(self, data, revisit):
+        self.settle(data, Unchanged(visit=visit(etag="1"), revisit=self.again(revisit)))
+
+    def again(self, revisit):
+        return self.store.clock.time + timedelta(seconds=90) if revisit else None
+
+    @rule(client=some_client)
+    def revisit_what_is_due(self, client):
+        now = self.store.clock.time
+        may = [r.task for r in self.seen.values() if r and r.task.status in DONE]
+        expected = [task for task in may if task.revisit and task.revisit <= now]
+
+        assert self.run(self.clients[client].admin.revisit_due()) == len(expected)
+
+    @rule(client=some_client)
+    def recrawl(self, client):
+        done = [r for r in self.seen.values() if r and r.task.status is Status.FINISHED]
+        chosen = TaskFilter(statuses=(Status.FINISHED,))
+
+        assert self.run(self.clients[client].admin.revisit(chosen)) == len(done)
 
     @rule(data=st.data(), reason=some_reason)
     def fail(self, data, reason):
@@ -261,8 +282,9 @@ class LedgerMachine(RuleBasedStateMachine):
             task = record.task
             assert (task.lock is not None) == (task.status is Status.PROCESSING)
             assert (task.lock_time is not None) == (task.status is Status.PROCESSING)
-            if task.status is Status.IGNORED:
+            if task.status in DONE:
                 assert task.due is None
+            if task.status is Status.IGNORED:
                 assert task.reason is not None
             assert task.due is not None or task.status in (Status.FINISHED, Status.IGNORED)
             assert task.settled <= task.fence
@@ -280,7 +302,8 @@ class LedgerMachine(RuleBasedStateMachine):
         elif before.task != after.task:
             assert (before.task.status, after.task.status) in EDGES
             assert before.task.fence <= after.task.fence <= before.task.fence + 1
-            claimed = after.task.fence > before.task.fence
+            raised = after.task.fence > before.task.fence
+            claimed = raised and before.task.status not in DONE
             assert claimed == (
                 after.task.lock not in (None, before.task.lock)
                 or after.task.lost > before.task.lost

@@ -20,6 +20,7 @@ from crawlcw.model.hosts import (
     host_failed,
     is_the_pages_own,
     page_failed,
+    page_finished,
     slowed,
     succeeded,
 )
@@ -158,21 +159,20 @@ def test_one_more_failure_is_no_reason_to_ask_a_full_host_again():
     assert failed(host, Reason.CONNECT).given_up is Reason.HOST_FULL
 
 
-@pytest.mark.parametrize("page", [True, False])
-def test_one_success_forgives_all_failures(page: bool):
+def test_one_success_forgives_all_failures():
     host = replace(HOST, failures=4, page_failures=9, given_up=Reason.HOST_UNREACHABLE, failed=13)
 
-    host = succeeded(host, latency=0.1, policy=POLICY, page=page)
+    host = succeeded(host, latency=0.1, policy=POLICY)
 
     assert (host.failures, host.page_failures, host.given_up) == (0, 0, None)
     assert host.failed == 13
 
 
-def test_an_answer_counts_as_a_page_where_it_is_one():
-    host = replace(HOST, finished=7)
+def test_an_answer_counts_as_a_page_when_that_is_finished():
+    answered = succeeded(replace(HOST, finished=7), latency=0.1, policy=POLICY)
 
-    assert succeeded(host, latency=0.1, policy=POLICY).finished == 8
-    assert succeeded(host, latency=0.1, policy=POLICY, page=False).finished == 7
+    assert answered.finished == 7
+    assert page_finished(answered).finished == 8
 
 
 # --- origins
@@ -269,7 +269,8 @@ def test_a_page_is_to_blame_where_another_was_asked_for_later_and_answered(
 
 
 def test_from_the_second_failure_on_a_page_is_asked_that_was_answered_before():
-    good = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW, witness="http://example.com/good")
+    good = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
+    good = page_finished(good, witness="http://example.com/good")
     once = failed(good, Reason.HTTP_STATUS, status=429)
     twice = failed(once, Reason.HTTP_STATUS, status=429)
 
@@ -279,8 +280,22 @@ def test_from_the_second_failure_on_a_page_is_asked_that_was_answered_before():
         "http://example.com/good",
     ]
     assert doubted(failed(failed(HOST)), now=NOW) is None
-    again = succeeded(twice, latency=0.1, policy=POLICY, page=False, sent=NOW)
+    again = succeeded(twice, latency=0.1, policy=POLICY, sent=NOW)
     assert doubted(again, now=NOW) is None
+
+
+def test_a_large_page_is_asked_again_only_where_no_other_is_known():
+    large, small = ("http://example.com/large", 10**6), ("http://example.com/small", 1_000)
+
+    def witness(*pages: tuple[str, int]) -> str | None:
+        host = HOST
+        for url, size in pages:
+            host = page_finished(host, witness=url, size=size)
+        return host.origin("http").witness
+
+    assert witness(large) == "http://example.com/large"
+    assert witness(large, small) == "http://example.com/small"
+    assert witness(small, large) == "http://example.com/small"
 
 
 # --- delays
@@ -310,7 +325,7 @@ def test_page_failures_count_in_a_row():
     for _ in range(5):
         for _ in range(9):
             host = page_failed(host, policy=POLICY)
-        host = succeeded(host, latency=0.1, policy=POLICY, page=False)
+        host = succeeded(host, latency=0.1, policy=POLICY)
 
     assert (host.delay, host.failed) == (0.0, 45)
 
@@ -323,6 +338,15 @@ def test_a_delay_doubles_from_half_a_second_to_a_minute():
         delays.append(host.delay)
 
     assert delays == [0.5, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_no_delay_is_longer_than_the_longest_rest():
+    policy = replace(POLICY, backoff_max=timedelta(seconds=2))
+    host = HOST
+    for _ in range(9):
+        host = slowed(host, policy=policy)
+
+    assert host.delay == 2
 
 
 def test_a_delay_that_has_become_short_doubles_as_well():
@@ -460,7 +484,8 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
         before = host
         now += timedelta(hours=2)  # every rest is over
         if what in ("success", "no-page"):
-            host = succeeded(host, latency=value, policy=POLICY, page=what == "success")
+            host = succeeded(host, latency=value, policy=POLICY)
+            host = page_finished(host) if what == "success" else host
             assert host.failures == host.page_failures == 0
             assert host.delay <= max(before.delay, value)
         elif what == "page":

@@ -18,7 +18,8 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.invariants import ADVICE, Kind, Violation
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.transitions import Change, Failed, Succeeded
+from crawlcw.model.transitions import Change, Failed, Succeeded, Unchanged
+from crawlcw.model.visits import Visit
 from tests.support.ledgers import LEASE, START, make_task
 
 pytestmark = pytest.mark.quick
@@ -142,8 +143,19 @@ def test_limits_are_checked_where_they_are_known():
     assert kinds(found, max_retry=4, max_lost=1) == [Kind.BOUND_EXCEEDED]
 
 
-def test_a_revisit_is_due_and_finished():
-    assert kinds(document(FINISHED, due=at(3600))) == []
+def test_the_attempts_of_a_task_are_those_that_its_request_asked_for():
+    patient = document(TODO, retry=4, options={"max_retry": 5})
+
+    assert kinds(patient, max_retry=3) == []
+    assert kinds({**patient, "retry": 6}) == [Kind.BOUND_EXCEEDED]
+    assert kinds({**patient, "options": "{"}) == [Kind.MALFORMED]
+    assert kinds({**patient, "options": {"max_retry": "x"}}) == [Kind.MALFORMED]
+
+
+def test_a_page_that_is_to_be_visited_again_is_not_due_before_a_run_makes_it_todo():
+    assert kinds(document(FINISHED, revisit=at(3600))) == []
+    assert kinds(document(FINISHED, revisit="soon")) == [Kind.MALFORMED]
+    assert kinds(document(FINISHED, due=at(3600))) == [Kind.DUE_LEFT]
 
 
 def test_whole_numbers_may_be_floats_as_a_database_shell_writes_them():
@@ -217,7 +229,10 @@ def test_what_is_mended_is_well_afterwards(state: dict[str, Any]):
 #: Of `settle`; only of a suspect is it found out that it crashed its worker.
 REASONS = st.sampled_from([reason for reason in Reason if reason is not Reason.CRASHED_WORKER])
 STEPS = st.sampled_from(
-    ["claim", "begin", "finish", "revisit", "fail", "convict", "release", "retry", "give up host"]
+    [
+        *("claim", "begin", "finish", "confirm", "revisit", "fail", "convict", "release"),
+        *("retry", "give up host"),
+    ]
 )
 POLICY = RetryPolicy(max_retry=3, max_lost=3)
 
@@ -231,9 +246,14 @@ def test_no_transition_breaks_anything(steps: list[tuple[str, Reason, bool]]):
         if step == "claim":
             change = transitions.claim(task, token="a:1", now=now, lease=LEASE, max_lost=3)
             lease = change and _leased(task, change)
-        elif lease is not None and step in ("finish", "revisit"):
-            outcome = Succeeded(revisit=now + LEASE if step == "revisit" else None)
-            change, items = _settled(lease, outcome, now), True
+        elif lease is not None and step == "finish":
+            change, items = _settled(lease, Succeeded(), now), True
+        elif lease is not None and step == "confirm" and lease.task.settled:
+            visit = Visit(time=now, changed=START)
+            change = _settled(lease, Unchanged(visit=visit, revisit=now), now)
+        elif step == "revisit" and task.status in transitions.REVISIT.from_statuses:
+            task = replace(task, status=Status.TODO, retry=0, lost=0, due=now, reason=None)
+            task = replace(task, update_time=now, fence=task.fence + 1)
         elif lease is not None and step == "begin":
             task = replace(task, begun=lease.fence)
         elif lease is not None and step == "convict" and transitions.is_suspect(lease.task):

@@ -73,6 +73,7 @@ def test_with_one_attempt_allowed_nothing_is_tried_again():
     ],
 )
 def test_the_wait_is_jittered_and_at_least_what_was_asked_for(chance, asked, seconds):
+    """HOSTILE 8.7."""
     wait = RetryPolicy().wait(3, chance=chance, retry_after=asked)
 
     assert wait == timedelta(seconds=seconds)
@@ -108,6 +109,7 @@ def test_retry_after_is_read_or_ignored(header: str | None, seconds: float | Non
 
 @given(st.text() | st.from_regex(r"\w{3}, \d+ \w{3} \d+ \d+:\d+:\d+ [+-]?\d*"))
 def test_retry_after_is_bounded_whatever_the_server_says(header: str):
+    """HOSTILE 2.16."""
     seconds = retry_after(header, now=NOW)
 
     assert seconds is None or 0 <= seconds <= 3600

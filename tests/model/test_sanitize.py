@@ -57,7 +57,7 @@ def test_a_block_keeps_its_lines_and_nothing_else_that_is_not_visible(text: str)
     block = printable_block(text)
 
     assert all(line.isprintable() for line in block.split("\n"))
-    assert len(block.split("\n")) == max(1, len(text.splitlines()))
+    assert len(block.split("\n")) == len(text.removesuffix("\n").split("\n"))
 
 
 def test_a_block_is_cut():

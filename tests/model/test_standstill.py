@@ -130,6 +130,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch):
     found = rests.standstill(NOW)
 
     assert (found.hosts, found.until) == (3, at(18))
+    # Nothing public tells how much is remembered of what is over.
     assert len(rests._ends) <= 6
 
 

@@ -14,7 +14,7 @@ import crawlcw
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.model import transitions
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.task import Lease, ResponseInfo, Status, Task
+from crawlcw.model.task import DONE, Lease, ResponseInfo, Status, Task
 from crawlcw.model.transitions import (
     TABLE,
     Advanced,
@@ -24,15 +24,18 @@ from crawlcw.model.transitions import (
     Failed,
     Progress,
     Succeeded,
+    Unchanged,
     is_suspect,
     losses,
 )
+from crawlcw.model.visits import Visit
 from tests.support.ledgers import LEASE, START, make_task
+from tests.support.state_diagram import diagram
 
 pytestmark = pytest.mark.quick
 
 POLICY = RetryPolicy()
-DONE = {Status.FINISHED, Status.IGNORED}
+VISIT = Visit(time=START, changed=START, etag='"1"', interval=60.0)
 #: A status set by its name or number: nothing before it in the statement asks for anything.
 _TARGET = re.compile(r"^(?:(?!\b(?:WHERE|AND|OR|WHEN)\b).)*\bstatus = (?:<Status>|\d)", re.DOTALL)
 LEDGERS = Path(crawlcw.__file__).parent / "ledger"
@@ -59,7 +62,7 @@ def test_every_edge_can_be_reached():
     reached = {(None, Event.ADD, task.status) for task in added}
     for status in Status:
         for retry, lost, begun in ((0, 0, None), (1, 0, None), (0, 0, 0), (1, 0, 0), (0, 2, 0)):
-            due = None if status is Status.IGNORED else START
+            due = None if status in DONE else START
             task = make_task(status=status, retry=retry, lost=lost, due=due, begun=begun)
             change = claim(task)
             if change is not None:
@@ -67,6 +70,7 @@ def test_every_edge_can_be_reached():
                 lease = lease_of(status=status, retry=retry, lost=lost)
                 outcomes = (
                     Succeeded(),
+                    Unchanged(visit=VISIT),
                     Failed(reason=Reason.CONNECT),
                     Failed(reason=Reason.TLS),
                 )
@@ -226,10 +230,36 @@ def test_a_success_keeps_what_the_attempts_were():
     )
 
 
-def test_a_success_may_be_visited_again():
+def test_a_page_that_is_to_be_visited_again_is_finished_and_not_due():
     revisit = START + timedelta(days=1)
 
-    assert settle(lease_of(), Succeeded(revisit=revisit)).due == revisit
+    change = settle(lease_of(), Succeeded(visit=VISIT, revisit=revisit))
+
+    assert (change.status, change.due) == (Status.FINISHED, None)
+    assert (change.visit, change.revisit) == (VISIT, revisit)
+
+
+def test_an_unchanged_page_keeps_its_response_and_its_items():
+    revisit = START + timedelta(days=1)
+
+    change = settle(lease_of(retry=2, begun=0), Unchanged(visit=VISIT, revisit=revisit))
+
+    assert (change.event, change.status, change.due) == (Event.CONFIRM, Status.FINISHED, None)
+    assert (change.response, change.items) == (None, None)
+    assert (change.visit, change.revisit) == (VISIT, revisit)
+    # Whatever it was suspected of, a worker has lived through it.
+    assert (change.begun, change.fence, change.settled) == (None, 1, 1)
+
+
+def test_only_a_page_that_is_given_up_gets_another_date():
+    revisit = START + timedelta(days=1)
+    again, last = (
+        settle(lease_of(retry=retry), Failed(reason=Reason.CONNECT, revisit=revisit))
+        for retry in (0, 2)
+    )
+
+    assert (again.status, again.revisit) == (Status.FAILED, None)
+    assert (last.status, last.revisit) == (Status.IGNORED, revisit)
 
 
 def test_a_failure_is_tried_again_until_the_attempts_are_spent():
@@ -272,7 +302,7 @@ def test_what_the_server_said_is_made_printable():
     assert error.traceback == "one\n" + r"\x07two"
 
 
-@pytest.mark.parametrize("status", [Status.TODO, Status.FAILED, Status.FINISHED])
+@pytest.mark.parametrize("status", [Status.TODO, Status.FAILED])
 def test_a_release_restores_status_and_place(status: Status):
     lease = lease_of(status=status, retry=1, lost=1, settled=3, reason=Reason.CONNECT)
 
@@ -321,6 +351,7 @@ def test_failures_are_retried_and_the_unwanted_are_not():
 
 outcomes = st.one_of(
     st.builds(Succeeded, revisit=st.none() | st.just(START + timedelta(days=1))),
+    st.builds(Unchanged, visit=st.just(VISIT), revisit=st.none() | st.just(START)),
     st.builds(
         Failed,
         reason=st.sampled_from(Reason),
@@ -333,7 +364,7 @@ outcomes = st.one_of(
 
 
 @given(
-    status=st.sampled_from([s for s in Status if s is not Status.IGNORED]),
+    status=st.sampled_from([s for s in Status if s not in DONE]),
     retry=st.integers(0, 5),
     lost=st.integers(0, 5),
     max_retry=st.integers(1, 5),
@@ -369,17 +400,17 @@ def test_every_decision_is_in_the_table(
         assert after.status in TABLE[Status.PROCESSING, after.event]
         assert (after.lock, after.lock_time, after.fence) == (None, None, 4)
         assert after.due is not None or after.status in DONE
-        assert after.due is None or after.status is not Status.IGNORED
+        assert after.due is None or after.status not in DONE
         assert after.settled == (2 if after.event is Event.RELEASE else 4)
 
 
 def test_the_diagram_has_every_edge():
-    diagram = transitions.diagram()
+    drawn = diagram()
 
-    assert "    [*] --> todo: add\n" in diagram
-    assert "    ignored --> todo: retry-failed\n" in diagram
+    assert "    [*] --> todo: add\n" in drawn
+    assert "    ignored --> todo: retry-failed\n" in drawn
     edges = sum(len(afters) for afters in TABLE.values())
-    assert diagram.count(" --> ") == edges + 2
+    assert drawn.count(" --> ") == edges + 2
 
 
 def test_what_each_bulk_change_does():
@@ -397,7 +428,7 @@ def test_what_each_bulk_change_does():
         ),
         BulkChange(
             event=Event.CLAIM,
-            from_statuses=(*waiting, Status.FINISHED),
+            from_statuses=waiting,
             to=Status.PROCESSING,
             raises_fence=True,
         ),
@@ -407,6 +438,8 @@ def test_what_each_bulk_change_does():
             from_statuses=(*waiting, Status.FINISHED, Status.IGNORED),
             to=Status.TODO,
             resets=anew,
+            # Nothing is asked for by what is known of the last visit.
+            forgets=("visit", "revisit"),
             raises_fence=True,
             wakes_hosts=True,
         ),
@@ -417,9 +450,18 @@ def test_what_each_bulk_change_does():
             resets=anew,
             wakes_hosts=True,
         ),
+        BulkChange(
+            event=Event.REVISIT,
+            from_statuses=(Status.FINISHED, Status.IGNORED),
+            to=Status.TODO,
+            resets=anew,
+            raises_fence=True,
+            wakes_hosts=True,
+        ),
         BulkChange(event=Event.WITHDRAW, from_statuses=waiting, to=Status.IGNORED),
     ]
-    assert [each.event for each in BULK if each.is_due] == [Event.RETRY, Event.REOPEN, Event.ADMIT]
+    due = [Event.RETRY, Event.REOPEN, Event.REVISIT, Event.ADMIT]
+    assert [each.event for each in BULK if each.is_due] == due
 
 
 # --- nobody else decides

@@ -132,6 +132,22 @@ def test_what_is_no_url_to_fetch_says_why(url: str, reason: Reason):
     assert caught.value.reason is reason
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("2130706433", "0x7f000001", "017700000001", "0177.0.0.1", "0x7f.1", "127.1", "127.0.1"),
+        *("127.0.0.1.", "127.0.0.256", "1.2.3.4.5", "a.1", "a.0x", "0", "0x"),
+    ],
+)
+def test_a_host_that_ends_in_a_number_is_a_plain_address_or_none(host: str):
+    with pytest.raises(FetchError) as caught:
+        locate(f"http://{host}/")
+
+    assert caught.value.reason is Reason.REFUSED_ADDRESS
+    assert locate("http://127.0.0.1/").host == "127.0.0.1"
+    assert locate("http://a1.0xg.x7f/").host == "a1.0xg.x7f"
+
+
 def test_a_url_is_not_longer_when_it_is_located_than_it_may_be():
     """Else what is stored could not be located again."""
     with pytest.raises(FetchError) as caught:
@@ -151,6 +167,7 @@ def test_a_host_is_not_longer_than_a_name_can_be():
 
 def test_long_urls_are_not_kept_in_memory():
     address = "/" + 3000 * "x"
+    # What is kept shows in nothing but memory.
     kept = urls._locate.cache_info().currsize, urls._resolve_in.cache_info().currsize
 
     url = resolve(BASE, address)
@@ -194,7 +211,12 @@ def test_no_malformed_link_raises_anything_else():
     assert len(MALFORMED) == 74
     for found in [*map(located, MALFORMED), *map(resolved, MALFORMED)]:
         if isinstance(found, Reason):
-            assert found in (Reason.URL_INVALID, Reason.URL_TOO_LONG, Reason.REFUSED_SCHEME)
+            assert found in (
+                Reason.URL_INVALID,
+                Reason.REFUSED_ADDRESS,
+                Reason.URL_TOO_LONG,
+                Reason.REFUSED_SCHEME,
+            )
         else:
             assert locate(found.url) == found
             assert located(found.canonical).canonical == found.canonical

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite import rows
 from crawlcw.model import values
+from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.values import MAX_DEPTH, clean
 
 pytestmark = pytest.mark.quick
@@ -168,14 +169,14 @@ def test_an_object_without_a_text_is_named_by_its_type(thing):
 
 
 def test_an_item_is_a_dictionary():
-    assert values.item({"a": (1,)}) == {"a": [1]}
-    assert values.item(Film("t")) == {"title": "t", "year": 1999}
+    assert cleaned_item({"a": (1,)}) == {"a": [1]}
+    assert cleaned_item(Film("t")) == {"title": "t", "year": 1999}
 
 
 @pytest.mark.parametrize("thing", [1, "text", ["a"], None, object(), Book])
 def test_what_is_no_item_is_refused(thing):
     with pytest.raises(TypeError, match="is not an item: yield a dict"):
-        values.item(thing)
+        cleaned_item(thing)
 
 
 def test_json_has_dates_as_text_and_bytes_as_base64():

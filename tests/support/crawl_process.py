@@ -38,8 +38,10 @@ from crawlcw.engine.stats import Report, Stats
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
 from crawlcw.model.task import Status
 from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
+from tests.support.changing_site import ChangingSpider
 from tests.support.docs import REPOSITORY, DocsSpider, path_of
 from tests.support.many_hosts import HostsSpider
+from tests.support.member_site import Members
 
 LEDGER_UNAVAILABLE = 69
 LEDGER_NOT_USABLE = 78
@@ -50,6 +52,8 @@ _SPIDERS: dict[str, type[Spider]] = {
     "deadly": DeadlySpider,
     "slow": SlowSpider,
     "hosts": HostsSpider,
+    "changing": ChangingSpider,
+    "members": Members,
 }
 _ENOUGH = 180.0
 
@@ -259,6 +263,7 @@ def _printed(report: Report, stats: Stats) -> str:
             "finish_reason": report.finish_reason,
             "pages": report.pages,
             "items": report.items,
+            "unchanged": report.unchanged,
             "released": report.released,
             "leases_lost": report.leases_lost,
             "claims": stats.claims,

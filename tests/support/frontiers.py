@@ -125,14 +125,16 @@ class Process:
     def commit(self, *leases: Lease) -> None:
         self.held.end(leases)
 
-    def work(self, lease: Lease) -> None:
+    def work(self, lease: Lease, *, latency: float = 0.1) -> None:
         """Fetch and commit a page."""
-        self.answered(lease.task.host)
+        self.answered(lease.task.host, latency=latency)
         self.fetched(lease)
         self.commit(lease)
 
     def answered(self, name: str = HOST, *, latency: float = 0.1, page: bool = True) -> None:
-        self.frontier.evidence.answered(name, latency=latency, page=page, now=self.now)
+        self.frontier.evidence.answered(name, latency=latency, now=self.now)
+        if page:
+            self.frontier.evidence.finished(name, now=self.now)
 
     def failed(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model import transitions, urls, values
+from crawlcw.model import transitions, urls
+from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.task import Lease, ResponseInfo, Task, task_id
+from crawlcw.model.task import ChangedTask, Lease, ResponseInfo, Task, task_id
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
+from crawlcw.model.visits import Visit
 from tests.support import mongomock_double
 from tests.support.mongod import with_database
 
@@ -138,7 +141,7 @@ def empty_database(uri: str, name: str) -> None:
 def make_task(url: str = "http://example.com/", **overrides: Any) -> Task:
     """Return a new task, due since the clock's start."""
     location = urls.locate(url)
-    fields: dict[str, Any] = {
+    found: dict[str, Any] = {
         "id": task_id(location),
         "url": location.url,
         "host": location.host,
@@ -146,7 +149,18 @@ def make_task(url: str = "http://example.com/", **overrides: Any) -> Task:
         "update_time": START,
         "create_time": START,
     }
-    return Task(**fields | overrides)
+    return Task(**found | overrides)
+
+
+def changed_task(url: str, *, changed: datetime) -> ChangedTask:
+    """Return a new task whose page has changed."""
+    task = make_task(url)
+    return ChangedTask(**{f.name: getattr(task, f.name) for f in fields(task)}, changed=changed)
+
+
+def visit(**overrides: Any) -> Visit:
+    """Return a visit at the clock's start."""
+    return Visit(**{"time": START, "changed": START} | overrides)
 
 
 def make_tasks(number: int, **overrides: Any) -> list[Task]:
@@ -173,7 +187,7 @@ def settled(
 def success(ledger: Ledger, lease: Lease, *items: Any, url: str | None = None) -> Settlement:
     """Settle a lease with items as the crawl does: cleaned."""
     response = ResponseInfo(status=200, final_url=url) if url else None
-    cleaned = tuple(values.item(item) for item in items)
+    cleaned = tuple(cleaned_item(item) for item in items)
     return settled(ledger, lease, Succeeded(response=response, items=cleaned))
 
 

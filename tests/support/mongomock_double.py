@@ -46,6 +46,11 @@ class Database:
     def __getitem__(self, name: str) -> "Collection":
         return Collection(self._mocked[name])
 
+    @property
+    def name(self) -> str:
+        name: str = self._mocked.name
+        return name
+
     def get_collection(self, name: str, **_: Any) -> "Collection":
         return self[name]
 
@@ -55,6 +60,8 @@ class Database:
         await self._mocked.create_collection(name)
 
     async def command(self, command: dict[str, Any]) -> dict[str, Any]:
+        if "connectionStatus" in command:
+            return {"authInfo": {"authenticatedUsers": []}}
         groups = await self._mocked[command["aggregate"]].aggregate(command["pipeline"]).to_list()
         return {"cursor": {"firstBatch": groups}}
 
@@ -113,6 +120,7 @@ class Collection:
     async def bulk_write(
         self, operations: Sequence[UpdateOne], *, ordered: bool
     ) -> BulkWriteResult:
+        # The driver has no other name for what an operation is made of.
         for operation in operations:
             _encode(operation._doc)
         answer = {"nMatched": 0, "nModified": 0, "nInserted": 0, "nRemoved": 0, "nUpserted": 0}

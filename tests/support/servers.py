@@ -43,16 +43,30 @@ class Client:
 
 @asynccontextmanager
 async def served(
-    url: str, *, token: str | None = None, **policy: Any
+    url: str, *, token: str | None = None, max_connections: int = 256, **policy: Any
 ) -> AsyncIterator[tuple[Client, Tracker]]:
     """Serve the use case `orders` of a ledger in this process."""
     give_up = timedelta(0)
     async with (
         Tracker.open(url, "orders", ledger_give_up=give_up, **policy) as tracker,
-        serving(tracker, host="127.0.0.1", port=0, token=token) as address,
+        serving(
+            tracker, host="127.0.0.1", port=0, token=token, max_connections=max_connections
+        ) as address,
         aiohttp.ClientSession() as http,
     ):
         yield Client(http, address), tracker
+
+
+def impatient(*, headers: float, body: float, idle: float) -> tuple[str, ...]:
+    """Return what Python is started with for a `crawlcw` that has other deadlines, in seconds."""
+    code = (
+        "from crawlcw.server import serving\n"
+        "from crawlcw.server.connections import Deadlines\n"
+        f"serving.DEADLINES = Deadlines(headers={headers}, body={body}, idle={idle})\n"
+        "from crawlcw.cli.main import main\n"
+        "main()"
+    )
+    return ("-c", code)
 
 
 class ServerProcess:
@@ -64,10 +78,14 @@ class ServerProcess:
         url: str,
         *options: str,
         use_case: str = "orders",
+        program: tuple[str, ...] = ("-m", "crawlcw"),
+        files: int | None = None,
         **environment: str,
     ) -> None:
+        """Start *program*, which may open so many *files*; None: as many as this process."""
+        limit = [] if files is None else ["prlimit", f"--nofile={files}"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "crawlcw", "serve", use_case, "--ledger", url, *options],
+            [*limit, sys.executable, *program, "serve", use_case, "--ledger", url, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -43,7 +43,7 @@ class Working:
         command = [sys.executable, "-m", "crawlcw", "work", str(use_case), "--ledger", url]
         self._log = log
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [*command, *map(str, options)],
                 cwd=REPOSITORY,
                 env=os.environ | dict(environment or {}),
@@ -51,33 +51,33 @@ class Working:
                 stderr=errors,
                 text=True,
             )
-        self.pid = self._process.pid
+        self.pid = self.process.pid
 
     def __enter__(self) -> "Working":
         return self
 
     def __exit__(self, *_: object) -> None:
         # SIGKILL ends a frozen process as well.
-        self._process.kill()
-        self._process.communicate()
+        self.process.kill()
+        self.process.communicate()
 
     @property
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
     def send(self, signal_: signal.Signals) -> None:
-        self._process.send_signal(signal_)
+        self.process.send_signal(signal_)
 
     def kill(self) -> None:
         """End it by SIGKILL and wait until it is gone."""
-        assert self._process.poll() is None, f"it has ended by itself: {self.log}"
-        self._process.kill()
-        self._process.wait()
+        assert self.process.poll() is None, f"it has ended by itself: {self.log}"
+        self.process.kill()
+        self.process.wait()
 
     def end(self) -> tuple[int, str]:
         """Wait for the end; return the exit code and what it said of it."""
-        output, _ = self._process.communicate(timeout=PATIENCE)
-        return self._process.returncode, output
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, output
 
 
 def tasks_of(url: str, use_case: str) -> dict[str, TrackedTask]:

@@ -65,7 +65,8 @@ class DispenserMachine(RuleBasedStateMachine):
         super().__init__()
         self.runner = asyncio.Runner()
         self.store = self.open_store()
-        self.desks = [Dispenser(self.run(self.tracker())) for _ in range(2)]
+        self.trackers = [self.run(self.tracker()) for _ in range(2)]
+        self.desks = [Dispenser(tracker) for tracker in self.trackers]
         self.known: dict[str, Known] = {}
 
     async def tracker(self):
@@ -90,7 +91,7 @@ class DispenserMachine(RuleBasedStateMachine):
         return {key for key, task in self.known.items() if task.holder == worker}
 
     def records(self) -> dict[str, Record]:
-        ledger = self.desks[0]._ledger
+        ledger = self.trackers[0].ledger
         found = self.run(ledger.queries.find(TaskFilter(), limit=len(KEYS) + 1))
         return {record.task.url: record for record in found}
 

@@ -127,6 +127,7 @@ async def test_the_last_attempt_makes_it_dead_and_it_is_never_run_again(tracker:
 def resting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Set when a worker rests, because nothing is due, for an hour: only a wake-up ends that."""
     event = asyncio.Event()
+    # That a worker has found nothing, and is about to rest, it tells nobody.
     rest = Worker._rest
 
     async def rest_long(worker: Worker, horizon: datetime | None) -> None:

@@ -1,52 +1,108 @@
 """`crawlcw export`: the items that are recorded in a ledger."""
 
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import click
 
-from crawlcw.cli import exporting, ledger_option, loading, loop
+from crawlcw.cli import exporting, ledger_option, loading, loop, selecting
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
+from crawlcw.feeds import following
+from crawlcw.feeds.export import Wanted, export
+from crawlcw.feeds.target import Target
+from crawlcw.ledger.protocol import Ledger
 
 
 @click.command("export")
 @click.argument("spider")
 @ledger_option.ledger_option
+@exporting.outputs_option(required=True, about="Where to; the file appears when it is whole.")
+@click.option("--fields", metavar="A,B,...", help="Only these fields of each item, in this order.")
 @click.option(
-    "-o",
-    "output",
-    metavar="FILE",
-    required=True,
-    help="Where to; - is stdout. The file appears when it is whole.",
+    "--since", metavar="DURATION", help="Only of pages that were fetched in the last 30m, 12h, 7d."
 )
 @click.option(
     "--with-meta", is_flag=True, help="Add _url and _fetched_at of the item's page to each item."
 )
+@click.option(
+    "--versions",
+    is_flag=True,
+    help="Of all visits that `keep_versions` has kept, not the last alone.",
+)
+@click.option(
+    "--formulas", is_flag=True, help="CSV: leave texts as they are that a spreadsheet would run."
+)
+@click.option(
+    "--follow", is_flag=True, help="Go on with what a crawl records, until it is drained; -o -"
+)
 @logs.level_option
 def command(
-    *, spider: str, ledger_url: str, output: str, with_meta: bool, log_level: str | None
+    *,
+    spider: str,
+    ledger_url: str,
+    outputs: list[Target],
+    fields: str | None,
+    since: str | None,
+    with_meta: bool,
+    versions: bool,
+    formulas: bool,
+    follow: bool,
+    log_level: str | None,
 ) -> None:
-    """Write the items of SPIDER as JSON Lines.
+    """Write the items of SPIDER, each as the spider yielded it.
 
-    One item a line, as the spider yielded it. SPIDER is a spider's name, or
-    anything that `crawlcw run` takes. The tasks of a use case have results
-    instead of items: `crawlcw tasks` shows them.
+    The extension says how: .jsonl (an item a line), .json (an array), .csv or
+    .parquet (`pip install 'crawlcw[parquet]'`), and .gz or .zst behind it to
+    compress it. s3://, gs:// and others need `pip install 'crawlcw[remote]'`.
+
+    SPIDER is a spider's name, or anything that `crawlcw run` takes. The tasks
+    of a use case have results instead of items: `crawlcw tasks` shows them.
     """
     logs.set_up(log_level or "warning")
-    loop.run(_export(loading.name_of(spider), ledger_url, output, with_meta=with_meta))
+    age = None if since is None else selecting.age(since)
+    names = None if fields is None else _names(fields)
+    wanted = Wanted(fields=names, with_meta=with_meta, versions=versions, defuse=not formulas)
+    if follow and (len(outputs) > 1 or not outputs[0].is_stdout or outputs[0].format != "jsonl"):
+        raise UsageError("--follow writes JSON Lines to stdout: -o - --follow")
+    if follow and versions:
+        raise UsageError("--follow shows what is recorded from now on: leave out --versions")
+    write = _follow if follow else _export
+    loop.run(write(loading.name_of(spider), ledger_url, outputs, wanted, age))
 
 
-async def _export(name: str, ledger_url: str, output: str, *, with_meta: bool) -> None:
-    if output != "-":
-        exporting.check_writable(Path(output))
+def _names(fields: str) -> Sequence[str]:
+    names = [name.strip() for name in fields.split(",")]
+    if not all(names):
+        raise UsageError(f"--fields takes names with commas between them, not {fields!r}")
+    return list(dict.fromkeys(names))
+
+
+async def _export(
+    name: str, ledger_url: str, outputs: list[Target], wanted: Wanted, age: timedelta | None
+) -> None:
+    async with _opened(name, ledger_url) as ledger:
+        newer = wanted if age is None else wanted.newer_than(ledger.now() - age)
+        count = await export(ledger, outputs, newer, stdout=exporting.stdout())
+    if files := [target.place for target in outputs if not target.is_stdout]:
+        click.echo(f"{count:,} items in {', '.join(files)}", err=True)
+
+
+async def _follow(
+    name: str, ledger_url: str, _outputs: list[Target], wanted: Wanted, age: timedelta | None
+) -> None:
+    async with _opened(name, ledger_url) as ledger:
+        newer = wanted if age is None else wanted.newer_than(ledger.now() - age)
+        await following.follow(ledger, newer, stdout=exporting.stdout())
+
+
+@asynccontextmanager
+async def _opened(name: str, ledger_url: str) -> AsyncIterator[Ledger]:
     async with ledger_option.opened(ledger_url, name) as ledger:
         if ledger.kind.tracked:
             raise UsageError(
                 f"{name} is a use case, whose tasks have results and no items: "
                 f"`crawlcw tasks {name} --json --limit 0` prints them"
             )
-        if output == "-":
-            await exporting.to_stdout(ledger, with_meta=with_meta)
-        else:
-            count = await exporting.to_file(ledger, Path(output), with_meta=with_meta)
-            click.echo(f"{count:,} items in {output}", err=True)
+        yield ledger

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 import click
 
-from crawlcw.cli import exporting, ledger_option, loading, loop
+from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.terminal import logs
+from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.durations import format_duration
 from crawlcw.model.hosts import Host
@@ -66,7 +67,7 @@ async def _write_json(name: str, ledger_url: str) -> None:
     async with ledger_option.opened(ledger_url, name) as ledger:
         async for row in _rows(ledger, now=ledger.now()):
             line = _json(row, called=_called(ledger))
-            click.echo(exporting.visible(line), nl=False)
+            click.echo(inert.visible(line), nl=False)
 
 
 async def _write(name: str, ledger_url: str, *, limit: int) -> None:

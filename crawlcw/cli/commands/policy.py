@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from crawlcw.assembly import open_tracked
 from crawlcw.cli import ledger_option, loop
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -39,8 +40,19 @@ def command(
 
 
 async def _policy(name: str, ledger_url: str, given: dict[str, str]) -> Policy:
+    if not given:
+        return await _written(name, ledger_url)
     async with Tracker.open(ledger_url, name) as tracker:
-        return await tracker.configure(**given) if given else tracker.policy
+        return await tracker.configure(**given)
+
+
+async def _written(name: str, ledger_url: str) -> Policy:
+    """Return what is written down, and write nothing: a user who may only look can ask."""
+    ledger = await open_tracked(ledger_url, name, create=False)
+    try:
+        return Policy.of(await ledger.notes.policy())
+    finally:
+        await ledger.close()
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,6 @@
 """`crawlcw retry-failed`: give tasks that failed another chance."""
 
-import difflib
+from dataclasses import replace
 from datetime import timedelta
 
 import click
@@ -10,12 +10,10 @@ from crawlcw.cli.terminal import logs
 from crawlcw.errors import (
     FAILURE_REASONS,
     POLICY_REASONS,
-    FetchError,
     Reason,
     UsageError,
 )
 from crawlcw.ledger.protocol import TaskFilter
-from crawlcw.model import urls
 
 
 @click.command("retry-failed")
@@ -65,14 +63,12 @@ async def _retry(
 ) -> tuple[int, bool]:
     """Return how many tasks there were, and whether they are a use case's."""
     async with ledger_option.opened(ledger_url, name) as ledger:
-        host = chosen.host
-        selection = TaskFilter(
-            reason=chosen.reason,
-            # A stage is what it was called.
-            host=host if host is None or ledger.kind.tracked else _host(host),
-            since=None if age is None else ledger.now() - age,
-        )
-        return await ledger.admin.retry_failed(selection, dry_run=dry_run), ledger.kind.tracked
+        tracked = ledger.kind.tracked
+        if chosen.host is not None and not tracked:  # a stage is what it was called
+            chosen = replace(chosen, host=selecting.host(chosen.host))
+        if age is not None:
+            chosen = replace(chosen, since=ledger.now() - age)
+        return await ledger.admin.retry_failed(chosen, dry_run=dry_run), tracked
 
 
 def _reason(text: str) -> Reason:
@@ -81,17 +77,4 @@ def _reason(text: str) -> Reason:
             f"{text} is no failure: such tasks were unwanted, and another attempt would end the "
             "same; change the spider or its settings"
         )
-    if text not in FAILURE_REASONS:
-        near = difflib.get_close_matches(text, FAILURE_REASONS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        known = ", ".join(sorted(FAILURE_REASONS))
-        raise UsageError(f"there is no reason {text!r}: {hint}there are {known}")
-    return Reason(text)
-
-
-def _host(text: str) -> str:
-    """Return the host as tasks have it; a whole URL does as well."""
-    try:
-        return urls.locate(text if "://" in text else f"http://{text}/").host
-    except FetchError:
-        raise UsageError(f"{text!r} is no host: write host or host:port") from None
+    return selecting.any_reason(text, FAILURE_REASONS)

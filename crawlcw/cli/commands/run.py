@@ -1,7 +1,7 @@
 """`crawlcw run`: crawl a spider's site into its ledger."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,8 +9,18 @@ import click
 
 from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
-from crawlcw.cli import exporting, ledger_option, loading, loop
+from crawlcw.cli import (
+    confirming,
+    descriptors,
+    dropping,
+    exporting,
+    ledger_option,
+    loading,
+    loop,
+)
 from crawlcw.cli.terminal import logs
+from crawlcw.feeds.export import Wanted, export
+from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 
 
@@ -48,20 +58,19 @@ from crawlcw.ledger.protocol import Ledger
     metavar="N",
     help="Stop after this many pages, of all processes together: each gets its share.",
 )
-@click.option(
-    "-o",
-    "output",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write all recorded items to FILE (JSON Lines) when the crawl has ended.",
+@exporting.outputs_option(
+    required=False, about="Write all recorded items to FILE when the crawl has ended:"
 )
 @click.option(
     "--claim",
     type=click.Choice(("each", "batch")),
     help="Claim tasks one at a time, or many in a round trip.",
 )
+@click.option("--fresh", is_flag=True, help="Drop what is recorded of SPIDER, and begin anew.")
+@confirming.yes_option
 @logs.level_option
 @logs.format_option
+@logs.file_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
 @click.option("--worker-channel", "channel", type=int, hidden=True)
 @click.option("--worker-max-pages", "share", type=int, hidden=True)
@@ -75,10 +84,13 @@ def command(
     assignments: tuple[str, ...],
     arguments: tuple[str, ...],
     max_pages: int | None,
-    output: Path | None,
+    outputs: list[Target],
     claim: str | None,
+    fresh: bool,
+    yes: bool,
     log_level: str | None,
     log_format: str,
+    log_file: Path | None,
     quiet: bool,
     channel: int | None,
     share: int | None,
@@ -103,56 +115,73 @@ def command(
     up, more pages failed than max_failures allows (it stops no crawl), or a
     callback is broken. The last line says which.
     """
+    shorthands = [*_assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)]
 
     def made_as_told() -> tuple[Spider, Settings]:
         logs.set_up(
             log_level or ("warning" if quiet else "info"),
             style=log_format,
+            file=log_file,
             # A worker and a child have the environment of who started them, and said so.
             environment=os.environ if channel is None and parent is None else {},
         )
-        made = loading.make(loading.find(spider), arguments)
-        shorthands = _assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)
-        settings = layered(
-            made.settings,
-            project=project_settings(Path.cwd()),
-            environment=os.environ,
-            assignments=[*assignments, *shorthands],
-        )
-        return made, settings
-
-    # What `--help` need not load; and rich, which nobody needs but whoever shows the progress.
-    from crawlcw.cli.main import exit_code
-    from crawlcw.cli.processes import child, worker
+        return _made(spider, arguments, [*assignments, *shorthands])
 
     if parent is not None:
+        from crawlcw.cli.processes import child  # what `--help` need not load
+
         return child.run(child.Parent(parent), made_as_told)
     if channel is not None:
-        told = channel
-        worker.prepare(told)
-
-        def work() -> int:
-            made, settings = made_as_told()
-            return loop.run(worker.crawl(made, ledger_url, settings=settings, channel=told))
-
-        return worker.last_word(told, lambda: exit_code(work))
+        return _in_worker(made_as_told, ledger_url, channel)
+    # rich, which nobody needs but whoever shows the progress.
     from crawlcw.cli import crawling
     from crawlcw.cli.processes import supervisor
 
     made, settings = made_as_told()
-    if output is not None:
-        exporting.check_writable(output)
-
-    wanted = crawling.Output(style=log_format, quiet=quiet)
+    descriptors.secure(settings.concurrency)
+    if fresh:
+        loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
+    to_stdout = any(target.is_stdout for target in outputs)
+    wanted = crawling.Output(style=log_format, quiet=quiet, stdout=not to_stdout)
 
     async def write_items(ledger: Ledger) -> None:
-        if output is not None:
-            await exporting.to_file(ledger, output)
+        if outputs:
+            await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
 
     crawl = crawling.crawl if not processes else partial(supervisor.crawl, processes=processes)
     return loop.run(
         crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
     )
+
+
+def _made(
+    spider: str, arguments: Sequence[str], assignments: Sequence[str]
+) -> tuple[Spider, Settings]:
+    """Return the spider, and its settings with those of the project, environment and options."""
+    made = loading.make(loading.find(spider), arguments)
+    settings = layered(
+        made.settings,
+        project=project_settings(Path.cwd()),
+        environment=os.environ,
+        assignments=assignments,
+    )
+    return made, settings
+
+
+def _in_worker(
+    made_as_told: Callable[[], tuple[Spider, Settings]], ledger_url: str, channel: int
+) -> int:
+    """Crawl as a supervisor's worker, which hears on *channel* how it goes and how it ends."""
+    from crawlcw.cli.main import exit_code
+    from crawlcw.cli.processes import worker
+
+    worker.prepare(channel)
+
+    def work() -> int:
+        made, settings = made_as_told()
+        return loop.run(worker.crawl(made, ledger_url, settings=settings, channel=channel))
+
+    return worker.last_word(channel, lambda: exit_code(work))
 
 
 def _assigned(**options: object) -> Iterator[str]:

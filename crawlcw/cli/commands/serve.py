@@ -32,6 +32,14 @@ _GIVE_UP = timedelta(seconds=3)
     metavar="FILE",
     help="A file with the token that clients must send; else CRAWLCW_TOKEN, else none.",
 )
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Open at once; where there are more, the one that waited longest is closed.",
+)
 @logs.level_option
 @logs.format_option
 def command(
@@ -41,6 +49,7 @@ def command(
     host: str,
     port: int,
     token_file: Path | None,
+    max_connections: int,
     log_level: str | None,
     log_format: str,
 ) -> None:
@@ -55,7 +64,16 @@ def command(
     """
     logs.set_up(log_level or "warning", style=log_format)
     token = _token(token_file)
-    loop.run(_serve(_declared(use_case), ledger_url, host=host, port=port, token=token))
+    loop.run(
+        _serve(
+            _declared(use_case),
+            ledger_url,
+            host=host,
+            port=port,
+            token=token,
+            max_connections=max_connections,
+        )
+    )
 
 
 def _declared(text: str) -> UseCase:
@@ -82,7 +100,13 @@ def _content(path: Path) -> str:
 
 
 async def _serve(
-    use_case: UseCase, ledger_url: str, *, host: str, port: int, token: str | None
+    use_case: UseCase,
+    ledger_url: str,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    max_connections: int,
 ) -> None:
     try:
         # pydantic is of the extra `serve`: nothing else needs it.
@@ -107,6 +131,8 @@ async def _serve(
 
         for each in (signal.SIGINT, signal.SIGTERM):
             running.add_signal_handler(each, stop)
-        async with serving(tracker, host=host, port=port, token=token) as address:
+        async with serving(
+            tracker, host=host, port=port, token=token, max_connections=max_connections
+        ) as address:
             click.echo(f"serving {use_case.name} at {address} (see {address}/openapi.json)")
             await stopped.wait()

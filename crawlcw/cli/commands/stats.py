@@ -25,8 +25,11 @@ class _Numbers:
     kind: LedgerKind
     counts: Counts
     items: int
+    items_by_callback: dict[str, int]
+    items_dropped: dict[str, int]
     reasons: dict[str, int]
     links_dropped: dict[str, int]
+    unchanged: int
     stalls: int
     longest_stall: float  #: seconds
     link_examples: Examples
@@ -62,8 +65,11 @@ async def _numbers(name: str, ledger_url: str) -> _Numbers:
             kind=ledger.kind,
             counts=await ledger.queries.counts(),
             items=await ledger.queries.item_count(),
+            items_by_callback=_largest_first(tally.items_by_callback),
+            items_dropped=_largest_first(tally.items_dropped),
             reasons=await ledger.queries.reasons(),
             links_dropped=_largest_first(tally.dropped),
+            unchanged=tally.unchanged,
             stalls=tally.stalls,
             longest_stall=tally.longest_stall,
             link_examples=tally.examples,
@@ -89,8 +95,11 @@ def _json(numbers: _Numbers) -> str:
             "counts": {status.name.lower(): numbers.counts[status] for status in Status},
             "total": numbers.counts.total,
             "items": numbers.items,
+            "items_by_callback": numbers.items_by_callback,
+            "items_dropped": numbers.items_dropped,
             "reasons": numbers.reasons,
             "links_dropped": numbers.links_dropped,
+            "unchanged": numbers.unchanged,
             "stalls": numbers.stalls,
             "longest_stall": numbers.longest_stall,
             "link_examples": {reason: list(some) for reason, some in numbers.link_examples.items()},
@@ -121,21 +130,31 @@ def _print(numbers: _Numbers) -> None:
     rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
     rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
+    if numbers.unchanged:
+        rows["visited again, unchanged"] = f"{numbers.unchanged:,}"
     if numbers.stalls:
         longest = format_duration(timedelta(seconds=numbers.longest_stall))
         rows["event loop stood still"] = f"{numbers.stalls:,} times, {longest} at most"
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
     console.print(two_columns(numbers.name, rows))
+    if len(numbers.items_by_callback) > 1:
+        console.print(two_columns("items by callback", _shown(numbers.items_by_callback)))
+    if numbers.items_dropped:
+        console.print(two_columns("items not recorded by reason", _shown(numbers.items_dropped)))
     if numbers.reasons:
         reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
         console.print(two_columns("failed and ignored by reason", reasons))
     if numbers.links_dropped:
-        dropped = {printable(name): f"{n:,}" for name, n in numbers.links_dropped.items()}
+        dropped = _shown(numbers.links_dropped)
         console.print(two_columns("links not followed by reason", dropped))
         for name in numbers.links_dropped:
             # Whole, so that they can be found in a page: never folded to the terminal's width.
             for link in numbers.link_examples.get(name, ()):
                 console.print(f"  {printable(name)}: {printable(link)}", soft_wrap=True)
+
+
+def _shown(numbers: Mapping[str, int]) -> dict[str, str]:
+    return {printable(name): f"{number:,}" for name, number in numbers.items()}
 
 
 def _reason(name: str) -> str:

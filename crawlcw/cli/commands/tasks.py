@@ -4,18 +4,17 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import click
 
-from crawlcw.cli import exporting, ledger_option, loading, loop, selecting
+from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.ledger.documents import error_document, response_document, trace_document
+from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import BlobRef, Record, Status
+from crawlcw.model.task import Record, Status
 
 _PAGE = 200
 _LONGEST_KEY = 70
@@ -95,11 +94,11 @@ async def _list(
             chosen = replace(chosen, since=ledger.now() - age)
         shown = 0
         async for record in _found(ledger, chosen, limit=limit):
-            line = values.to_json(_object(record)) if as_json else _line(record)
-            click.echo(exporting.visible(line + "\n") if as_json else line, nl=not as_json)
+            line = values.to_json(task_objects.whole(record)) if as_json else _line(record)
+            click.echo(inert.visible(line + "\n") if as_json else line, nl=not as_json)
             shown += 1
         if key is not None and not shown:
-            raise UsageError(f"{name} has no task {key!r} of which all that holds")
+            raise UsageError(f"{name} has no task {key!r} that matches the other options")
 
 
 async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIterator[Record]:
@@ -125,35 +124,3 @@ def _line(record: Record) -> str:
         f"{task.update_time:%Y-%m-%dT%H:%M:%SZ} {task.status.name.lower():<10} {task.host:<16} "
         f"{printable(task.url, limit=_LONGEST_KEY)}{why}{said}{holder}"
     )
-
-
-def _object(record: Record) -> dict[str, Any]:
-    """Return all about a task, as JSON has it."""
-    task = record.task
-    carried = task.carried
-    found: dict[str, Any] = {
-        "key" if carried else "url": task.url,
-        "stage" if carried else "host": task.host,
-        "status": task.status.name.lower(),
-        "reason": task.reason,
-        "priority": task.priority,
-        "retry": task.retry,
-        "lost": task.lost,
-        "due": task.due,
-        "lock": task.lock,
-        "update_time": task.update_time,
-        "create_time": task.create_time,
-        "context": _shown(task.context),
-        "errors": [error_document(error) for error in record.errors],
-    }
-    if carried:
-        found["data"] = _shown(carried.data)
-        found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
-        found["trace"] = [trace_document(trace) for trace in record.trace]
-    elif record.response:
-        found["response"] = response_document(record.response)
-    return found
-
-
-def _shown(value: Any) -> Any:
-    return {"aside": value.id, "size": value.size} if isinstance(value, BlobRef) else value

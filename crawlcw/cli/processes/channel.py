@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
-from crawlcw.engine.stats import EarlyEnd, FinishReason
+from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, Stats
 from crawlcw.model.dropped import Examples, merged
 from crawlcw.model.standstill import Standstill
 
@@ -48,37 +47,6 @@ class Order(StrEnum):
     STOP_NOW = "stop-now"
 
 
-class _Counted(Protocol):
-    """A crawl's counters, or its report."""
-
-    @property
-    def pages(self) -> int: ...
-    @property
-    def items(self) -> int: ...
-    @property
-    def failures(self) -> Mapping[str, int]: ...
-    @property
-    def host_failures(self) -> Mapping[str, int]: ...
-    @property
-    def links_dropped(self) -> Mapping[str, int]: ...
-    @property
-    def link_examples(self) -> Examples: ...
-    @property
-    def leases_lost(self) -> int: ...
-    @property
-    def given_up(self) -> int: ...
-    @property
-    def hosts_given_up(self) -> Mapping[str, str]: ...
-    @property
-    def more_hosts_given_up(self) -> int: ...
-    @property
-    def stalls(self) -> int: ...
-    @property
-    def longest_stall(self) -> float: ...
-    @property
-    def forgiven(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """What one worker has counted since it started; each account takes the place of the last."""
@@ -89,6 +57,8 @@ class Account:
     host_failures: Mapping[str, int] = field(default_factory=dict)
     links_dropped: Mapping[str, int] = field(default_factory=dict)
     link_examples: Examples = field(default_factory=dict)
+    items_by_callback: Mapping[str, int] = field(default_factory=dict)
+    items_dropped: Mapping[str, int] = field(default_factory=dict)
     leases_lost: int = 0
     given_up: int = 0
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
@@ -97,6 +67,8 @@ class Account:
     stalls: int = 0
     longest_stall: float = 0.0
     forgiven: int = 0
+    truncated: int = 0
+    unchanged: int = 0
     released: int = 0
     finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
     ending: FinishReason | None = None  #: why it ends itself; None while it does not
@@ -105,7 +77,7 @@ class Account:
     @classmethod
     def of(
         cls,
-        counted: _Counted,
+        counted: Stats | Report,
         *,
         standstill: Standstill | None = None,
         released: int = 0,
@@ -120,6 +92,8 @@ class Account:
             host_failures=dict(counted.host_failures),
             links_dropped=dict(counted.links_dropped),
             link_examples=merged([counted.link_examples]),
+            items_by_callback=dict(counted.items_by_callback),
+            items_dropped=dict(counted.items_dropped),
             leases_lost=counted.leases_lost,
             given_up=counted.given_up,
             hosts_given_up=dict(counted.hosts_given_up),
@@ -128,6 +102,8 @@ class Account:
             stalls=counted.stalls,
             longest_stall=counted.longest_stall,
             forgiven=counted.forgiven,
+            truncated=counted.truncated,
+            unchanged=counted.unchanged,
             released=released,
             finish_reason=finish_reason,
             ending=None if ending is None else ending.reason,

@@ -23,22 +23,36 @@ from crawlcw.cli.processes.messages import (
     Answer,
     Broken,
     End,
+    Faulty,
     Fetch,
     Fetched,
+    GoOn,
     Kept,
+    Links,
     Mistaken,
     Order,
     Ready,
     Refused,
     Run,
+    Stopped,
+    Told,
 )
 from crawlcw.crawl.callbacks import Produced
+from crawlcw.crawl.hooks import hooked
+from crawlcw.crawl.own_downloader import downloader_of
+from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.runner import InProcess
+from crawlcw.crawl.spider_fault import SpiderFaultError
+from crawlcw.crawl.start_names import NoStartNames
+from crawlcw.downloader.credentials import AuthorizingDownloader
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.stats import FinishReason, Report, Stats
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import CrawlcwError, FetchError, SpiderError
+from crawlcw.errors import CrawlcwError, FetchError, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Counts
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Task
+from crawlcw.model.tracebacks import text_of
 
 #: Nobody reads it: the parent is gone.
 _ORPHANED = 1
@@ -114,6 +128,7 @@ class _Work:
         self._settings = settings
         self._response: Response | None = None
         self._pages = self._items = 0
+        self._parsing = Parsing(settings)
         self._watchdog = Watchdog(
             Stats(), limit=settings.callback_timeout, renew_every=_NEVER, upkeep=_Nothing()
         )
@@ -121,18 +136,22 @@ class _Work:
     async def until_told_to_end(self) -> int:
         """Open the spider, follow orders, and close the spider."""
         self._parent.attach()
-        downloader = web(self._spider, self._settings)
+        default = web(self._spider, self._settings, public_names=NoStartNames())
         try:
-            await self._spider.opened()
-        except Exception as error:
-            message = f"the spider's opened() raised {type(error).__name__}: {error}"
-            self._parent.say(Broken(message=message))
+            async with downloader_of(self._spider, default) as downloader:
+                try:
+                    await self._spider.opened()
+                except Exception as error:
+                    message = f"the spider's opened() raised {type(error).__name__}: {error}"
+                    self._parent.say(Broken(message=message))
+                    return OK
+                self._parent.say(Ready())
+                # What hangs is as bad as what crashes, and is found out in the same way.
+                async with self._watchdog, self._parsing:
+                    await self._follow_orders(downloader)
+        except SpiderError as error:
+            self._parent.say(Broken(message=str(error)))
             return OK
-        self._parent.say(Ready())
-        # What hangs is as bad as what crashes, and is found out in the same way.
-        async with self._watchdog:
-            await self._follow_orders(downloader)
-        await downloader.close()
         await self._spider.closed(self._report())
         return OK
 
@@ -144,7 +163,7 @@ class _Work:
                     answer = await self._fetched(downloader, order)
                 case Run():
                     answer = await self._run(order)
-                case End():
+                case End() | GoOn():
                     return
                 case _:
                     assert_never(order)
@@ -152,8 +171,14 @@ class _Work:
 
     async def _fetched(self, downloader: Downloader, order: Fetch) -> Answer:
         self._response = None
+        authorizing = AuthorizingDownloader(downloader, order.credentials)
+        way = hooked(authorizing, self._spider, self._watchdog)
         try:
-            response = await downloader.fetch(order.request, url=order.url)
+            response = await way.fetch(order.request, url=order.url)
+        except SpiderFaultError as error:
+            return Faulty(name=error.name, raised=error.raised)
+        except StopCrawl as told:
+            return Stopped(why=printable(text_of(told)))
         except FetchError as error:
             return Refused.of(error)
         except Exception as error:
@@ -166,6 +191,7 @@ class _Work:
             elapsed=response.elapsed,
             truncated=response.truncated,
             size=response.size,
+            refresh=response.refresh,
         )
 
     async def _run(self, order: Run) -> Answer:
@@ -175,6 +201,8 @@ class _Work:
             seen=frozenset(),
             now=lambda: order.now,
             watch=self._watchdog,
+            parsing=self._parsing,
+            write=self._written,
         )
         arguments = (self._whole(argument) for argument in order.arguments)
         try:
@@ -188,12 +216,26 @@ class _Work:
             self._items += len(produced.items)
         return produced
 
+    async def _written(self, tasks: list[Task], too_deep: list[Task]) -> None:
+        """Have the parent write links, and wait until it has."""
+        self._parent.say(Links(tasks=tasks, too_deep=too_deep))
+        answer = await self._parent.order()
+        assert isinstance(answer, GoOn), answer
+
     def _whole(self, argument: object) -> object:
-        if not isinstance(argument, Kept):
-            return argument
+        match argument:
+            case Kept():
+                return self._kept(argument)
+            case Told():
+                error, answer = argument.error.error(), argument.response
+                error.response = self._kept(answer) if isinstance(answer, Kept) else answer
+                return error
+        return argument
+
+    def _kept(self, kept: Kept) -> Response:
         assert self._response is not None, "nothing was downloaded"
-        self._response.request = argument.request
-        self._response.elapsed = argument.elapsed
+        self._response.request = kept.request
+        self._response.elapsed = kept.elapsed
         return self._response
 
     def _report(self) -> Report:

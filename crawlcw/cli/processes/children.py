@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -26,22 +25,31 @@ from crawlcw.cli.processes.messages import (
     Answer,
     Broken,
     End,
+    Faulty,
     Fetch,
     Fetched,
+    GoOn,
     Kept,
     KeptResponse,
+    Links,
     Mistaken,
     Order,
     Ready,
     Refused,
     Run,
+    Stopped,
+    Told,
 )
 from crawlcw.cli.processes.worker_process import own_command
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.suspects import ChildDiedError, NoChildError
+from crawlcw.crawl.url_lists import WriteLinks
+from crawlcw.downloader.credentials import Credentials
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Task
+from crawlcw.model.task import ChangedTask, Task
 from crawlcw.model.transitions import Failed
 
 logger = logging.getLogger(__name__)
@@ -59,7 +67,7 @@ _FAILURES = 3
 
 
 class ChildProcess:
-    """One child, as its parent sees it; it is a `Downloader` as well."""
+    """One child, as its parent sees it."""
 
     def __init__(self, *, patience: float | None) -> None:
         """*patience* is how long it may run a method, in seconds."""
@@ -70,16 +78,20 @@ class ChildProcess:
         self.idle_from = 0.0  #: the loop's time
         self._at_work = False
 
-    @property
-    def downloader(self) -> Self:
+    def downloader(self, credentials: Credentials) -> Downloader:
         """See `Child`."""
-        return self
+        return _ChildsDownloader(child=self, credentials=credentials)
 
     def runner(
-        self, *, scope: Scope, seen: Container[bytes], now: Callable[[], datetime]
+        self,
+        *,
+        scope: Scope,
+        seen: Container[bytes],
+        now: Callable[[], datetime],
+        write: WriteLinks,
     ) -> Runner:
         """See `Child`."""
-        return _Runner(child=self, scope=scope, seen=seen, now=now)
+        return _Runner(child=self, scope=scope, seen=seen, now=now, write=write)
 
     @property
     def is_ready(self) -> bool:
@@ -112,19 +124,6 @@ class ChildProcess:
         if not isinstance(answer, Ready):
             await self.kill()
             raise NoChildError(answer.message if isinstance(answer, Broken) else "no answer")
-
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        """See `Downloader.fetch`; the body stays in the child."""
-        answer = await self.asked(Fetch(request=request, url=url))
-        match answer:
-            case Fetched():
-                return KeptResponse(answer, request=request)
-            case Refused():
-                raise answer.error()
-        raise _unexpected(answer)
-
-    async def close(self) -> None:
-        """Do nothing: its starter ends it."""
 
     async def end(self) -> None:
         """Let it close its spider and end; kill it where it does not in time."""
@@ -181,6 +180,28 @@ class ChildProcess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _ChildsDownloader:
+    """Downloads in a child."""
+
+    child: ChildProcess
+    credentials: Credentials
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        """See `Downloader.fetch`; the body stays in the child."""
+        order = Fetch(request=request, url=url, credentials=self.credentials)
+        answer = await self.child.asked(order)
+        match answer:
+            case Fetched():
+                return KeptResponse(answer, request=request)
+            case Refused() | Faulty() | Stopped():
+                raise answer.error()
+        raise _unexpected(answer)
+
+    async def close(self) -> None:
+        """Do nothing: whoever has started the child ends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Runner:
     """Runs the spider's methods in a child."""
 
@@ -188,6 +209,7 @@ class _Runner:
     scope: Scope
     seen: Container[bytes]
     now: Callable[[], datetime]
+    write: WriteLinks
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """See `Runner.run`."""
@@ -199,9 +221,16 @@ class _Runner:
             now=self.now(),
         )
         answer = await self.child.asked(order, within=self.child.patience)
+        while isinstance(answer, Links):
+            await self.write(answer.tasks, answer.too_deep)
+            answer = await self.child.asked(GoOn(), within=self.child.patience)
         match answer:
             case Produced():
-                answer.tasks = [found for found in answer.tasks if found.id not in self.seen]
+                answer.tasks = [
+                    found
+                    for found in answer.tasks
+                    if found.id not in self.seen or isinstance(found, ChangedTask)
+                ]
                 return answer
             case Failed():
                 return answer
@@ -230,12 +259,7 @@ class ChildProcesses:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         with anyio.CancelScope(shield=True):
             for child in self._idle[:]:
                 self._end_later(child)
@@ -312,8 +336,16 @@ class ChildProcesses:
 
 def _sent(argument: object) -> object:
     if isinstance(argument, KeptResponse):
-        return Kept(request=argument.request, elapsed=argument.elapsed)
+        return _kept(argument)
+    if isinstance(argument, FetchError):
+        answer = argument.response
+        response = _kept(answer) if isinstance(answer, KeptResponse) else answer
+        return Told(error=Refused.of(argument), response=response)
     return argument
+
+
+def _kept(response: KeptResponse) -> Kept:
+    return Kept(request=response.request, elapsed=response.elapsed)
 
 
 def _unexpected(answer: Answer) -> RuntimeError:

@@ -1,7 +1,8 @@
 """What a worker and its child for suspects have to say to each other, on a socket of their own.
 
 Each message is pickled, with its length before it: both ends are the same
-program, started by the same user. One message is answered by one.
+program, started by the same user. One message is answered by one; a method that reads
+a list of URLs is answered with some of its links, and goes on when it is told to.
 """
 
 import pickle
@@ -11,10 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from crawlcw.api.page_head import Refresh
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.crawl.callbacks import Produced, Scope
-from crawlcw.errors import FetchError, Reason, SpiderError
+from crawlcw.crawl.callbacks import Produced, Raised, Scope
+from crawlcw.crawl.spider_fault import SpiderFaultError
+from crawlcw.downloader.credentials import Credentials
+from crawlcw.errors import FetchError, Reason, SpiderError, StopCrawl
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
 
@@ -28,6 +32,7 @@ class Fetch:
 
     request: Request
     url: str
+    credentials: Credentials  #: sent with it, and known to no hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +40,15 @@ class Run:
     """Run a method of the spider."""
 
     callback: str
-    arguments: tuple[object, ...]  #: a `Kept` for the response that the child has
+    arguments: tuple[object, ...]  #: a `Kept` for the response of the child, a `Told`
     task: Task
     scope: Scope
     now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """The links are written: run the method on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,7 @@ class Fetched:
     elapsed: timedelta
     truncated: str | None
     size: int
+    refresh: Refresh | None  #: which may be in the body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +109,37 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Stands for an error that a method is told of."""
+
+    error: Refused
+    response: Kept | Response | None  #: what it has; a `Kept` for the response of the child
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faulty:
+    """What `SpiderFaultError` was raised."""
+
+    name: str
+    raised: Raised
+
+    def error(self) -> SpiderFaultError:
+        """Return the error as it was."""
+        return SpiderFaultError(self.name, self.raised)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What `StopCrawl` was raised."""
+
+    why: str
+
+    def error(self) -> StopCrawl:
+        """Return the error as it was."""
+        return StopCrawl(self.why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mistaken:
     """What `SpiderError` was raised."""
 
@@ -115,8 +157,18 @@ class Broken:
     message: str
 
 
-Order = Fetch | Run | End
-Answer = Ready | Fetched | Refused | Mistaken | Broken | Produced | Failed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Links of a list of URLs that is not at its end; to be answered by `GoOn`."""
+
+    tasks: list[Task]
+    too_deep: list[Task]
+
+
+Order = Fetch | Run | GoOn | End
+Answer = (
+    Ready | Fetched | Refused | Faulty | Stopped | Mistaken | Broken | Links | Produced | Failed
+)
 
 
 class KeptResponse(Response):
@@ -132,6 +184,7 @@ class KeptResponse(Response):
             truncated=fetched.truncated,
         )
         self._size = fetched.size
+        self.refresh = fetched.refresh
 
     @property
     def size(self) -> int:

@@ -58,9 +58,13 @@ class Totals:
             links_dropped=_sums(account.links_dropped for account in accounts),
             leases_lost=sum(account.leases_lost for account in accounts),
             link_examples=merged(account.link_examples for account in accounts),
+            items_by_callback=_sums(account.items_by_callback for account in accounts),
+            items_dropped=_sums(account.items_dropped for account in accounts),
             stalls=sum(account.stalls for account in accounts),
             longest_stall=max((account.longest_stall for account in accounts), default=0.0),
             forgiven=sum(account.forgiven for account in accounts),
+            truncated=sum(account.truncated for account in accounts),
+            unchanged=sum(account.unchanged for account in accounts),
             detail=next((a.detail for a in accounts if a.ending == finish_reason), ""),
             given_up=sum(account.given_up for account in accounts),
             hosts_given_up=dict(islice(hosts.items(), MOST_NAMED)),
@@ -80,6 +84,8 @@ def _sums(counted: Iterable[Mapping[str, int]]) -> dict[str, int]:
 _OF_ALL = (
     FinishReason.STOPPED_AT_ONCE,
     FinishReason.CALLBACK_BROKEN,
+    FinishReason.FILES_UNWRITABLE,
+    FinishReason.LOGIN_FAILED,
     FinishReason.STOPPED_BY_SPIDER,
     FinishReason.STOPPED,
 )

@@ -2,9 +2,11 @@
 
 Messages carry crawled text, so every one goes through `printable`: an escape
 sequence or a line feed in a URL neither rewrites the terminal nor forges a line.
+Passwords and keys in URLs are left out.
 Records of crawlcw that say the same again and again are counted instead.
 """
 
+import io
 import json
 import logging
 import os
@@ -14,12 +16,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ParamSpec, TypeVar
+from pathlib import Path
+from textwrap import indent
+from typing import IO, Any, ParamSpec, TextIO, TypeVar, cast
 
 import click
 
 from crawlcw.api.settings import unknown_variables
-from crawlcw.model.sanitize import printable, printable_block
+from crawlcw.errors import UsageError
+from crawlcw.model.sanitize import printable, printable_block, redacted
 
 logger = logging.getLogger(__name__)
 
@@ -31,11 +36,16 @@ R = TypeVar("R")
 #: A message has parts which are cut already; together they may be longer.
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
+_INDENT = "    "
+#: What is looked through for passwords before it is cut to these: they may end behind the cut.
+_LONGEST_READ = 20_000
 _FIRST_FEW = 5
 _COUNT_EVERY = 60.0
 _KEYS_KEPT = 500
 #: Libraries that log each packet, the commands sent to a database included.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
+#: And those that warn of each thing a server may send, a bad cookie for example.
+_TALKATIVE_OF_PAGES = ("aiohttp.internal",)
 #: Rare events that are worth a line each.
 _ALWAYS_SHOWN = frozenset(
     {"progress", "worker_started", "worker_crashed", "worker_down", "callback_failed"}
@@ -63,15 +73,33 @@ def format_option(command: Callable[P, R]) -> Callable[P, R]:
     )(command)
 
 
-def set_up(level: str, *, style: str = "text", environment: Mapping[str, str] = os.environ) -> None:
-    """Log to stderr from *level* on; *style* is `text` or `json`. Replaces an earlier set-up.
+def file_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `--log-file` to a command."""
+    return click.option(
+        "--log-file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Append the log to FILE instead of stderr; all processes of the crawl do.",
+    )(command)
 
-    Warns of the variables in *environment* that look like crawlcw's and are not.
+
+def set_up(
+    level: str,
+    *,
+    style: str = "text",
+    file: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Log to stderr, or to *file*, from *level* on; *style* is `text` or `json`.
+
+    Replaces an earlier set-up. Warns of the variables in *environment* that look like
+    crawlcw's and are not. Raises `UsageError` where *file* cannot be written.
     """
+    stream = None if file is None else _appending(file)
     # A log that cannot be written (disk full, pipe closed) must not end a crawl.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
-    handler = TerseHandler()
+    handler = TerseHandler(stream=stream)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()
     for earlier in root.handlers[:]:
@@ -82,18 +110,34 @@ def set_up(level: str, *, style: str = "text", environment: Mapping[str, str] = 
     root.setLevel(level.upper())
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _TALKATIVE_OF_PAGES:
+        logging.getLogger(name).setLevel(logging.ERROR)
     for sentence in unknown_variables(environment):
         logger.warning(sentence, extra={"event": "unknown_variable"})
 
 
+def _appending(file: Path) -> TextIO:
+    # Unbuffered: a line is one write, so the lines of several processes do not mix.
+    try:
+        raw = file.open("ab", buffering=0)
+    except OSError as error:
+        raise UsageError(f"cannot write the log to {file}: {error.strerror}") from None
+    return io.TextIOWrapper(
+        cast("IO[bytes]", raw), encoding="utf-8", errors="backslashreplace", write_through=True
+    )
+
+
 class TextFormatter(logging.Formatter):
-    """`2026-11-20T19:30:45Z INFO message`, and a traceback as a block of printable lines."""
+    """`2026-11-20T19:30:45Z INFO message`, and a traceback as an indented block of such lines.
+
+    Indented, for the text of an exception may have a line that looks like another record.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as text."""
         line = f"{_time(record, 'seconds')} {record.levelname} {_message(record)}"
         block = _traceback(self, record)
-        return f"{line}\n{block}" if block else line
+        return f"{line}\n{indent(block, _INDENT, lambda _: True)}" if block else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -119,15 +163,15 @@ def _time(record: logging.LogRecord, precision: str) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    return printable(record.getMessage(), limit=_LONGEST_MESSAGE)
+    return printable(redacted(record.getMessage()[:_LONGEST_READ]), limit=_LONGEST_MESSAGE)
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
         # That of a callback is text already: it may be of another process.
         told = getattr(record, "traceback", "")
-        return printable_block(told) if isinstance(told, str) else ""
-    return printable_block(formatter.formatException(record.exc_info))
+        return printable_block(redacted(told)) if isinstance(told, str) else ""
+    return printable_block(redacted(formatter.formatException(record.exc_info)))
 
 
 def _plain(value: object) -> Any:
@@ -138,7 +182,7 @@ def _plain(value: object) -> Any:
         return value.hex()
     if isinstance(value, dict):
         return {printable(k): _plain(v) for k, v in value.items()}
-    return printable(value, limit=_LONGEST_EXTRA)
+    return printable(redacted(str(value)[:_LONGEST_READ]), limit=_LONGEST_EXTRA)
 
 
 @dataclass(slots=True)
@@ -190,14 +234,17 @@ class Repeats:
 
 
 class TerseHandler(logging.Handler):
-    """Writes to whatever `sys.stderr` is just now, and counts what repeats.
+    """Writes to *stream*, or to whatever `sys.stderr` is just now, and counts what repeats.
 
     Only records of crawlcw itself are counted, by their event and reason; what
     a spider logs, and what was asked for with `debug`, is its own affair.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, stream: TextIO | None = None
+    ) -> None:
         super().__init__()
+        self._stream = stream
         self._clock = clock
         self._repeats = Repeats()
 
@@ -214,6 +261,8 @@ class TerseHandler(logging.Handler):
         """Tell what was not told yet."""
         for key, number in self._repeats.rest():
             self._tell(key, number)
+        if self._stream is not None:
+            self._stream.close()
         super().close()
 
     def _tell(self, key: tuple[str, ...], number: int) -> None:
@@ -225,8 +274,9 @@ class TerseHandler(logging.Handler):
 
     def _write(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
-            sys.stderr.flush()
+            stream = self._stream or sys.stderr
+            stream.write(self.format(record) + "\n")
+            stream.flush()
         except Exception:  # nothing that the log does may end a crawl
             self.handleError(record)
 

@@ -219,15 +219,23 @@ def summary(report: Report) -> Group:
         "elapsed": format_duration(timedelta(seconds=report.elapsed)),
         "pages/min": f"{report.pages / minutes:,.0f}" if minutes else "-",
     }
+    if report.unchanged:
+        run["unchanged since the last visit"] = f"{report.unchanged:,}"
     if report.stalls:
         run["event loop stood still"] = (
             f"{report.stalls:,} times, "
             f"{format_duration(timedelta(seconds=report.longest_stall))} at most"
         )
+    if report.truncated:
+        run["bodies cut at max_body"] = f"{report.truncated:,}"
     tables = [
         two_columns(f"{report.spider}: the ledger", _counted(report)),
         two_columns("this run", run),
     ]
+    if len(report.items_by_callback) > 1:
+        tables.append(two_columns("items by callback", _numbers(report.items_by_callback)))
+    if report.items_dropped:
+        tables.append(two_columns("items not recorded by reason", _numbers(report.items_dropped)))
     if report.failures:
         tables.append(two_columns("failed attempts by reason", _numbers(report.failures)))
     if report.host_failures:
@@ -248,6 +256,9 @@ def summary_fields(report: Report) -> dict[str, object]:
         "elapsed": round(report.elapsed, 3),
         "pages": report.pages,
         "items_recorded": report.items,
+        "items_by_callback": dict(report.items_by_callback),
+        "items_dropped": dict(report.items_dropped),
+        "unchanged": report.unchanged,
         "released": report.released,
         "counts": report.counts and {_word(status): report.counts[status] for status in _SHOWN},
         "given_up": report.given_up,
@@ -260,6 +271,7 @@ def summary_fields(report: Report) -> dict[str, object]:
         "stalls": report.stalls,
         "longest_stall": round(report.longest_stall, 3),
         "forgiven": report.forgiven,
+        "truncated": report.truncated,
     }
 
 

@@ -14,7 +14,7 @@ from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import Hosts
-from crawlcw.ledger.mongo.indexes import BY_STATUS, BY_TASK
+from crawlcw.ledger.mongo.indexes import BY_REVISIT, BY_STATUS, BY_TASK, MAY_BE_REVISITED
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
@@ -22,13 +22,13 @@ from crawlcw.ledger.mongo.walks import walk
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.task import WAITING, Status
-from crawlcw.model.transitions import ADMIT, RETRY, BulkChange
+from crawlcw.model.transitions import ADMIT, RETRY, REVISIT, BulkChange
 
 _PURGED_AT_ONCE = 1_000
 
 
 class Admin:
-    """Brings tasks back, withdraws, prioritises and purges them, and lets them in from the deep."""
+    """Brings tasks back, withdraws, prioritises and purges them, or drops them all."""
 
     def __init__(self, store: MongoStore, hosts: Hosts, blobs: Blobs, notes: Notes) -> None:
         self._store = store
@@ -37,6 +37,8 @@ class Admin:
         self._notes = notes
         #: Hosts of tasks that were admitted, and that may not have been woken yet.
         self._admitted_hosts: set[str] = set()
+        #: Whether pages were made due again whose hosts may not have been woken yet.
+        self._unwoken = False
         #: Tasks that may have been deleted without what belongs to them.
         self._half_purged: set[bytes] = set()
 
@@ -106,6 +108,35 @@ class Admin:
             update["$set"]["results"] = {}
         return await self._change(chosen, transitions.REOPEN, update)
 
+    async def revisit(self, chosen: TaskFilter) -> int:
+        """Reset them by ids, and raise their fences, as `reopen` does."""
+        update = bulk_update(REVISIT, now=self._store.now())
+        return await self._change(chosen, REVISIT, update)
+
+    async def revisit_due(self) -> int:
+        """Go through the index of those that may be visited again, which holds no others."""
+        now = self._store.now()
+        due = {**MAY_BE_REVISITED, "revisit": {"$lte": now}}
+        update = bulk_update(REVISIT, now=now)
+        total = 0
+        while True:
+            with mapped():
+                cursor = self._store.tasks.find(due, {"_id": 1}).hint(BY_REVISIT).limit(BATCH)
+                ids = [found["_id"] for found in await all_of(cursor, BATCH)]
+                if not ids:
+                    break
+                # Noted before: where the answer is lost, the next call finds nothing more.
+                self._unwoken = REVISIT.wakes_hosts
+                # What is changed is not found again.
+                result = await self._store.durable.update_many(
+                    {**due, "_id": {"$in": ids}}, update, hint="_id_"
+                )
+            total += result.modified_count
+        if self._unwoken:
+            await self._hosts.wake_all()
+            self._unwoken = False
+        return total
+
     async def _change(
         self, chosen: TaskFilter, change: BulkChange, update: Mapping[str, Any]
     ) -> int:
@@ -173,6 +204,22 @@ class Admin:
             if self._store.kind.tracked:
                 await self._blobs.drop_of(gone)
         self._half_purged.difference_update(ids)
+
+    async def drop(self) -> None:
+        """Drop what belongs to the tasks before them: half of it must not be left behind."""
+        store = self._store
+        with mapped():
+            for collection in (
+                store.items,
+                store.blob_chunks,
+                store.blob_files,
+                store.hosts,
+                store.workers,
+                store.sessions,
+                store.durable,
+            ):
+                await collection.drop()
+            await store.schema.delete_one({"_id": store.spider})
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Walk through what is ignored, some thousand tasks a command, whatever their reasons.

@@ -32,11 +32,15 @@ class Blobs:
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
         """Upload the value as a file that names its task."""
+        return await self.upload(uuid.uuid4().hex, task_id, documents.escaped(value))
+
+    async def upload(self, identity: str, task_id: bytes, escaped: Any) -> BlobRef:
+        """Set a value aside under a name that no other has; its keys are escaped."""
         try:
-            content = bson.encode({"value": documents.escaped(value)})
+            content = bson.encode({"value": escaped})
         except UNENCODABLE as error:
             raise LedgerError(f"the value cannot be set aside: {error}") from error
-        blob = BlobRef(id=uuid.uuid4().hex, size=len(content))
+        blob = BlobRef(id=identity, size=len(content))
         with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
             await self._store.bucket().upload_from_stream_with_id(
                 blob.id, blob.id, content, metadata={"task": task_id}
@@ -45,10 +49,14 @@ class Blobs:
 
     async def read(self, blob: BlobRef) -> Any:
         """Download the file."""
+        return documents.unescaped(await self.escaped(blob))
+
+    async def escaped(self, blob: BlobRef) -> Any:
+        """Return a value as it is written down."""
         with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
             stream = await self._store.bucket().open_download_stream(blob.id)
             content = await stream.read()
-        return documents.unescaped(bson.decode(content, _OPTIONS)["value"])
+        return bson.decode(content, _OPTIONS)["value"]
 
     async def drop(self, blobs: Collection[BlobRef]) -> None:
         """Delete the files, and then their chunks."""

@@ -1,5 +1,7 @@
 """How the servers are reached, and what their errors mean."""
 
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,19 +23,44 @@ from pymongo.errors import (
 )
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+from crawlcw.ledger.mongo.privileges import refused_sentence
 
 FIRST_ANSWER = 5.0
 ACCESS_CODES = {13, 18, 8000}
+_QUOTED = re.compile(r"(['\"])(.+?)\1")
 
 
 def connected(url: str, driver: str) -> tuple[Any, Any]:
-    """Return a client, and the database that *url* names."""
+    """Return a client, and the database that *url* names.
+
+    Raises `LedgerConfigurationError` where that cannot be, without any part of the password.
+    """
     try:
-        with mapped():
+        # The driver only warns of options that it does not know or understand, and goes on
+        # without them: without TLS, for one.
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
             client = _client(url, driver)
             return client, client.get_default_database(default="crawlcw")
-    except ValueError as error:
-        raise LedgerConfigurationError(f"the ledger's URL will not do: {error}") from None
+    except PyMongoError as error:
+        said = f"MongoDB: {_without_secrets(sentence(error), url)}"
+    except (ValueError, UserWarning) as error:
+        said = f"the ledger's URL will not do: {_without_secrets(str(error), url)}"
+    except OSError as error:
+        # Among these are the errors of TLS: what is no certificate, or no key.
+        said = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
+    raise LedgerConfigurationError(said)
+
+
+def _without_secrets(said: str, url: str) -> str:
+    """Return what the driver says without what may be a part of a password, as it reads it."""
+    secret = url.rpartition("@")[0]
+    return _QUOTED.sub(lambda m: "'***'" if m[2] in secret or "@" in m[2] else m[0], said)
+
+
+def _reason(error: OSError) -> str:
+    said = error.strerror or str(error)
+    return f"{error.filename}: {said}" if error.filename else said
 
 
 def _client(url: str, driver: str) -> Any:
@@ -92,10 +119,7 @@ def mapped() -> Iterator[None]:
         raise LedgerUnavailableError(sentence(error)) from error
     except OperationFailure as error:
         if error.code in ACCESS_CODES:
-            raise LedgerConfigurationError(
-                f"MongoDB refuses access: {sentence(error)}: check the user, the password and "
-                "authSource in the ledger's URL"
-            ) from error
+            raise LedgerConfigurationError(refused_sentence(error)) from error
         raise LedgerError(f"MongoDB: {sentence(error)}") from error
     except DocumentTooLarge:
         raise

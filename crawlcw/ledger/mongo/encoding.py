@@ -7,6 +7,8 @@ from pymongo.errors import DocumentTooLarge
 from crawlcw.ledger import documents
 
 LARGEST_ITEM = 15 << 20
+#: BSONObjectTooLarge: what the server calls a document that the driver let pass.
+TOO_LARGE = 10334
 #: What raises when a value cannot be encoded: bson's errors, and Python's own.
 UNENCODABLE = (BSONError, DocumentTooLarge, OverflowError, UnicodeError, ValueError, TypeError)
 

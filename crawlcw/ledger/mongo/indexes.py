@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from crawlcw.model.task import Status
+
 #: Name -> keys, and what a document must be to be in it.
 Indexes = Mapping[str, tuple[list[tuple[str, int]], dict[str, Any]]]
 #: An upper bound of priorities: without a bound on the index's first field the
@@ -19,10 +21,14 @@ BY_PRIORITY = "priority_due"
 BY_STATUS = "status_update_time_id"
 #: What version 2 had in place of the last one.
 OUTDATED = "status_update_time"
+BY_REVISIT = "revisit"
+#: Those that may be visited again: finished, or ignored. Not those that are again `todo`.
+MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
 INDEXES: Indexes = {
     BY_HOST: ([("host", 1), ("priority", -1), ("due", 1)], HAS_DUE),
     BY_PRIORITY: ([("priority", -1), ("due", 1)], HAS_DUE),
     BY_STATUS: ([("status", 1), ("update_time", -1), ("_id", -1)], {}),
+    BY_REVISIT: ([("revisit", 1)], {"revisit": {"$exists": True}, **MAY_BE_REVISITED}),
 }
 
 BY_READY = "ready_at"

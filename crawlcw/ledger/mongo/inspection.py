@@ -17,6 +17,7 @@ from pymongo.errors import (
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
+from crawlcw.ledger.mongo.privileges import WRITING
 from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import setting
@@ -25,7 +26,8 @@ from crawlcw.model.invariants import Kind, Violation
 #: What `examine` reads: of the results how many there are, and which are elsewhere.
 _EXAMINED: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
-    **dict.fromkeys(("depth", "priority", "update_time", "create_time"), 1),
+    **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
+    **dict.fromkeys(("revisit", "items_from"), 1),
     "items": {"$cond": [{"$isArray": "$items"}, {"$size": "$items"}, "$$REMOVE"]},
     "items_aside": {
         "$cond": [
@@ -98,16 +100,21 @@ class Inspection:
                 found = await collection.index_information()
                 violations += _index_violations(collection.name, found, indexes)
             recorded = await self._store.tasks.find_one({}, {"_id": 1}) is not None
-        topology, doubts = _topology(hello)
-        refusal = await self._durable_refusal()
-        if refusal is not None:
+        topology, doubts = topology_of(hello)
+        confirmed = "confirmed"
+        if lacking := await self._schema.lacking(WRITING):
+            # Not even a write that changes nothing is tried.
+            confirmed = "not asked"
+            doubts.append(Violation(kind=Kind.MAY_NOT_WRITE, detail=", ".join(lacking)))
+        elif (refusal := await self._durable_refusal()) is not None:
+            confirmed = "not confirmed"
             doubts.append(Violation(kind=Kind.NOT_DURABLE, detail=refusal))
         return Health(
             recorded=recorded,
             facts={
                 "store": f"MongoDB {info['version']}",
                 "topology": topology,
-                "w: majority, j: true": "confirmed" if refusal is None else "not confirmed",
+                "w: majority, j: true": confirmed,
                 "schema version": str(SCHEMA_VERSION),
             },
             violations=(*violations, *doubts),
@@ -152,9 +159,9 @@ class Inspection:
 
     async def _items_lost(self, found: Mapping[str, Any]) -> list[int]:
         blob = found["items_aside"]
-        places = [
-            {"task": found["_id"], "fence": found.get("settled"), "n": number} for number in blob
-        ]
+        source = found.get("items_from")
+        fence = source["fence"] if isinstance(source, Mapping) else found.get("settled")
+        places = [{"task": found["_id"], "fence": fence, "n": number} for number in blob]
         cursor = self._store.items.find({"_id": {"$in": places}}, {"_id": 1}).hint("_id_")
         there = {each["_id"]["n"] for each in await all_of(cursor, len(places))}
         return [number for number in blob if number not in there]
@@ -236,7 +243,7 @@ def _index_violations(
             yield Violation(kind=Kind.STORE_DIFFERENT, detail=detail)
 
 
-def _topology(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
+def topology_of(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
     """Return what answered *hello*, and what that means for the ledger."""
     if hello.get("msg") == "isdbgrid":
         return "sharded cluster", [Violation(kind=Kind.SHARDED, detail="mongos answers")]

@@ -1,16 +1,26 @@
 """The items of tasks: inside their documents, or, where they are large, set aside.
 
 A large item is written to `<spider>.items` under its task, fence and number; the
-task has null in its place, and `settled` names the fence to read.
+task has null in its place, and `items_from` names the fence to read. Where the
+items of earlier visits are kept, all of each visit's are there, and `versions` has
+their fences.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import bson
+
 from crawlcw.ledger import documents
-from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.encoding import LARGEST_ITEM
+from crawlcw.ledger.mongo.indexes import BY_TASK
+from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.protocol import ItemRow
-from crawlcw.model.task import Lease
+from crawlcw.model.transitions import Settlement
+
+#: Bytes of an item, and of all in a document, from which on one is set aside.
+_ASIDE = 1 << 20
+_INSIDE = 8 << 20
 
 
 class Items:
@@ -21,26 +31,105 @@ class Items:
 
     async def rows(self, found: Mapping[str, Any]) -> list[ItemRow]:
         """Return the items of a task's document."""
-        response = found.get("response") or {}
-        url = response.get("final_url") or found["url"]
+        source = source_of(found)
+        url = source.get("url") or found["url"]
         return [
-            ItemRow(item=item, url=url, fetched_at=found["update_time"])
+            ItemRow(item=item, url=url, fetched_at=source["time"])
             for item in await self.whole(found)
         ]
+
+    async def versions(self, found: Mapping[str, Any]) -> list[ItemRow]:
+        """Return the items of all visits of a task that are kept, the earliest visit first."""
+        rows = []
+        for source in found["versions"]:
+            url = source.get("url") or found["url"]
+            rows += [
+                ItemRow(item=documents.unescaped(item), url=url, fetched_at=source["time"])
+                for item in await self.of_version(found["_id"], source["fence"])
+            ]
+        return rows
+
+    async def of_version(self, task_id: bytes, fence: int) -> list[documents.Document]:
+        """Return the items of one visit that are kept, as they are stored."""
+        kept = {"_id.task": task_id, "_id.fence": fence}
+        blobs = await self._store.items.find(kept).hint(BY_TASK).to_list(None)
+        return [each["item"] for each in sorted(blobs, key=lambda each: each["_id"]["n"])]
 
     async def whole(self, found: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the items of a task's document, as they were yielded."""
         items = []
         for number, item in enumerate(found.get("items") or ()):
             if item is None:
-                place = {"task": found["_id"], "fence": found["settled"], "n": number}
+                place = {"task": found["_id"], "fence": source_of(found)["fence"], "n": number}
                 blob = await self._store.items.find_one({"_id": place})
                 items.append(documents.unescaped(blob["item"]))
             else:
                 items.append(documents.unescaped(item))
         return items
 
-    async def put(self, lease: Lease, number: int, item: documents.Document) -> None:
-        """Set an item aside; seen once the task says that it was settled by the lease."""
-        place = {"task": lease.task.id, "fence": lease.fence, "n": number}
-        await self._store.items.replace_one({"_id": place}, {"item": item}, upsert=True)
+    async def placed(
+        self,
+        task_id: bytes,
+        fence: int,
+        items: Iterable[documents.Document],
+        *,
+        all_aside: bool = False,
+    ) -> list[documents.Document | None]:
+        """Return what of a task's items is to be in its document, the large ones being set aside.
+
+        Those are seen once the task says that its items are from *fence*. With *all_aside*
+        the others are set aside as well, to be kept when the task has other items. Raises one
+        of `UNENCODABLE` for an item that the store cannot hold.
+        """
+        inside = 0
+        kept: list[documents.Document | None] = []
+        for number, item in enumerate(items):
+            size = len(bson.encode(item))
+            if size > LARGEST_ITEM:
+                raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
+            is_large = size > _ASIDE or inside + size > _INSIDE
+            if is_large or all_aside:
+                place = {"task": task_id, "fence": fence, "n": number}
+                await self._store.items.replace_one({"_id": place}, {"item": item}, upsert=True)
+            if is_large:
+                kept.append(None)
+            else:
+                inside += size
+                kept.append(item)
+        return kept
+
+    async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
+        """Delete what was set aside of visits whose items are not kept any more.
+
+        Where this is left out, for its process has died, the page's next visit does it.
+        """
+        again = [s.lease.task.id for s in settlements if _replaces(s)]
+        if not again:
+            return
+        kept = {"url": 1, "items_from": 1, "versions": 1, "settled": 1, "update_time": 1}
+        cursor = self._store.tasks.find({"_id": {"$in": again}}, kept).hint("_id_")
+        old = []
+        for found in await all_of(cursor, len(again)):
+            fences = [source["fence"] for source in found.get("versions") or ()]
+            first = min([source_of(found)["fence"], *fences])
+            # Later ones may be of somebody who is about to record them.
+            old.append({"_id.task": found["_id"], "_id.fence": {"$lt": first}})
+        if old:
+            of_these = {"_id.task": {"$in": again}, "$or": old}
+            await self._store.items.delete_many(of_these, hint=BY_TASK)
+
+
+def _replaces(settlement: Settlement) -> bool:
+    # A page that was reopened has no visit, and may have items all the same.
+    return settlement.change.items is not None and settlement.lease.task.settled > 0
+
+
+def source_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the visit that a task's items are from: fence, time, and its URL if it is another."""
+    source: Mapping[str, Any] | None = found.get("items_from")
+    if source is not None:
+        return dict(source)
+    # Written down by an older version: the last outcome of all.
+    last = {"fence": found["settled"], "time": found["update_time"]}
+    url = (found.get("response") or {}).get("final_url")
+    return last if url in (None, found["url"]) else {**last, "url": url}

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
-from crawlcw.ledger import examination, protocol, tracked
+from crawlcw.ledger import copying, examination, protocol, tracked
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.admin import Admin
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import connected
+from crawlcw.ledger.mongo.copying import Copying
 from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.inspection import Inspection
@@ -19,6 +20,7 @@ from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.queries import Queries
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
+from crawlcw.ledger.mongo.sessions import Sessions
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.workers import Workers
@@ -44,8 +46,10 @@ class MongoLedger:
         self.queries: protocol.Queries = Queries(store, items)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes: protocol.Notes = notes
+        self.sessions: protocol.Sessions = Sessions(store)
         self.blobs: tracked.Blobs = blobs
         self.changes: tracked.Changes = Changes(store)
+        self.copying: copying.Copying = Copying(store, items, blobs)
         self.inspection: examination.Inspection = Inspection(store, self._schema)
 
     @classmethod
@@ -58,14 +62,17 @@ class MongoLedger:
         claims: str = "each",
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
+        create: bool = True,
     ) -> Self:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
         The database is the URL's path, by default `crawlcw`; *driver* is
         `motor` or `pymongo`, *claims* as for `MongoStore`. *kind* says
         which of the two it is; None: whatever is written down there, and a spider
-        where nothing is. Raises `LedgerUnavailableError` where no server answers
-        within 5 s, and `LedgerConfigurationError` where one answers that will not do.
+        where nothing is. Without *create* nothing is made where there are no tasks, and
+        nothing written where all is as it should be. Raises `LedgerUnavailableError`
+        where no server answers within 5 s, and `LedgerConfigurationError` where one
+        answers that will not do, or the user may not do what is needed.
         """
         client, database = connected(url, driver)
         store = MongoStore(
@@ -81,11 +88,12 @@ class MongoLedger:
         ledger = cls(store)
         try:
             await ledger._schema.check_server()
+            marker = None if kind and create else await ledger._schema.marker()
             if kind is None:
-                marker = await ledger._schema.marker()
                 store.kind = kind_in(marker or {})
                 store.only_looks = marker is None
-            await ledger._schema.prepare()
+            if create or not await ledger._schema.is_complete(marker):
+                await ledger._schema.prepare()
         except BaseException:
             await ledger.close()
             raise
@@ -131,6 +139,7 @@ class MongoLedger:
             spider,
             clock=clock,
             client=client,
+            url=url,
             driver=driver,
             kind=kind or LedgerKind.SPIDER,
         )

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-import bson
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.mongo.encoding import LARGEST_ITEM, UNENCODABLE, encoding_error
+from crawlcw.ledger.mongo.encoding import UNENCODABLE, encoding_error
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import mine, update_of
@@ -18,9 +17,6 @@ from crawlcw.ledger.protocol import Committed
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Change, Settlement
-
-_ITEM_ASIDE = 1 << 20
-_ITEMS_INSIDE = 8 << 20
 
 
 class Outcomes:
@@ -49,6 +45,7 @@ class Outcomes:
                 refused = refusals(error)
                 again = [_rejection(settlements[n], text, rejected) for n, text in refused.items()]
                 matched = (error.details or {}).get("nMatched", 0) + await self._write(again)
+            await self._items.forget_replaced(settlements)
             if matched == len(writes):
                 return Committed(rejected=tuple(rejected))
             lost = await self._not_settled([settlement.lease for settlement in settlements])
@@ -67,26 +64,22 @@ class Outcomes:
         if not items:
             if items is not None and settlement.lease.task.settled:
                 # An earlier outcome may have left some.
-                update.setdefault("$unset", {})["items"] = ""
+                update.setdefault("$unset", {}).update(items="", items_from="")
             return UpdateOne(mine(settlement.lease), update, hint="_id_")
-        inside = 0
-        kept: list[documents.Document | None] = []
-        for number, item in enumerate(items):
-            stored = documents.escaped(item)
-            try:
-                size = len(bson.encode(stored))
-            except UNENCODABLE as error:
-                return _rejection(settlement, str(error), rejected)
-            if size > LARGEST_ITEM:
-                return _rejection(settlement, f"an item of {size} bytes, too large", rejected)
-            if size > _ITEM_ASIDE or inside + size > _ITEMS_INSIDE:
-                await self._items.put(settlement.lease, number, stored)
-                kept.append(None)
-            else:
-                inside += size
-                kept.append(stored)
-        update["$set"]["items"] = kept
-        return UpdateOne(mine(settlement.lease), update, hint="_id_")
+        lease, versions = settlement.lease, settlement.change.kept_versions
+        escaped = (documents.escaped(item) for item in items)
+        try:
+            kept = await self._items.placed(
+                lease.task.id, lease.fence, escaped, all_aside=versions > 0
+            )
+        except UNENCODABLE as error:
+            return _rejection(settlement, str(error), rejected)
+        source = documents.source_document(settlement)
+        update["$set"] |= {"items": kept, "items_from": source}
+        if versions:
+            pushed = update.setdefault("$push", {})
+            pushed["versions"] = {"$each": [source], "$slice": -versions}
+        return UpdateOne(mine(lease), update, hint="_id_")
 
     async def _write(self, writes: Sequence[UpdateOne]) -> int:
         if not writes:

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.store import MongoStore, resumed
 from crawlcw.ledger.mongo.walks import conditions, found_among, found_behind
 from crawlcw.ledger.protocol import Counts, Cursor, ItemRow, TaskFilter
 from crawlcw.model.task import Record, Status
@@ -23,7 +24,9 @@ from crawlcw.model.task import Record, Status
 #: How many tasks one command counts by the index alone, and how many it reads.
 _COUNTED = 50_000
 _READ = 5_000
-_ITEM_FIELDS = ("url", "items", "settled", "update_time", "response.final_url")
+#: How many tasks are read at once with their items.
+_WITH_ITEMS = 100
+_ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 #: That of the index of statuses.
 _ORDER = {"status": 1, "update_time": -1, "_id": -1}
 
@@ -76,7 +79,8 @@ class Queries:
 
     async def item_count(self) -> int:
         """Sum the items of every task that may have some."""
-        among = [status for status in Status if status >= Status.FINISHED]
+        # What is to be visited again has items as well, whatever its status.
+        among = list(Status)
         items = {"$size": {"$ifNull": ["$items", []]}}
         walk = self._groups(among, by="$status", at_once=_READ, items={"$sum": items})
         async with aclosing(walk) as groups:
@@ -91,15 +95,45 @@ class Queries:
                 reasons[str(group["_id"])] += group["n"]
         return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
 
-    async def items(self) -> AsyncIterator[ItemRow]:
-        """Stream the tasks that have items."""
-        chosen = {"items": {"$exists": True}}
-        stream = self._store.stream(
-            self._store.tasks, chosen, dict.fromkeys(_ITEM_FIELDS, 1), self._items.rows
-        )
+    async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
+        """Stream the tasks that have items, or walk through the chosen ones by their index."""
+        if chosen is None:
+            have_items = {"items": {"$exists": True}}
+            fields = dict.fromkeys(_ITEM_FIELDS, 1)
+            stream = self._store.stream(self._store.tasks, have_items, fields, self._items.rows)
+            async with aclosing(stream):
+                async for row in stream:
+                    yield row
+            return
+        place: Cursor | None = None
+        while True:
+            rows, place = await resumed(partial(self._some_items, conditions(chosen), place))
+            for row in rows:
+                yield row
+            if place is None:
+                return
+
+    async def versions(self) -> AsyncIterator[ItemRow]:
+        """Stream the tasks of which versions are kept."""
+        have_versions = {"versions": {"$exists": True}}
+        fields = {"url": 1, "versions": 1}
+        stream = self._store.stream(self._store.tasks, have_versions, fields, self._items.versions)
         async with aclosing(stream):
             async for row in stream:
                 yield row
+
+    async def _some_items(
+        self, where: documents.Document, place: Cursor | None
+    ) -> tuple[list[ItemRow], Cursor | None]:
+        """Return the items of the next tasks, and where to go on, unless that was all."""
+        fields = dict.fromkeys(_ITEM_FIELDS, 1)
+        with mapped():
+            found = await found_behind(self._store, where, _WITH_ITEMS, place, fields)
+            rows = [row for each in found for row in await self._items.rows(each)]
+        if len(found) < _WITH_ITEMS:
+            return rows, None
+        last = found[-1]
+        return rows, Cursor(update_time=last["update_time"], id=bytes(last["_id"]))
 
     async def find(
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None

@@ -7,9 +7,10 @@ from typing import Any
 import pymongo
 from pymongo.errors import CollectionInvalid, OperationFailure
 
-from crawlcw.errors import LedgerConfigurationError
+from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
+from crawlcw.ledger.mongo.diagnosis import misconfiguration
 from crawlcw.ledger.mongo.indexes import (
     BLOB_INDEXES,
     HOST_INDEXES,
@@ -19,6 +20,7 @@ from crawlcw.ledger.mongo.indexes import (
     WORKER_INDEXES,
     Indexes,
 )
+from crawlcw.ledger.mongo.privileges import WRITING, lacking, lacking_sentence
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import Status
 
@@ -41,7 +43,13 @@ class Schema:
         self._store = store
 
     async def prepare(self) -> None:
-        """Create the collection and its indexes where they are missing, and check what is there."""
+        """Create the collection and its indexes where they are missing, and check what is there.
+
+        Raises `LedgerConfigurationError` where the user may not do what a crawl does: at
+        once, and not when pages are under way.
+        """
+        if refused := await self.lacking(WRITING):
+            raise LedgerConfigurationError(lacking_sentence(refused, self._store.database.name))
         with mapped():
             version = await self._check_schema()
             try:
@@ -61,6 +69,48 @@ class Schema:
                 await self._prepare_indexes()
             if version < SCHEMA_VERSION:
                 await self._finish_upgrade()
+
+    async def lacking(self, actions: frozenset[str]) -> list[str]:
+        """Return which of the *actions* the user may not do to the ledger's collections."""
+        try:
+            with mapped():
+                status = await self._store.database.command(
+                    {"connectionStatus": 1, "showPrivileges": True}
+                )
+        except LedgerUnavailableError:
+            raise
+        except LedgerError:
+            # A server that is not MongoDB's own, and does not tell.
+            return []
+        collections = [collection.name for collection, _ in self.indexes()]
+        if self._store.kind.tracked:
+            collections.append(self._store.blob_chunks.name)
+        return lacking(
+            status,
+            database=self._store.database.name,
+            collections=[*collections, self._store.schema.name],
+            actions=actions,
+        )
+
+    async def is_complete(self, marker: Mapping[str, Any] | None) -> bool:
+        """Return whether nothing has to be made for those who only look, or change what is there.
+
+        Raises as `prepare` does where the collections are of another version or kind.
+        """
+        spider = self._store.spider
+        if marker is not None:
+            check_version(marker, spider, upgrades=True)
+            check_kind(marker, spider, kind=self._store.kind)
+        with mapped():
+            if await self._store.tasks.find_one({}, {"_id": 1}) is None:
+                return True
+            if marker is None or marker["version"] != SCHEMA_VERSION:
+                return False
+            for collection, indexes in self.indexes():
+                found = await collection.index_information()
+                if not all(is_as_designed(found.get(n, {}), d) for n, d in indexes.items()):
+                    return False
+        return True
 
     async def _prepare_indexes(self) -> None:
         for collection, indexes in self.indexes():
@@ -85,6 +135,7 @@ class Schema:
             (self._store.hosts, HOST_INDEXES),
             (self._store.workers, WORKER_INDEXES),
             (self._store.items, ITEM_INDEXES),
+            (self._store.sessions, {}),
         ]
         if self._store.kind.tracked:
             indexes.append((self._store.blob_files, BLOB_INDEXES))
@@ -142,9 +193,15 @@ class Schema:
     async def check_server(self) -> None:
         """Ask the server for its version and its time; raise where it will not do."""
         # A retry inside the driver would double what it takes to say that nobody is there.
-        with mapped(), pymongo.timeout(FIRST_ANSWER):
-            info = await self._store.client.server_info()
-            await self._store.set_clock()
+        try:
+            with mapped(), pymongo.timeout(FIRST_ANSWER):
+                info = await self._store.client.server_info()
+                await self._store.set_clock()
+        except LedgerUnavailableError as error:
+            wrong = await misconfiguration(self._store.client, self._store.url or "")
+            if wrong is not None:
+                raise LedgerConfigurationError(f"MongoDB: {wrong}") from error
+            raise
         version = tuple(info["versionArray"][:2])
         if version < OLDEST_SERVER:
             needed = ".".join(map(str, OLDEST_SERVER))

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -64,6 +65,7 @@ class MongoStore:
         self.hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self.workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
         self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
+        self.sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
         self.bucket_name = f"{spider}.asides"
         self.blob_files, self.blob_chunks = (
             database.get_collection(f"{self.bucket_name}.{part}", write_concern=_DURABLE)
@@ -162,3 +164,11 @@ async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
     # that is just full does not say whether there are more.
     found: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
     return found
+
+
+async def resumed(read: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what *read* reads, asked again a few times where the ledger does not answer."""
+    for _ in range(_RESUMES):
+        with suppress(LedgerUnavailableError):
+            return await read()
+    return await read()

@@ -5,18 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from pymongo import UpdateOne
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.mongo.encoding import UNENCODABLE, encoding_error
+from crawlcw.ledger.mongo.encoding import TOO_LARGE, UNENCODABLE, encoding_error
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_PRIORITY
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import bulk_update, refused_for_depth
 from crawlcw.ledger.protocol import Added
-from crawlcw.model.task import Record, Task
-from crawlcw.model.transitions import ADMIT
+from crawlcw.model.task import ChangedTask, Record, Task
+from crawlcw.model.transitions import ADMIT, REOPEN, REOPENED_CHANGED
 
 #: What grows with a task's results; `page` leaves it out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
@@ -39,9 +39,14 @@ class Tasks:
         with mapped():
             try:
                 return await self._add(writes)
-            except UNENCODABLE:
-                # The driver encodes a batch as a whole; find out which it was.
+            except (*UNENCODABLE, OperationFailure) as error:
+                if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
+                    raise
+                # The driver encodes a batch as a whole, and the server refuses it as a whole: find
+                # out which it was.
                 bad = [encoding_error(document) for _, document in writes]
+                if not any(bad):
+                    raise
                 sound = [write for write, error in zip(writes, bad, strict=True) if not error]
                 added = await self._add(sound) if sound else Added()
                 rejected = tuple(
@@ -71,6 +76,28 @@ class Tasks:
                 update["$set"]["parent"] = task.parent
             nearer = {"_id": task.id, **refused_for_depth(now), "depth": {"$gt": task.depth}}
             writes.append(UpdateOne(nearer, update, hint="_id_"))
+        with mapped():
+            result = await self._store.durable.bulk_write(writes, ordered=False)
+        count: int = result.modified_count
+        return count
+
+    async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
+        """Change each by an update of its own, in one bulk."""
+        if not tasks:
+            return 0
+        update = bulk_update(REOPEN, now=self._store.now())
+        ended = [
+            {"status": int(status), **({"reason": {"$in": sorted(reasons)}} if reasons else {})}
+            for status, reasons in REOPENED_CHANGED.items()
+        ]
+        writes = [
+            UpdateOne(
+                {"_id": task.id, "update_time": {"$lt": task.changed}, "$or": ended},
+                update,
+                hint="_id_",
+            )
+            for task in tasks
+        ]
         with mapped():
             result = await self._store.durable.bulk_write(writes, ordered=False)
         count: int = result.modified_count

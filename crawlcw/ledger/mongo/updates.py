@@ -9,7 +9,7 @@ from crawlcw.ledger import documents
 from crawlcw.model.task import Lease, Status
 from crawlcw.model.transitions import ADMIT, KEPT_TRACE, BulkChange, Change
 
-_MAY_BE_ABSENT = ("due", "begun", "reason", "context")
+_MAY_BE_ABSENT = ("due", "begun", "reason", "context", "revisit")
 
 
 def mine(lease: Lease) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
 
 def update_of(change: Change) -> dict[str, Any]:
     """Return what sets a task's fields: None means absent for those of `_MAY_BE_ABSENT`."""
-    fields = documents.changed(change) | _progressed(change)
+    fields = documents.changed(change) | documents.visited(change) | _progressed(change)
     absent = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}
     for name in absent:
         del fields[name]
@@ -66,6 +66,7 @@ def bulk_update(
     fields: documents.Document = {"status": int(change.to), **dict.fromkeys(change.resets, 0)}
     fields |= {"due": now if change.is_due else None, "update_time": now}
     fields["reason"] = None if reason is None else str(reason)
+    fields |= dict.fromkeys(change.forgets)
     update = setting(fields)
     if change.raises_fence:
         update["$inc"] = {"fence": 1}

@@ -65,6 +65,7 @@ class Workers:
             await self._store.hosts.update_many(
                 owned, {"$set": {"ready_at": now, "owner": None}}, hint=BY_OWNER
             )
+            await self._store.sessions.update_many({"owner": name}, {"$set": {"expires": now}})
             if ended.matched_count and not self._store.kind.tracked:
                 # Hosts of others, too, which come back when the leases would have run out.
                 found = (

@@ -7,8 +7,9 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
-from crawlcw.ledger.sqlite.connection import Database, number_of, update_all
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, number_of, update_all
 from crawlcw.ledger.sqlite.hosts import Hosts
+from crawlcw.ledger.sqlite.marker import forget
 from crawlcw.ledger.sqlite.notes import Notes
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -22,11 +23,11 @@ from crawlcw.ledger.sqlite.walks import (
     narrowed,
 )
 from crawlcw.model import transitions
-from crawlcw.model.transitions import RETRY
+from crawlcw.model.transitions import RETRY, REVISIT
 
 
 class Admin:
-    """Brings tasks back, withdraws, prioritises and purges them, and lets them in from the deep."""
+    """Brings tasks back, withdraws, prioritises and purges them, or drops them all."""
 
     def __init__(self, store: SqliteStore, hosts: Hosts, notes: Notes) -> None:
         self._store = store
@@ -34,6 +35,8 @@ class Admin:
         self._notes = notes
         #: Hosts of tasks that were admitted, and that may not have been woken yet.
         self._admitted_hosts: set[str] = set()
+        #: Whether pages were made due again whose hosts may not have been woken yet.
+        self._unwoken = False
 
     async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
         """See `protocol.Admin.retry_failed`."""
@@ -86,6 +89,39 @@ class Admin:
             await self._hosts.wake_all()
         return count
 
+    async def revisit(self, chosen: TaskFilter) -> int:
+        """See `protocol.Admin.revisit`."""
+        chosen = narrowed(chosen, REVISIT.from_statuses)
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+        count = await change_chosen(
+            self._store,
+            chosen,
+            walk=sql.walk,
+            change=executing(sql.revisit),
+            now=milliseconds(self._store.now()),
+        )
+        if REVISIT.wakes_hosts:
+            await self._hosts.wake_all()
+        return count
+
+    async def revisit_due(self) -> int:
+        """See `protocol.Admin.revisit_due`."""
+        now = milliseconds(self._store.now())
+        total = 0
+        # What is changed is not found again.
+        while ids := await self._store.reader.run(self._next_to_revisit, now):
+            self._unwoken = REVISIT.wakes_hosts
+            rows = [{"id": identity, "now": now} for identity in ids]
+            total += await self._store.writer.run(update_all, self._store.sql.revisit_due, rows)
+        if self._unwoken:
+            await self._hosts.wake_all()
+            self._unwoken = False
+        return total
+
+    def _next_to_revisit(self, db: sqlite3.Connection, now: int) -> list[bytes]:
+        rows = db.execute(self._store.sql.next_to_revisit, {"now": now, "limit": BATCH})
+        return [row["id"] for row in rows]
+
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """See `protocol.Admin.prioritise`."""
         total = 0
@@ -101,13 +137,28 @@ class Admin:
         def change(db: Database, row: Row) -> int:
             if not db.execute(sql.purge, row).rowcount:
                 return 0
-            for statement in (self._store.sql.forget_items, self._store.sql.forget_blobs):
+            of_tasks = self._store.sql
+            for statement in (
+                of_tasks.forget_items,
+                of_tasks.forget_versions,
+                of_tasks.forget_blobs,
+            ):
                 db.execute(statement, (row["id"],))
             return 1
 
         # First, for a crash must not leave seeds that are gone and taken to be there.
         await self._notes.set_state({"seeds": None})
         return await change_chosen(self._store, chosen, walk=sql.walk, change=change)
+
+    async def drop(self) -> None:
+        """Drop the tables in one transaction: all of them are gone, or none."""
+        await self._store.writer.run(self._drop)
+
+    def _drop(self, db: Database) -> None:
+        with durable_transaction(db):
+            for statement in self._store.tables.drop:
+                db.execute(statement)
+            forget(db, self._store.name)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """See `protocol.Admin.admit_to_depth`."""

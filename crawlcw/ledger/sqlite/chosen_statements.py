@@ -14,7 +14,7 @@ from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import among, setting
 from crawlcw.model import transitions
 from crawlcw.model.task import Status
-from crawlcw.model.transitions import REOPEN, RETRY, WITHDRAW
+from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW
 
 _SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
 
@@ -45,6 +45,7 @@ class ChosenStatements:
             "callback = coalesce(:stage, callback), "
             f"results = CASE WHEN :anew THEN NULL ELSE results END {by_id}"
         )
+        self.revisit = f"UPDATE {tasks} SET {setting(REVISIT)} {by_id}"
         self.purge = f"DELETE FROM {tasks} {by_id}"
 
         self.walk_failed = f"SELECT id, update_time {walked} AND {retried} {onward}"

@@ -22,6 +22,7 @@ from crawlcw.errors import (
     LedgerGoneError,
     LedgerUnavailableError,
 )
+from crawlcw.ledger.sqlite.file_modes import make_private
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -129,7 +130,7 @@ class Connection:
         if self._closed:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
         if self._db is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self._path)
             self._db = sqlite3.connect(
                 self._path,
                 timeout=_BUSY_TIMEOUT,

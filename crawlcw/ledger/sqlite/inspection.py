@@ -74,32 +74,24 @@ class Inspection:
         self, *, only: Collection[bytes] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """See `examination.Inspection.examine`."""
+        sql = self._store.sql
         if only is not None:
             for identity in only:
                 for _, found in await self._store.reader.run(
-                    self._tasks_examined, self._store.sql.examine_one, (identity,)
+                    self._tasks_examined, sql.examine_one, (identity,)
                 ):
                     yield found
-                for row in await self._store.reader.run(
-                    _examined, self._store.sql.items_of_no_such_task, (identity,)
-                ):
-                    yield _raw(row)
-            return
-        # By the row's number: ids that are no bytes have a place in its order too.
-        last = -INT64
-        while tasks := await self._store.reader.run(
-            self._tasks_examined, self._store.sql.examine, (last,)
+        else:
+            # By the row's number: ids that are no bytes have a place in its order too.
+            last = -INT64
+            while tasks := await self._store.reader.run(self._tasks_examined, sql.examine, (last,)):
+                for _, found in tasks:
+                    yield found
+                last, _ = tasks[-1]
+        async for found in self._walk(
+            sql.items_of_no_task, of_one=sql.items_of_no_such_task, only=only, after=b"", by="id"
         ):
-            for _, found in tasks:
-                yield found
-            last, _ = tasks[-1]
-        behind = b""
-        while rows := await self._store.reader.run(
-            _examined, self._store.sql.items_of_no_task, (behind,)
-        ):
-            for row in rows:
-                yield _raw(row)
-            behind = rows[-1]["id"]
+            yield found
 
     def _tasks_examined(
         self, db: sqlite3.Connection, statement: str, values: Sequence[Any]
@@ -125,43 +117,37 @@ class Inspection:
         ]
         return {"asides_lost": lost} if lost else {}
 
-    async def unreferenced_blobs(
+    def unreferenced_blobs(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """See `examination.Inspection.unreferenced_blobs`."""
-        if only is not None:
-            for identity in only:
-                for row in await self._store.reader.run(
-                    _examined, self._store.sql.unreferenced_blob, (identity,)
-                ):
-                    yield _raw(row)
-            return
-        last = ""
-        while rows := await self._store.reader.run(
-            _examined, self._store.sql.unreferenced_blobs, (last,)
-        ):
-            for row in rows:
-                yield _raw(row)
-            last = rows[-1]["id"]
+        sql = self._store.sql
+        return self._walk(
+            sql.unreferenced_blobs, of_one=sql.unreferenced_blob, only=only, after="", by="id"
+        )
 
-    async def examine_hosts(
+    def examine_hosts(
         self, *, only: Collection[str] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
         """See `examination.Inspection.examine_hosts`."""
+        sql = self._store.sql
+        return self._walk(
+            sql.examine_hosts, of_one=sql.examine_host, only=only, after=-INT64, by="row"
+        )
+
+    async def _walk(
+        self, statement: str, *, of_one: str, only: Collection[Any] | None, after: Any, by: str
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Yield what is behind *after* in the order of *by*; or what *of_one* finds of *only*."""
         if only is not None:
-            for name in only:
-                for row in await self._store.reader.run(
-                    _examined, self._store.sql.examine_host, (name,)
-                ):
+            for identity in only:
+                for row in await self._store.reader.run(_examined, of_one, (identity,)):
                     yield _raw(row)
             return
-        last = -INT64
-        while rows := await self._store.reader.run(
-            _examined, self._store.sql.examine_hosts, (last,)
-        ):
+        while rows := await self._store.reader.run(_examined, statement, (after,)):
             for row in rows:
                 yield _raw(row)
-            last = rows[-1]["row"]
+            after = rows[-1][by]
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
         """See `examination.Inspection.mend`."""
@@ -219,10 +205,11 @@ def _raw(row: sqlite3.Row) -> dict[str, Any]:
     for name in TIMES & found.keys():
         if isinstance(found[name], int) and abs(found[name]) < _LATEST:
             found[name] = moment(found[name])
-    if isinstance(found.get("counts"), str):
-        # Else it is shown as the text it is.
-        with suppress(ValueError):
-            found["counts"] = json.loads(found["counts"])
+    for name in ("counts", "options"):
+        if isinstance(found.get(name), str):
+            # Else it is shown as the text it is.
+            with suppress(ValueError):
+                found[name] = json.loads(found[name])
     if "id" in found:
         found["_id"] = found.pop("id")
     return found

@@ -1,18 +1,23 @@
 """The ledger in an SQLite file, put together."""
 
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Self
 
-from crawlcw.ledger import examination, protocol, tracked
+from anyio import to_thread
+
+from crawlcw.ledger import copying, examination, protocol, tracked
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.admin import Admin
 from crawlcw.ledger.sqlite.blobs import Blobs
 from crawlcw.ledger.sqlite.changes import Changes
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import number_of, restrict_to_reading
+from crawlcw.ledger.sqlite.copying import Copying
 from crawlcw.ledger.sqlite.host_leases import HostLeases
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.inspection import Inspection
@@ -22,6 +27,7 @@ from crawlcw.ledger.sqlite.notes import Notes
 from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.queries import Queries
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
+from crawlcw.ledger.sqlite.sessions import Sessions
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.tasks import Tasks
@@ -47,8 +53,10 @@ class SqliteLedger:
         self.queries: protocol.Queries = Queries(store)
         self.admin: protocol.Admin = Admin(store, hosts, notes)
         self.notes: protocol.Notes = notes
+        self.sessions: protocol.Sessions = Sessions(store)
         self.blobs: tracked.Blobs = Blobs(store)
         self.changes: tracked.Changes = Changes(store)
+        self.copying: copying.Copying = Copying(store)
         self.inspection: examination.Inspection = Inspection(store)
 
     @classmethod
@@ -76,6 +84,18 @@ class SqliteLedger:
         except BaseException:
             await ledger.close()
             raise
+        return ledger
+
+    @classmethod
+    async def open_passing(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
+        """Return a new ledger of *name* that is gone when it is closed.
+
+        It is a file of its own in the system's folder for such files: a database in
+        memory could not be read by one connection while another one writes.
+        """
+        folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
+        ledger = await cls.open(folder / "ledger.db", name, kind=kind)
+        ledger.store.passing = folder
         return ledger
 
     @classmethod

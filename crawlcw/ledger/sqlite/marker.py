@@ -173,6 +173,11 @@ def state_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
     return _read(db, name, "state")
 
 
+def forget(db: Database, name: str) -> None:
+    """Take away what is written down of the tables of *name*, which are gone."""
+    db.execute(f"DELETE FROM {_TABLE} WHERE spider = ?", (name,))
+
+
 def _read(db: sqlite3.Connection, name: str, column: str) -> dict[str, Any]:
     text = _marker(db, name)[column]
     found: dict[str, Any] = documents.unescaped(from_json(text)) if text else {}

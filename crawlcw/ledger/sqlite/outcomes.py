@@ -51,7 +51,15 @@ class Outcomes:
         if write.items is not None:
             db.execute(self._store.sql.forget_items, (write.task_id,))
             db.executemany(self._store.sql.add_item, write.items)
+            if write.kept_versions:
+                self._keep_version(db, lease, write)
         return True
+
+    def _keep_version(self, db: sqlite3.Connection, lease: Lease, write: Write) -> None:
+        version = {"id": write.task_id, "fence": lease.fence}
+        db.execute(self._store.sql.add_version, version)
+        kept = {"id": write.task_id, "kept": write.kept_versions}
+        db.execute(self._store.sql.forget_old_versions, kept)
 
     def _was_settled(self, db: sqlite3.Connection, lease: Lease) -> bool:
         """Return whether an earlier send of the same settlement was applied, its reply lost."""

@@ -107,31 +107,68 @@ class Queries:
             ]
             return list(islice(heapq.merge(*streams, key=_place, reverse=True), bounds["limit"]))
 
-    async def items(self) -> AsyncIterator[ItemRow]:
+    async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """See `protocol.Queries.items`."""
+        if chosen is not None:
+            async for item in self._chosen_items(chosen):
+                yield item
+            return
         last = b""
         # Each page is a read of its own: one that stayed open would keep the
         # WAL from being folded into the file.
         while rows := await self._store.reader.run(self._some_items, last):
             for row in rows:
-                yield ItemRow(
-                    item=documents.unescaped(from_json(row["item"])),
-                    url=row["url"],
-                    fetched_at=moment(row["fetched_at"]),
-                )
+                yield _item(row)
             last = rows[-1]["task_id"]
 
+    async def _chosen_items(self, chosen: TaskFilter) -> AsyncIterator[ItemRow]:
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+        for status in sorted(set(chosen.statuses)):
+            place: Row | None = {**bounds_of(chosen), "status": status, "limit": ITEM_ROWS}
+            while place is not None:
+                rows, place = await self._store.reader.run(self._some_chosen_items, sql.walk, place)
+                for row in rows:
+                    yield _item(row)
+
+    def _some_chosen_items(
+        self, db: sqlite3.Connection, walk: str, place: Row
+    ) -> tuple[list[sqlite3.Row], Row | None]:
+        """Return the items of the next tasks, and where to go on, unless that was all."""
+        rows: list[sqlite3.Row] = []
+        characters = 0
+        after: Row | None = None
+        with snapshot(db):
+            for task in db.execute(walk, place):
+                found = db.execute(self._store.sql.items_of_task, (task["id"],)).fetchall()
+                rows += found
+                characters += sum(len(row["item"]) for row in found)
+                after = {**place, "before": task["update_time"], "before_id": task["id"]}
+                if len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS:
+                    break
+        return rows, after
+
     def _some_items(self, db: sqlite3.Connection, after: bytes) -> list[sqlite3.Row]:
+        return self._some(db, self._store.sql.items, after)
+
+    def _some(self, db: sqlite3.Connection, statement: str, after: bytes) -> list[sqlite3.Row]:
         """Return the items of the next tasks, of each of them all: they are of one commit."""
         rows: list[sqlite3.Row] = []
         characters = 0
-        for row in db.execute(self._store.sql.items, (after,)):
+        for row in db.execute(statement, (after,)):
             enough = len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS
             if enough and row["task_id"] != rows[-1]["task_id"]:
                 break
             rows.append(row)
             characters += len(row["item"])
         return rows
+
+    async def versions(self) -> AsyncIterator[ItemRow]:
+        """See `protocol.Queries.versions`."""
+        last = b""
+        while rows := await self._store.reader.run(self._some, self._store.sql.versions, last):
+            for row in rows:
+                yield _item(row)
+            last = rows[-1]["task_id"]
 
     async def item_count(self) -> int:
         """See `protocol.Queries.item_count`."""
@@ -195,3 +232,11 @@ class Queries:
 
 def _place(row: sqlite3.Row) -> tuple[int, bytes]:
     return row["update_time"], row["id"]
+
+
+def _item(row: sqlite3.Row) -> ItemRow:
+    return ItemRow(
+        item=documents.unescaped(from_json(row["item"])),
+        url=row["url"],
+        fetched_at=moment(row["fetched_at"]),
+    )

@@ -18,6 +18,7 @@ _LARGEST_VALUE = 1 << 28
 TIMES = frozenset(
     {
         "due",
+        "revisit",
         "update_time",
         "create_time",
         "lock_time",
@@ -30,7 +31,8 @@ TIMES = frozenset(
 )
 _JSON = frozenset(
     {
-        *("headers", "context", "errors", "response", "data", "results", "trace"),
+        *("headers", "context", "options", "errors", "response", "visit"),
+        *("data", "results", "trace"),
         *("robots", "counts", "origins", "tally"),
     }
 )

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 
 from crawlcw.model.task import Status
+from crawlcw.model.transitions import REVISIT
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
+#: The condition of a task that may be visited again, as the index of those has it.
+MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
 
 #: The document's fields as columns: times are milliseconds since 1970, and
-#: headers, context, errors, response and what only tracked tasks have are JSON.
+#: headers, context, options, errors, response, visit and what only tracked tasks have are JSON.
 COLUMNS = {
     column.partition(" ")[0]: column
     for column in (
@@ -41,6 +44,9 @@ COLUMNS = {
         "results TEXT",
         "trace TEXT",
         "hops INTEGER",
+        "options TEXT",
+        "visit TEXT",
+        "revisit INTEGER",
     )
 }
 #: A host's fields as columns; robots, counts and origins are JSON.
@@ -68,26 +74,30 @@ class Tables:
     """The tables and indexes of one name: their names, quoted, and what makes them."""
 
     def __init__(self, name: str) -> None:
-        self.tasks, self.items, self.workers, self.hosts, self.blobs = (
-            quoted(table)
-            for table in (name, *(f"{name}.{p}" for p in ("items", "workers", "hosts", "asides")))
+        parts = ("items", "workers", "hosts", "asides", "sessions")
+        self.tasks, self.items, self.workers, self.hosts, self.blobs, self.sessions = (
+            quoted(table) for table in (name, *(f"{name}.{part}" for part in parts))
         )
+        self.versions = quoted(f"{name}.versions")
         self.due, self.host_due, self.changed, self.ready, self.owned = (
             quoted(f"{name}.{index}")
             for index in ("due", "host_due", "status_update_time", "hosts_ready_at", "hosts_owner")
         )
+        self.revisit = quoted(f"{name}.revisit")
         self.left = quoted(f"{name}.workers_left")
         self.of_task = quoted(f"{name}.asides_task_id")
 
         tracked = [self._adding(column) for column in ("data", "results", "trace")]
         origins = f"ALTER TABLE {self.hosts} ADD COLUMN {HOST_COLUMNS['origins']}"
-        newest = [self._adding("hops"), origins]
+        newest = [self._adding(column) for column in ("options", "visit", "revisit")]
+        newer = [self._adding("hops"), origins, *newest]
         unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
         #: What brings tables of an older version up to date, before `create`.
         self.upgrades: Mapping[int, list[str]] = {
-            2: [self._adding("begun"), *tracked, unordered, *newest],
-            3: [*tracked, unordered, *newest],
-            4: newest,
+            2: [self._adding("begun"), *tracked, unordered, *newer],
+            3: [*tracked, unordered, *newer],
+            4: newer,
+            5: newest,
         }
         self.create = [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
@@ -108,6 +118,13 @@ class Tables:
             # Equal times are ordered as well: a walk goes on behind the last one it saw.
             f"""CREATE INDEX IF NOT EXISTS {self.changed} ON {self.tasks}
                 (status, update_time DESC, id DESC)""",
+            # Those that may be visited again, and no others.
+            f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
+                (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
+            f"""CREATE TABLE IF NOT EXISTS {self.versions} (
+                task_id BLOB NOT NULL, fence INTEGER NOT NULL, n INTEGER NOT NULL,
+                item TEXT NOT NULL, url TEXT NOT NULL, fetched_at INTEGER NOT NULL,
+                PRIMARY KEY (task_id, fence, n))""",
             f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
             f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
                 (ready_at) WHERE ready_at IS NOT NULL""",
@@ -118,6 +135,23 @@ class Tables:
                 id TEXT PRIMARY KEY NOT NULL, task_id BLOB NOT NULL, content TEXT NOT NULL,
                 create_time INTEGER NOT NULL)""",
             f"CREATE INDEX IF NOT EXISTS {self.of_task} ON {self.blobs} (task_id)",
+            f"""CREATE TABLE IF NOT EXISTS {self.sessions} (
+                id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, owner TEXT,
+                expires INTEGER, content TEXT NOT NULL)""",
+        ]
+
+        #: Their indexes go with them.
+        self.drop = [
+            f"DROP TABLE IF EXISTS {table}"
+            for table in (
+                self.versions,
+                self.items,
+                self.blobs,
+                self.hosts,
+                self.workers,
+                self.sessions,
+                self.tasks,
+            )
         ]
 
     def _adding(self, column: str) -> str:

@@ -2,18 +2,35 @@
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
-from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, Tables
+from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, MAY_BE_REVISITED, Tables
 from crawlcw.model.task import WAITING, Status
-from crawlcw.model.transitions import ADMIT, GIVE_UP_HOST, BulkChange
+from crawlcw.model.transitions import (
+    ADMIT,
+    GIVE_UP_HOST,
+    REOPEN,
+    REOPENED_CHANGED,
+    REVISIT,
+    BulkChange,
+)
 
 
 def among(statuses: Collection[Status]) -> str:
     """Return the condition of a status that is one of those."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
+
+
+def _ended() -> Iterator[str]:
+    """Yield a condition for each status that a page that has changed may have."""
+    for status, reasons in REOPENED_CHANGED.items():
+        if reasons is None:
+            yield f"status = {status:d}"
+        else:
+            listed = ", ".join(f"'{reason}'" for reason in sorted(reasons))
+            yield f"(status = {status:d} AND reason IN ({listed}))"
 
 
 def setting(change: BulkChange) -> str:
@@ -22,6 +39,7 @@ def setting(change: BulkChange) -> str:
         [
             f"status = {change.to:d}",
             *(f"{counter} = 0" for counter in change.resets),
+            *(f"{field} = NULL" for field in change.forgets),
             "due = :now, reason = NULL" if change.is_due else "due = NULL, reason = :why",
             "update_time = :now",
             *(["fence = fence + 1"] if change.raises_fence else []),
@@ -29,13 +47,28 @@ def setting(change: BulkChange) -> str:
     )
 
 
+#: What a task is read from.
+_READ = "id, " + ", ".join(documents.TASK_FIELDS)
+
+
 class Statements:
     """Every statement, on the tables of one spider or use case."""
 
     def __init__(self, tables: Tables) -> None:
-        tasks, items, workers, hosts = tables.tasks, tables.items, tables.workers, tables.hosts
-        due, host_due, ready, left = tables.due, tables.host_due, tables.ready, tables.left
-        changed_last = tables.changed
+        self._of_tasks(tables)
+        self._of_leases(tables)
+        self._of_results(tables)
+        self._of_changes(tables)
+        self._of_host_leases(tables)
+        self._of_hosts(tables)
+        self._of_counts(tables)
+        self._of_workers(tables)
+        self._of_sessions(tables)
+        self._of_examination(tables)
+
+    def _of_tasks(self, tables: Tables) -> None:
+        """Those that add tasks, and find the ones that are due."""
+        tasks, items, due, host_due = tables.tasks, tables.items, tables.due, tables.host_due
         columns = ", ".join(COLUMNS)
 
         self.add = (
@@ -49,11 +82,10 @@ class Statements:
 
         # `priority = ... AND due <= ...` is one stretch of the index; without
         # the priority, all that is due later would be read as well.
-        read = "id, " + ", ".join(documents.TASK_FIELDS)
         stretch = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
-        self.page = f"SELECT {read} FROM {tasks} INDEXED BY {due} WHERE {stretch}"
+        self.page = f"SELECT {_READ} FROM {tasks} INDEXED BY {due} WHERE {stretch}"
         self.page_of_host = (
-            f"SELECT {read} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {stretch}"
+            f"SELECT {_READ} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {stretch}"
         )
         lower = "due IS NOT NULL AND priority < :above ORDER BY priority DESC LIMIT 1"
         self.next_priority = f"SELECT priority FROM {tasks} INDEXED BY {due} WHERE {lower}"
@@ -74,11 +106,16 @@ class Statements:
             "AND priority = :priority AND due IS NOT NULL ORDER BY due LIMIT 1"
         )
 
+    def _of_leases(self, tables: Tables) -> None:
+        """Those of claims, of their outcomes, and of the tasks that are held."""
+        tasks, changed_last = tables.tasks, tables.changed
         changed = (
             f"UPDATE {tasks} SET status = :status, due = :due, update_time = :update_time, "
             "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
             "retry = :retry, lost = :lost, begun = :begun, reason = :reason, "
-            "errors = coalesce(:errors, errors), response = coalesce(:response, response)"
+            "errors = coalesce(:errors, errors), response = coalesce(:response, response), "
+            "visit = coalesce(:visit, visit), "
+            "revisit = CASE WHEN :has_revisit THEN :revisit ELSE revisit END"
         )
         mine = (
             f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
@@ -103,12 +140,19 @@ class Statements:
         self.save = f"UPDATE {tasks} SET data = :data, due = max(due, :due) WHERE {mine}"
         # Walked backwards, the index of those last changed begins with those longest held.
         self.held = (
-            f"SELECT {read}, {carried} FROM {tasks} INDEXED BY {changed_last} "
+            f"SELECT {_READ}, {carried} FROM {tasks} INDEXED BY {changed_last} "
             f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end "
             "ORDER BY update_time, id"
         )
 
-        blobs = tables.blobs
+        # ';' follows ':', so these are the tokens that begin with `name:`.
+        held = f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end"
+        self.end_leases = f"UPDATE {tasks} SET due = :now {held}"
+        self.hosts_of_leases = f"SELECT DISTINCT host FROM {tasks} {held}"
+
+    def _of_results(self, tables: Tables) -> None:
+        """Those of items, and of values that are set aside."""
+        items, blobs = tables.items, tables.blobs
         self.put_blob = f"INSERT INTO {blobs} VALUES (:id, :task_id, :content, :create_time)"
         self.read_blob = f"SELECT content FROM {blobs} WHERE id = ?"
         self.drop_blob = f"DELETE FROM {blobs} WHERE id = ?"
@@ -119,6 +163,28 @@ class Statements:
             f"SELECT task_id, n, item, url, fetched_at FROM {items} "
             "WHERE task_id > ? ORDER BY task_id, n"
         )
+        self.items_of_task = (
+            f"SELECT task_id, n, item, url, fetched_at FROM {items} WHERE task_id = ? ORDER BY n"
+        )
+        versions = tables.versions
+        self.forget_versions = f"DELETE FROM {versions} WHERE task_id = ?"
+        self.add_version = (
+            f"INSERT INTO {versions} SELECT task_id, :fence, n, item, url, fetched_at "
+            f"FROM {items} WHERE task_id = :id"
+        )
+        self.forget_old_versions = (
+            f"DELETE FROM {versions} WHERE task_id = :id AND fence NOT IN (SELECT fence "
+            f"FROM {versions} WHERE task_id = :id GROUP BY fence ORDER BY fence DESC LIMIT :kept)"
+        )
+        self.versions = (
+            f"SELECT task_id, fence, n, item, url, fetched_at FROM {versions} "
+            "WHERE task_id > ? ORDER BY task_id, fence, n"
+        )
+        self.versions_of_task = (
+            f"SELECT fence, item, url, fetched_at FROM {versions} WHERE task_id = ? "
+            "ORDER BY fence, n"
+        )
+        self.copy_version = f"INSERT INTO {versions} VALUES (?, ?, ?, ?, ?, ?)"
         # What counts goes some ten thousand rows at a time from one place to the next.
         of_items = (
             f"FROM {items} WHERE (task_id, n) > (:task_id, :n) ORDER BY task_id, n LIMIT :limit"
@@ -126,6 +192,9 @@ class Statements:
         self.count_items = f"SELECT count(*) FROM (SELECT 1 {of_items})"
         self.nth_item = f"SELECT task_id, n {of_items} OFFSET :skipped"
 
+    def _of_changes(self, tables: Tables) -> None:
+        """Those that change many tasks at once."""
+        tasks, host_due, changed_last = tables.tasks, tables.host_due, tables.changed
         kept = f"{among(ADMIT.from_statuses)} AND reason = '{ADMIT.from_reason}'"
         within = "(:max_depth IS NULL OR depth <= :max_depth)"
         self.walk_admitted = (
@@ -138,6 +207,16 @@ class Statements:
             f"UPDATE {tasks} SET {setting(ADMIT)}, depth = :depth, parent = :parent "
             f"WHERE id = :id AND {kept} AND depth > :depth"
         )
+
+        self.reopen_changed = (
+            f"UPDATE {tasks} SET {setting(REOPEN)} WHERE id = :id AND update_time < :changed "
+            f"AND ({' OR '.join(_ended())})"
+        )
+        to_revisit = f"{MAY_BE_REVISITED} AND revisit <= :now"
+        self.next_to_revisit = (
+            f"SELECT id FROM {tasks} INDEXED BY {tables.revisit} WHERE {to_revisit} LIMIT :limit"
+        )
+        self.revisit_due = f"UPDATE {tasks} SET {setting(REVISIT)} WHERE id = :id AND {to_revisit}"
 
         self.prioritise = (
             f"UPDATE {tasks} SET priority = :priority WHERE id = :id "
@@ -153,6 +232,9 @@ class Statements:
         )
         self.give_up = f"UPDATE {tasks} SET {setting(GIVE_UP_HOST)} WHERE id = :id"
 
+    def _of_host_leases(self, tables: Tables) -> None:
+        """Those of hosts that are leased."""
+        hosts, ready = tables.hosts, tables.ready
         self.ready_hosts = (
             f"SELECT * FROM {hosts} INDEXED BY {ready} WHERE ready_at <= :now "
             "ORDER BY ready_at LIMIT :limit"
@@ -174,6 +256,14 @@ class Statements:
             f"WHERE {my_host}"
         )
         self.host_was_released = f"SELECT 1 FROM {hosts} WHERE id = :id AND released = :held_epoch"
+        self.end_host_leases = (
+            f"UPDATE {hosts} SET ready_at = :now, owner = NULL "
+            "WHERE owner >= :first AND owner < :end"
+        )
+
+    def _of_hosts(self, tables: Tables) -> None:
+        """Those of hosts that nobody holds, and of what is known of each."""
+        tasks, hosts, ready = tables.tasks, tables.hosts, tables.ready
         # A host that rests is woken for the end of its rest.
         woken = "max(:due, coalesce(not_before, :due))"
         self.host_is_awake = (
@@ -205,11 +295,10 @@ class Statements:
             "GROUP BY host, status"
         )
         self.last_row = f"SELECT max(rowid) FROM (SELECT rowid {by_row})"
-        self.end_host_leases = (
-            f"UPDATE {hosts} SET ready_at = :now, owner = NULL "
-            "WHERE owner >= :first AND owner < :end"
-        )
 
+    def _of_counts(self, tables: Tables) -> None:
+        """Those that count tasks."""
+        tasks, changed_last = tables.tasks, tables.changed
         of_status = (
             f"FROM {tasks} INDEXED BY {changed_last} WHERE status = :status "
             "AND (update_time, id) < (:time, :id) ORDER BY update_time DESC, id DESC LIMIT :limit"
@@ -223,6 +312,9 @@ class Statements:
             f"SELECT 1 FROM {tasks} INDEXED BY {changed_last} WHERE status = ? LIMIT 1"
         )
 
+    def _of_workers(self, tables: Tables) -> None:
+        """Those of the list of workers."""
+        workers, left = tables.workers, tables.left
         self.join = (
             f"INSERT OR REPLACE INTO {workers} VALUES (:id, :machine, :host, :pid, :birth, "
             ":started, :heartbeat, :left, :hungry, :tally)"
@@ -240,10 +332,31 @@ class Statements:
             f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
             'WHERE "left" IS NOT NULL ORDER BY "left" DESC, id DESC LIMIT -1 OFFSET :kept)'
         )
+
+    def _of_sessions(self, tables: Tables) -> None:
+        """Those of the sessions that pages are asked for with."""
+        sessions = tables.sessions
+        self.session = f"SELECT * FROM {sessions} WHERE id = :id"
+        self.sessions = f"SELECT * FROM {sessions} ORDER BY id"
+        self.add_session = (
+            f"INSERT INTO {sessions} (id, fence, owner, expires, content) "
+            "VALUES (:id, :fence, :owner, :expires, :content) ON CONFLICT (id) DO NOTHING"
+        )
+        self.change_session = (
+            f"UPDATE {sessions} SET fence = :fence, owner = :owner, expires = :expires, "
+            "content = :content WHERE id = :id AND fence = :held_fence"
+        )
+        self.keep_session = f"UPDATE {sessions} SET content = :content WHERE id = :id"
+        self.end_logins = f"UPDATE {sessions} SET expires = :now WHERE owner = :name"
+        self.forget_sessions = f"DELETE FROM {sessions}"
+
+    def _of_examination(self, tables: Tables) -> None:
+        """Those of what `doctor` looks at, and mends."""
+        tasks, items, hosts, blobs = tables.tasks, tables.items, tables.hosts, tables.blobs
         self.has_table = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         self.any_task = f"SELECT 1 FROM {tasks} LIMIT 1"
-        unchanging = "id, url, host, method, body, callback, depth, priority"
-        examined = f"{unchanging}, update_time, create_time, {', '.join(TASK_STATE)}"
+        unchanging = "id, url, host, method, body, callback, depth, priority, options"
+        examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
         examine = (
             f"SELECT {tasks}.rowid AS row, {examined}, nullif((SELECT count(*) FROM {items} "
             f"WHERE task_id = {tasks}.id), 0) AS items FROM {tasks}"
@@ -279,8 +392,3 @@ class Statements:
             + "".join(f"AND {name} IS :was_{name} " for name in state)
             for table, state in ((tasks, TASK_STATE), (hosts, HOST_STATE))
         )
-
-        # ';' follows ':', so these are the tokens that begin with `name:`.
-        held = f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end"
-        self.end_leases = f"UPDATE {tasks} SET due = :now {held}"
-        self.hosts_of_leases = f"SELECT DISTINCT host FROM {tasks} {held}"

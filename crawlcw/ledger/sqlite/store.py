@@ -1,13 +1,18 @@
 """What every operation stands on: two connections, the statements, the time."""
 
+import shutil
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from anyio import to_thread
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import Connection
+from crawlcw.ledger.sqlite.file_modes import shut_out_others
 from crawlcw.ledger.sqlite.marker import create
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error, to_json
 from crawlcw.ledger.sqlite.schema import Tables
@@ -25,6 +30,9 @@ class SqliteStore:
     """The tables of one spider or use case in an SQLite file."""
 
     kind = LedgerKind.SPIDER  #: known once it is opened
+
+    #: A folder that is taken away when the ledger is closed, with the file in it.
+    passing: Path | None = None
 
     def __init__(self, path: Path, name: str, *, clock: Callable[[], datetime]) -> None:
         self.path = path
@@ -56,10 +64,17 @@ class SqliteStore:
             ) from error
 
     async def prepare(self, *, kind: LedgerKind | None) -> None:
-        """Make the tables and indexes that are missing, and check what is there."""
+        """Make the tables and indexes that are missing, and check what is there.
+
+        A file that every user may read, as older versions made it, is closed to them.
+        """
         self.kind = await self.writer.run(create, self.tables, self.name, self.path, kind=kind)
+        # Not before: until then it may be another program's.
+        shut_out_others(self.path)
 
     async def close(self) -> None:
         """See `Ledger.close`."""
         await self.reader.close()
         await self.writer.close()
+        if self.passing is not None:
+            await to_thread.run_sync(partial(shutil.rmtree, self.passing, ignore_errors=True))

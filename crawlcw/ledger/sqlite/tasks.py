@@ -20,7 +20,7 @@ from crawlcw.ledger.sqlite.rows import (
 )
 from crawlcw.ledger.sqlite.schema import COLUMNS
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.task import Record, Task
+from crawlcw.model.task import ChangedTask, Record, Task
 
 _NEW_ROW = dict.fromkeys(COLUMNS)
 
@@ -55,6 +55,14 @@ class Tasks:
             for task in tasks
         ]
         return await self._store.writer.run(update_all, self._store.sql.admit_nearer, rows)
+
+    async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
+        """See `protocol.Tasks.reopen_changed`."""
+        now = milliseconds(self._store.now())
+        rows = [
+            {"id": task.id, "changed": milliseconds(task.changed), "now": now} for task in tasks
+        ]
+        return await self._store.writer.run(update_all, self._store.sql.reopen_changed, rows)
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """See `protocol.Tasks.page`."""

@@ -47,6 +47,7 @@ class Workers:
             db.execute(self._store.sql.leave, tokens)
             db.execute(self._store.sql.forget_workers, {"kept": documents.KEPT_WORKERS})
             db.execute(self._store.sql.end_host_leases, tokens)
+            db.execute(self._store.sql.end_logins, tokens)
             ended = db.execute(self._store.sql.end_leases, tokens).rowcount
             if ended and not self._store.kind.tracked:
                 # Hosts of others, too, which come back when the leases would have run out.

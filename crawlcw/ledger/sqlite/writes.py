@@ -23,6 +23,7 @@ class Write:
     kept_errors: int
     progress: "Progressed | None"  #: what only a tracked task has
     items: list[tuple[bytes, int, str, str, int]] | None  #: rows; None keeps those there
+    kept_versions: int  #: the items of so many visits are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ def _progress(db: sqlite3.Connection, sql: Statements, write: Write) -> dict[str
 def written(task: Task, change: Change) -> Write:
     """Return the change as its row takes it; raises one of `UNHOLDABLE` for what none holds."""
     response = change.response
+    visited = documents.visited(change)
     items = None
     if change.items is not None:
         url = response.final_url if response else task.url
@@ -89,12 +91,17 @@ def written(task: Task, change: Change) -> Write:
             {
                 **documents.changed(change),
                 "response": documents.response_document(response) if response else None,
+                "has_revisit": "revisit" in visited,
+                "visit": None,
+                "revisit": None,
+                **visited,
             }
         ),
         error=to_json(documents.error_document(change.error)) if change.error else None,
         kept_errors=change.kept_errors,
         progress=_progressed(change),
         items=items,
+        kept_versions=change.kept_versions,
     )
 
 

@@ -1,0 +1,132 @@
+"""The arguments of a request that need a look: those it is stored with, and those it has not."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from crawlcw.errors import SettingsError, SpiderError
+from crawlcw.model import durations, visits
+from crawlcw.model.identities import SESSION_NAMES, is_session_name
+from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.statuses import statuses
+
+Statuses = int | str | Iterable[int | str]
+
+#: What requests of Scrapy, Crawlee, requests and httpx take, and what it is here.
+FOREIGN = {
+    "allow_redirects": "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages",
+    "auth": "settings = Settings(auth=...) on the spider",
+    "cb_kwargs": "context=",
+    "dont_redirect": "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages",
+    "encoding": "body= as bytes",
+    "flags": "context=",
+    "follow_redirects": "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages",
+    "form_data": "data=",
+    "formdata": "data=",
+    "label": "callback=",
+    "max_retries": "max_retry=",
+    "meta": "context=",
+    "no_retry": "max_retry=1",
+    "params": "the query as a part of url=",
+    "payload": "body=, json= or data=",
+    "unique_key": "dont_filter=True",
+    "user_data": "context=",
+    "verify": "settings = Settings(insecure=True) on the spider",
+}
+
+#: RFC 6265, section 4.1.1; a value with a space or a comma is sent as browsers send it.
+_COOKIE_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
+_AS_THE_SETTINGS = RequestOptions()
+
+
+def options(
+    *,
+    max_retry: int | None,
+    timeout: timedelta | float | str | None,
+    retry_statuses: Statuses | None,
+    accept_statuses: Statuses | None,
+    max_depth: int | None,
+    browser: bool | None,
+    save_to: str | None,
+    truncate: bool | None,
+    max_body: int | None,
+    revisit: timedelta | float | str | None,
+    session: str | None,
+    cookies: Mapping[str, str] | None,
+) -> RequestOptions:
+    """Return what a request asks for; raises `SpiderError`."""
+    _check_whole("max_retry", max_retry, least=1)
+    _check_whole("max_depth", max_depth, least=0)
+    _check_whole("max_body", max_body, least=0)
+    if session is not None and not is_session_name(session):
+        raise SpiderError(f"Request(session={session!r}) is no name: {SESSION_NAMES}")
+    given = (
+        *(max_retry, timeout, retry_statuses, accept_statuses, max_depth, max_body),
+        *(browser, save_to, truncate, revisit, session, cookies or None),
+    )
+    if all(each is None for each in given):
+        return _AS_THE_SETTINGS
+    return RequestOptions(
+        max_retry=max_retry,
+        timeout=None if timeout is None else _seconds(timeout),
+        retry_statuses=_statuses("retry_statuses", retry_statuses),
+        accept_statuses=_statuses("accept_statuses", accept_statuses),
+        max_depth=max_depth,
+        browser=browser,
+        save_to=save_to,
+        truncate=truncate,
+        max_body=max_body,
+        revisit=None if revisit is None else _recurrence(revisit),
+        session=session,
+        cookies=_cookie_pairs(cookies) if cookies else None,
+    )
+
+
+def unknown(name: str, known: Iterable[str]) -> SpiderError:
+    """Return the error for an argument that a request does not have."""
+    if name in FOREIGN:
+        return SpiderError(f"Request({name}=...) means nothing here: write {FOREIGN[name]}")
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}=?" if near else "`crawlcw guide spiders` lists its arguments"
+    return SpiderError(f"Request has no argument {name}=: {hint}")
+
+
+def _check_whole(name: str, value: object, *, least: int) -> None:
+    if value is not None and (type(value) is not int or value < least):
+        raise SpiderError(f"Request({name}={value!r}) must be a whole number, {least} or more")
+
+
+def _seconds(timeout: timedelta | float | str) -> float:
+    try:
+        seconds = durations.duration(timeout).total_seconds()
+    except SettingsError as error:
+        raise SpiderError(f"Request(timeout=...): {error}") from None
+    if not seconds:
+        raise SpiderError(f"Request(timeout={timeout!r}) must be longer than nothing")
+    return seconds
+
+
+def _recurrence(revisit: timedelta | float | str) -> float | str:
+    try:
+        return visits.stored(visits.recurrence(revisit))
+    except SettingsError as error:
+        raise SpiderError(f"Request(revisit=...): {error}") from None
+
+
+def _statuses(name: str, given: Statuses | None) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    try:
+        return statuses(given)
+    except SettingsError as error:
+        raise SpiderError(f"Request({name}=...): {error}") from None
+
+
+def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    for name, value in cookies.items():
+        if not (_COOKIE_NAME.match(name) and isinstance(value, str) and _COOKIE.match(value)):
+            # Without the value, which may be a secret.
+            raise SpiderError(f"Request(cookies=...): {name!r} cannot be a cookie of that value")
+    return tuple(cookies.items())

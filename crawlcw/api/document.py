@@ -1,0 +1,215 @@
+"""The content of a page: its bytes as text, as JSON, and as trees to select from."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
+
+from crawlcw.api import charset, markup, xpath
+from crawlcw.errors import ParseRefusedError
+
+if TYPE_CHECKING:
+    from parsel import Selector, SelectorList
+
+
+class Metas(dict[str, str]):
+    """The content of a page's <meta>s by name; one that is not there is named in the error."""
+
+    def __missing__(self, name: str) -> str:
+        raise KeyError(
+            f"the page has no <meta> {name!r}; what the request passed along is response.context"
+        )
+
+
+class Document:
+    """The content of a page, and what can be selected from it."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def __init__(self) -> None:
+        #: Whether the crawl has looked at it for what the parser may not be given, and its verdict.
+        self.screened = False
+        self.refusal: ParseRefusedError | None = None
+        #: Whether `selector` was asked for, and what the crawl found out about that tree.
+        self.selected = False
+        self.selector_refusal: ParseRefusedError | None = None
+        self._encoding: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the body."""
+        return len(self.body)
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the body, as a browser would choose it.
+
+        May be set where the page is wrong about it: text, trees and links are made anew.
+        Raises `ValueError` for an encoding that is not one of the web's.
+        """
+        if self._encoding is None:
+            self._encoding = charset.choose(self.headers.get("content-type"), self.body)
+        return self._encoding
+
+    @encoding.setter
+    def encoding(self, label: str) -> None:
+        name = charset.named(label)
+        if name is None:
+            raise ValueError(f"{label!r} is no encoding of the web; try 'utf-8' or 'windows-1251'")
+        if name == self.encoding:
+            return
+        self._encoding = name
+        for made in [each for each in vars(self) if self._is_made(each)]:
+            del self.__dict__[made]
+        # What was found out of the page's tree was so of other text.
+        self.screened, self.refusal, self.selector_refusal = False, None, None
+
+    def _is_made(self, name: str) -> bool:
+        return isinstance(getattr(type(self), name, None), cached_property)
+
+    @cached_property
+    def text(self) -> str:
+        """The body as text, with U+FFFD for bytes that are not of its encoding."""
+        return charset.decode(self.body, self.encoding)
+
+    def json(self) -> Any:
+        """Return the body as JSON; raises `ValueError` where it is none."""
+        try:
+            return json.loads(self.text)
+        except RecursionError:
+            raise ValueError("the JSON is nested too deeply") from None
+
+    def source(self) -> bytes:
+        """Return the body as the parser is given it: in UTF-8, and not with millions of NULs."""
+        if self.encoding == "utf-8":
+            return markup.without_nuls(self.body)
+        # Not `text`, which would stay in memory.
+        source = charset.decode(self.body, self.encoding).encode(errors="replace")
+        return markup.without_nuls(source)
+
+    @cached_property
+    def tree(self) -> LexborHTMLParser:
+        """The page's tree.
+
+        Raises `ParseRefusedError` for a page that would hang the parser. A crawl finds
+        that out by parsing large and odd pages in another process, before their callback;
+        without one, odd pages are refused by the look of them.
+        """
+        if self.refusal is not None:
+            # Another one: its traceback would keep this response, and all its bytes, until the
+            # next collection of garbage.
+            raise ParseRefusedError(self.refusal.message)
+        source = self.source()
+        if not self.screened:
+            markup.screen(source)
+        return parse(source)
+
+    def css(self, query: str) -> list[LexborNode]:
+        """Return the nodes that match a CSS selector, in document order."""
+        try:
+            return self.tree.css(query)
+        except SelectolaxError as error:
+            raise _not_css(query, error) from None
+
+    def css_first(self, query: str) -> LexborNode | None:
+        """Return the first node that matches a CSS selector, or None."""
+        try:
+            return self.tree.css_first(query)
+        except SelectolaxError as error:
+            raise _not_css(query, error) from None
+
+    @cached_property
+    def selector(self) -> "Selector":
+        """The page as a parsel selector, as Scrapy has it: `.xpath()`, `.css("a::text")`, `.re()`.
+
+        One of XML where the server says that the page is. Raises `ParseRefusedError` as
+        `tree` does, and for XML that declares entities; `SpiderError` without parsel.
+        """
+        self.selected = True
+        for refusal in (self.refusal, self.selector_refusal):
+            if refusal is not None:
+                raise ParseRefusedError(refusal.message, reason=refusal.reason)
+        kind = self.selector_kind
+        source = self.source()
+        xpath.screen(source, kind)
+        return xpath.selector(source, kind=kind, url=self.url)
+
+    @property
+    def selector_kind(self) -> xpath.Kind:
+        """Which of parsel's parsers is for the page."""
+        return xpath.kind_of(self.headers.get("content-type"))
+
+    def xpath(self, query: str, **variables: Any) -> "SelectorList[Selector]":
+        """Return what an XPath expression finds; *variables* are its `$name`s."""
+        return self.selector.xpath(query, **variables)
+
+    @cached_property
+    def meta(self) -> Metas:
+        """The content of each <meta> by its name or property (`og:title`), in lower case.
+
+        The first counts where several have a name.
+        """
+        found = Metas()
+        for node in self.css("meta[content]"):
+            attributes = node.attributes
+            name = attributes.get("name") or attributes.get("property") or ""
+            found.setdefault(name.strip().lower(), attributes.get("content") or "")
+        found.pop("", None)
+        return found
+
+    def jsonld(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Return the page's JSON-LD objects: all, or those whose `@type` is *kind*.
+
+        Those in lists and in a `@graph` are taken out of them. Scripts that are no
+        JSON are left out.
+        """
+        objects = [
+            each
+            for node in self.css('script[type="application/ld+json" i]')
+            for each in _objects(_json_of(node.text()))
+        ]
+        return [each for each in objects if kind is None or kind in _types(each)]
+
+
+def parse(source: bytes) -> LexborHTMLParser:
+    """Return the tree of a page in UTF-8, whatever it is built to do."""
+    return LexborHTMLParser(source)
+
+
+def _not_css(query: str, error: SelectolaxError) -> ValueError:
+    plain, pseudo, _ = query.partition("::")
+    if plain and pseudo:
+        return ValueError(
+            f"{query!r}: ::text and ::attr() are parsel's, for response.selector.css(); here it is "
+            f"response.css_first({plain!r}).text() or .attributes['...']"
+        )
+    return ValueError(f"{query!r} is not a CSS selector: {error}")
+
+
+def _json_of(script: str) -> Any:
+    try:
+        # Line ends within texts are common, and no harm.
+        return json.loads(script.strip().removeprefix("<!--").removesuffix("-->"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _objects(found: Any) -> Iterator[dict[str, Any]]:
+    match found:
+        case list():
+            for each in found:
+                if isinstance(each, dict):
+                    yield from _objects(each)
+        case {"@graph": list(graph)}:
+            yield from (each for each in graph if isinstance(each, dict))
+        case dict():
+            yield found
+
+
+def _types(thing: Mapping[str, Any]) -> list[Any]:
+    types = thing.get("@type")
+    return types if isinstance(types, list) else [types]

@@ -1,0 +1,139 @@
+"""What a page says of itself to its reader: whether to go elsewhere, and what robots may do.
+
+Both are said by a header (Refresh, X-Robots-Tag) or by a <meta> of the page's head. Nothing
+here fails on anything that a page holds: what makes no sense says nothing.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+from selectolax.lexbor import LexborHTMLParser, LexborNode
+
+from crawlcw.api import markup
+from crawlcw.errors import ParseRefusedError
+
+#: No head is longer than this; what stands behind it is not looked at.
+LONGEST_HEAD = 64 * 1024
+#: Many more seconds than anybody waits for a page.
+_DIGITS = 9
+#: The HTML standard's "shared declarative refresh steps". It never looks back: no text is slow.
+_REFRESH = re.compile(
+    r"\s*(\d*)[\d.]*(?:[\s;,]\s*[;,]?\s*(?:url\s*=\s*)?(.*))?", re.IGNORECASE | re.DOTALL
+)
+#: Directives that have a value themselves: what stands before their colon names no robot.
+_WITH_A_VALUE = frozenset(
+    {"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"}
+)
+_EVERY_ROBOT = "robots"
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """Where a page sends its reader by itself."""
+
+    after: timedelta
+    url: str  #: absolute
+
+
+@dataclass(frozen=True, slots=True)
+class RobotsDirectives:
+    """What a page asks of robots, by X-Robots-Tag or <meta name="robots">."""
+
+    noindex: bool = False  #: it is not to be shown in search results
+    nofollow: bool = False  #: its links are not to be followed
+
+    def __or__(self, other: "RobotsDirectives") -> "RobotsDirectives":
+        return RobotsDirectives(self.noindex or other.noindex, self.nofollow or other.nofollow)
+
+
+def product_token(user_agent: str) -> str:
+    """Return what sites call a crawler: the first word of its name, without the version."""
+    return user_agent.split()[0].partition("/")[0]
+
+
+def refresh(value: str) -> tuple[timedelta, str] | None:
+    """Return what a Refresh says: after how long, and the link; None where it has no link."""
+    found = _REFRESH.match(value)
+    seconds, link = found.groups() if found else ("", None)
+    if not seconds or not link:
+        return None
+    if link[0] in "\"'":
+        link = link[1:].partition(link[0])[0]
+    link = link.strip()
+    return (timedelta(seconds=int(seconds[:_DIGITS])), link) if link else None
+
+
+def directives(header: str, *, robot: str) -> RobotsDirectives:
+    """Return what an X-Robots-Tag asks of the crawler that is called *robot*.
+
+    What stands behind the name of a robot (`otherbot: noindex, nofollow`) is for that one.
+    """
+    robot, ours, found = robot.lower(), True, RobotsDirectives()
+    for part in header.lower().split(","):
+        name, colon, rest = part.partition(":")
+        word = part
+        if colon and name.strip() not in _WITH_A_VALUE:
+            ours, word = name.strip() in (robot, _EVERY_ROBOT, "*"), rest
+        if ours and word:
+            found |= _directive(word)
+    return found
+
+
+class Head:
+    """The metas of a page whose text begins with *text*."""
+
+    def __init__(self, text: str) -> None:
+        end = text.find("</head")
+        self._text = text[: end if end >= 0 else LONGEST_HEAD]
+        self._lower = self._text.lower()
+
+    def refresh(self) -> tuple[timedelta, str] | None:
+        """Return what the first <meta http-equiv="refresh"> with a link says, see `refresh`."""
+        if "refresh" not in self._lower:
+            return None
+        metas = self._metas("http-equiv", script=False)
+        found = (refresh(content) for name, content in metas if name == "refresh")
+        return next((each for each in found if each is not None), None)
+
+    def directives(self, *, robot: str) -> RobotsDirectives:
+        """Return what the metas named `robots` and *robot* ask for."""
+        names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
+        found = RobotsDirectives()
+        if any(name in self._lower for name in names):
+            for name, content in self._metas("name"):
+                if name in names:
+                    for word in content.lower().split(","):
+                        found |= _directive(word)
+        return found
+
+    def _metas(self, attribute: str, *, script: bool = True) -> Iterator[tuple[str, str]]:
+        """Yield the name and the content of each meta; without *script*, none of a <noscript>."""
+        try:
+            markup.screen(self._text.encode("utf-8", "replace"))
+        except ParseRefusedError:
+            return
+        for node in LexborHTMLParser(self._text).css(f"meta[{attribute}][content]"):
+            name = (node.attributes.get(attribute) or "").strip().lower()
+            if script or not _without_scripts(node):
+                yield name, node.attributes.get("content") or ""
+
+
+def _without_scripts(node: LexborNode) -> bool:
+    """Return whether only browsers without scripts are told: most send them to an apology."""
+    above = node.parent
+    while above is not None and above.tag != "noscript":
+        above = above.parent
+    return above is not None
+
+
+def _directive(word: str) -> RobotsDirectives:
+    match word.strip():
+        case "none":
+            return RobotsDirectives(noindex=True, nofollow=True)
+        case "noindex":
+            return RobotsDirectives(noindex=True)
+        case "nofollow":
+            return RobotsDirectives(nofollow=True)
+    return RobotsDirectives()

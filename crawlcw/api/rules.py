@@ -1,0 +1,104 @@
+"""Rules: which links a spider follows on its pages, without a line of code for it.
+
+    class Shop(Spider):
+        name = "shop"
+        start_urls = ["https://shop.example/"]
+        rules = [
+            Rule(allow=r"/category/"),
+            Rule(allow=r"/item/", callback="parse_item"),
+        ]
+
+A link is followed by the first rule that matches it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from crawlcw.api.links import Extensions, LinkFilter, Patterns
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.errors import SpiderError
+
+#: The callback of start URLs, and of rules that name none.
+PARSE = "parse"
+
+
+class Rule:
+    """Which links of a page are followed, and what is to parse their pages.
+
+    *css*, *allow*, *deny*, *extensions*, *deny_extensions* and *restrict* are those of
+    `Response.follow_all`, but links to what is no page are left out. *callback* is the
+    name of a method; without one it is `parse`, and the spider need not have one. *follow*
+    says whether the rules hold for these pages as well: they do by default where no
+    *callback* is given. *options* are those of `Request`.
+    """
+
+    def __init__(
+        self,
+        css: str = "a, area",
+        *,
+        allow: Patterns = (),
+        deny: Patterns = (),
+        extensions: Extensions | None = None,
+        deny_extensions: Extensions | bool = True,
+        restrict: str | None = None,
+        callback: str | None = None,
+        follow: bool | None = None,
+        **options: Any,
+    ) -> None:
+        if callback is not None and not isinstance(callback, str):
+            raise SpiderError(f"Rule(callback={callback!r}) takes the name of a method")
+        self.callback = callback or PARSE
+        self._css = css
+        self._restrict = restrict
+        self._follow = callback is None if follow is None else follow
+        self._options = options
+        try:
+            self._links = LinkFilter.of(
+                allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
+            )
+            Request("http://rule.invalid/", self.callback, **options)
+        except (ValueError, TypeError) as error:
+            raise SpiderError(f"Rule: {error}") from None
+
+    def requests(self, response: Response) -> Iterator[Request]:
+        """Yield a request for each link of the page that the rule is for."""
+        for request in response.follow_all(
+            self._css,
+            self.callback,
+            allow=self._links.allow,
+            deny=self._links.deny,
+            extensions=self._links.extensions,
+            deny_extensions=self._links.deny_extensions,
+            restrict=self._restrict,
+            **self._options,
+        ):
+            request.options = replace(request.options, rules=self._follow)
+            yield request
+
+
+def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
+    """Yield what *rules* follow on a page, if they hold for it; a link is the first rule's.
+
+    They hold for pages that a rule wants followed, and for those of other requests,
+    start URLs among them, that `parse` is the callback of.
+    """
+    request = response.request
+    if not (request.callback == PARSE if request.options.rules is None else request.options.rules):
+        return
+    seen: set[str] = set()
+    for rule in rules:
+        for found in rule.requests(response):
+            if found.url not in seen:
+                seen.add(found.url)
+                yield found
+
+
+def check(rules: object, owner: type) -> None:
+    """Raise `SpiderError` where *rules* are no rules, or name a callback that *owner* has not."""
+    if not isinstance(rules, Sequence) or not all(isinstance(each, Rule) for each in rules):
+        raise SpiderError(f"{owner.__name__}.rules must be a list of crawlcw.Rule(...)")
+    for rule in rules:
+        if not callable(getattr(owner, rule.callback, None)):
+            raise SpiderError(f"{owner.__name__}.rules: there is no callback {rule.callback!r}")

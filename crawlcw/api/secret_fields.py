@@ -1,0 +1,108 @@
+"""The kinds of settings that may hold a secret: no error, log or `repr` shows what is in them."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from crawlcw.api.settings_fields import SettingField
+from crawlcw.errors import SettingsError
+
+Pairs = Mapping[str, str] | Iterable[tuple[str, str]] | str
+UserAndPassword = tuple[str, str] | str
+
+#: RFC 9110, sections 5.1 and 5.5.
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
+_OF_THE_DOWNLOADER = frozenset(
+    {
+        *("accept-encoding", "connection", "content-length", "host", "keep-alive"),
+        *("te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+
+
+class SecretPairs(tuple[tuple[str, str], ...]):
+    """Headers, whose values are not shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<headers {', '.join(name for name, _ in self) or 'none'}>"
+
+
+class SecretLogin(tuple[str, str]):
+    """A user and a password, which are not shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<a user and a password>"
+
+
+class Headers(SettingField[Pairs, SecretPairs]):
+    """Headers by name; in text a JSON object, or one `Name: value` a line."""
+
+    def read(self, value: Pairs) -> SecretPairs:
+        return SecretPairs(_checked(name, content) for name, content in _pairs(value))
+
+    def shown(self) -> str:
+        return "none"
+
+
+class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
+    """A user and a password: a pair, or in text `user:password`, or `none`."""
+
+    def read(self, value: UserAndPassword | None) -> SecretLogin | None:
+        if value is None or value == "none":
+            return None
+        pair: Any = value.partition(":")[::2] if isinstance(value, str) and ":" in value else value
+        if (
+            not isinstance(pair, list | tuple)
+            or len(pair) != 2
+            or not all(isinstance(each, str) and each.isprintable() for each in pair)
+            or ":" in pair[0]
+        ):
+            raise SettingsError("it is no user with a password: write user:password, or a pair")
+        return SecretLogin(pair)
+
+    def shown(self) -> str:
+        return "none"
+
+
+def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
+    given: Any = value
+    if isinstance(value, str):
+        given = _in_text(value.strip())
+    if isinstance(given, Mapping):
+        return list(given.items())
+    try:
+        return [(name, content) for name, content in given]
+    except (TypeError, ValueError):
+        raise SettingsError("they are no headers: write a mapping of names to values") from None
+
+
+def _in_text(text: str) -> object:
+    if text in ("", "none"):
+        return {}
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise SettingsError("they are no headers: the text is no JSON object") from None
+    pairs = [line.partition(":") for line in text.splitlines() if line.strip()]
+    if not all(colon for _, colon, _ in pairs):
+        raise SettingsError("they are no headers: write `Name: value`, one a line, or JSON")
+    return [(name.strip(), content.strip()) for name, _, content in pairs]
+
+
+def _checked(name: object, content: object) -> tuple[str, str]:
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise SettingsError("one of the headers has a name that is none")
+    if not isinstance(content, str) or not _VALUE.match(content):
+        raise SettingsError(f"the value of {name} is not one line of text")
+    if name.lower() == "user-agent":
+        raise SettingsError("write the setting user_agent instead, which robots.txt is asked for")
+    if name.lower() in _OF_THE_DOWNLOADER:
+        raise SettingsError(f"{name} is the downloader's own to send")
+    return name, content

@@ -1,0 +1,210 @@
+"""A spider that finds its pages in sitemaps.
+
+    class Docs(SitemapSpider):
+        name = "docs"
+        sitemap_urls = ["https://example.com/sitemap.xml"]
+
+        def parse(self, response):
+            yield {"title": response.css_first("h1").text()}
+
+Each sitemap is a task like a page. The next run reads them again, and takes those
+pages anew whose `lastmod` is later than their last visit.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from urllib.parse import urlsplit
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.sitemaps import SitemapEntry, entries, sitemaps_of_robots_txt
+from crawlcw.api.spider import Spider, callback_named, check_kind, entry_urls
+from crawlcw.api.text_pieces import LARGEST
+from crawlcw.api.url_list import url_list
+from crawlcw.errors import FetchError, Reason, SpiderError, XmlError
+from crawlcw.model import urls
+from crawlcw.model.sanitize import redacted
+from crawlcw.model.visits import NEVER
+
+#: What sitemaps.org allows in one file.
+MOST_ENTRIES = 50_000
+#: How many indexes may lead to one another; sitemaps.org has no index in an index at all.
+MOST_NESTED = 3
+#: Sitemaps come before pages.
+_PRIORITY = 10
+_ROBOTS_TXT = "/robots.txt"
+_USUAL = "/sitemap.xml"
+
+
+class SitemapSpider(Spider):
+    """A spider that begins with sitemaps, and with its start URLs, if it has some.
+
+    The entries of a sitemap are XML, plain text, RSS or Atom; gzip is unpacked. Those
+    beyond the first 50,000 of a file, and what lies in more than three indexes, is
+    dropped and counted, as are URLs out of scope.
+    """
+
+    #: Sitemaps, indexes of sitemaps, or files robots.txt that name some. Without any, the
+    #: robots.txt of the start URLs' hosts are asked, and where these name none, `/sitemap.xml`.
+    sitemap_urls: Iterable[str] = ()
+    #: Which callback gets which page: the first whose regular expression is found in the URL.
+    #: A page that none matches is not asked for.
+    sitemap_rules: Sequence[tuple[str, str | Callable[..., Any]]] = (("", "parse"),)
+    #: Regular expressions of the sitemaps of an index that are read: one must be found.
+    sitemap_follow: Sequence[str] = ("",)
+    #: Whether the pages in other languages that an entry names (hreflang) are taken as well.
+    sitemap_alternate_links: bool = False
+
+    async def start(self) -> AsyncIterator[Request]:
+        """Yield the requests for the start URLs and for the sitemaps."""
+        async for request in super().start():
+            yield request
+        if self.sitemap_urls:
+            for url in self.sitemap_urls:
+                yield self.sitemap_request(url)
+            return
+        origins = dict.fromkeys(urls.origin_of(urls.locate(url).url) for url in self.start_urls)
+        for origin in origins:
+            yield self.sitemap_request(origin + _ROBOTS_TXT)
+
+    def sitemap_filter(self, entries: Iterator[SitemapEntry]) -> Iterable[SitemapEntry]:
+        """Return those of the *entries* of a sitemap that are wanted, changed if need be.
+
+        A generator of your own keeps it so that they are never in memory together.
+        """
+        return entries
+
+    def sitemap_request(
+        self, url: str, *, nesting: int = 0, changed: datetime | None = None
+    ) -> Request:
+        """Return the request for a sitemap: read once in each run, or again where it has *changed*.
+
+        *nesting* is how many indexes led to it.
+        """
+        return Request(
+            url,
+            self.parse_sitemap,
+            errback=self.sitemap_error,
+            context={"nesting": nesting},
+            priority=_PRIORITY,
+            max_body=LARGEST,
+            truncate=True,
+            changed=changed,
+            each_run=changed is None,
+            revisit=NEVER,
+            browser=False,
+        )
+
+    @url_list
+    def parse_sitemap(self, response: Response) -> Iterator[Request]:
+        """Yield the requests for what a sitemap, or a robots.txt, lists."""
+        nesting = int(response.context.get("nesting", 0))
+        if urlsplit(response.url).path == _ROBOTS_TXT:
+            named = sitemaps_of_robots_txt(response.text)
+            for url in named or [_USUAL]:
+                yield from self._followed(response, url, nesting=nesting)
+            return
+        kind = response.headers.get("content-type")
+        is_cut = response.truncated is not None
+        found = entries(response.body, content_type=kind, is_cut=is_cut)
+        wanted = iter(self.sitemap_filter(found))
+        for entry in islice(wanted, MOST_ENTRIES):
+            yield from self._requests(response, entry, nesting=nesting)
+        for entry in wanted:
+            response.dropped.note("max-urls-per-sitemap", entry.url)
+        if is_cut:
+            raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
+
+    def sitemap_error(self, request: Request, error: FetchError) -> Any:
+        """Ask for `/sitemap.xml` where there is no robots.txt; tell `on_error` of any other."""
+        parts = urlsplit(request.url)
+        if parts.path == _ROBOTS_TXT and error.status is not None and error.status < 500:
+            return self.sitemap_request(f"{parts.scheme}://{parts.netloc}{_USUAL}")
+        return self.on_error(request, error)
+
+    def _requests(
+        self, response: Response, entry: SitemapEntry, *, nesting: int
+    ) -> Iterator[Request]:
+        if entry.is_sitemap:
+            if nesting >= MOST_NESTED:
+                response.dropped.note("max-sitemap-nesting", entry.url)
+                return
+            yield from self._followed(
+                response, entry.url, nesting=nesting + 1, changed=entry.lastmod
+            )
+            return
+        found = [entry.url]
+        if self.sitemap_alternate_links:
+            found += entry.alternates.values()
+        for each in found:
+            url = _resolved(response, each)
+            callback = None if url is None else self._callback_of(url)
+            if url is not None and callback is not None:
+                yield Request(url, callback, changed=entry.lastmod)
+
+    def _followed(
+        self, response: Response, found: str, *, nesting: int, changed: datetime | None = None
+    ) -> Iterator[Request]:
+        url = _resolved(response, found)
+        if url is not None and any(re.search(each, url) for each in self.sitemap_follow):
+            yield self.sitemap_request(url, nesting=nesting, changed=changed)
+
+    def _callback_of(self, url: str) -> str | None:
+        for pattern, callback in self.sitemap_rules:
+            if re.search(pattern, url):
+                return _name(callback)
+        return None
+
+
+def _resolved(response: Response, url: str) -> str | None:
+    """Return the absolute URL of what a sitemap lists, or None, counted, where it is none."""
+    if url.startswith(("http://", "https://")):
+        return url  # it is looked at once more where it becomes a task, and dropped there
+    try:
+        return urls.resolve(response.url, url)
+    except FetchError as refusal:
+        response.dropped.note(refusal.reason, url)
+        return None
+
+
+def _name(callback: str | Callable[..., Any]) -> str:
+    return callback if isinstance(callback, str) else callback.__name__
+
+
+@entry_urls.register
+def _(spider: SitemapSpider) -> list[str]:
+    return [*spider.start_urls, *spider.sitemap_urls]
+
+
+@check_kind.register
+def _(spider: SitemapSpider) -> None:
+    kind = type(spider).__name__
+    for name in ("sitemap_urls", "sitemap_follow"):
+        if isinstance(getattr(spider, name), str):
+            raise SpiderError(f"{kind}.{name} is one text: make it a list")
+    if type(spider).start is SitemapSpider.start and not entry_urls(spider):
+        raise SpiderError(f"{kind} has neither sitemap_urls nor start_urls")
+    for url in spider.sitemap_urls:
+        try:
+            urls.locate(url)
+        except (FetchError, AttributeError, TypeError) as error:
+            named = redacted(repr(url))
+            raise SpiderError(f"{kind}.sitemap_urls: {named} is no URL to fetch: {error}") from None
+    try:
+        for pattern, callback in spider.sitemap_rules:
+            callback_named(spider, _name(callback))
+            re.compile(pattern)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SpiderError(
+            f"{kind}.sitemap_rules: each is a regular expression and a callback: {error}"
+        ) from None
+    except re.error as error:
+        raise SpiderError(f"{kind}.sitemap_rules: {pattern!r}: {error}") from None
+    for pattern in spider.sitemap_follow:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError) as error:
+            raise SpiderError(f"{kind}.sitemap_follow: {pattern!r}: {error}") from None

@@ -1,0 +1,105 @@
+"""What a feed says: RSS 0.9x, 1.0 and 2.0, and Atom.
+
+Of the fields only those that a crawl needs are read. feedparser knows many more, but it is one
+tree of what it reads, needs a library that nobody looks after any more (sgmllib3k),
+and would be a second parser of XML beside the bounded one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Protocol
+
+from crawlcw.api.dates import date_in
+from crawlcw.api.text_pieces import text_pieces
+from crawlcw.api.xml_records import Record, records
+from crawlcw.errors import FetchError
+from crawlcw.model import urls
+
+#: Roots, and what their entries are called.
+RECORDS = {
+    "rss": frozenset({"item"}),
+    "rdf": frozenset({"item"}),
+    "feed": frozenset({"entry"}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedEntry:
+    """One entry of a feed."""
+
+    link: str  #: where it leads, as it is written: it may be relative, or empty
+    id: str = ""  #: what tells it from all others; its link where it says nothing
+    title: str = ""
+    published: datetime | None = None  #: aware
+    updated: datetime | None = None  #: aware; when it was published, where it says nothing
+    summary: str = ""  #: its text, which may be HTML
+
+
+def entries(body: bytes, *, content_type: str | None = None) -> Iterator[FeedEntry]:
+    """Yield the entries of a feed, in its order.
+
+    Raises `XmlError` where it cannot be read to its end; what came before was yielded.
+    """
+    pieces = text_pieces(body, content_type=content_type)
+    for record in records(pieces, of=RECORDS, what="feed"):
+        yield entry_of(record)
+
+
+class Page(Protocol):
+    """What a feed is read from: a response."""
+
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def feed_of(page: Page) -> list[FeedEntry]:
+    """Return the entries of an RSS or Atom feed, in its order, their links absolute.
+
+    Raises `XmlError` where the body is no such feed, or cannot be read to its end.
+    """
+    found = entries(page.body, content_type=page.headers.get("content-type"))
+    return [_linked(entry, page.url) for entry in found]
+
+
+def _linked(entry: FeedEntry, base: str) -> FeedEntry:
+    try:
+        return replace(entry, link=urls.resolve(base, entry.link)) if entry.link else entry
+    except FetchError:
+        return entry  # `follow` drops and counts it
+
+
+def entry_of(record: Record) -> FeedEntry:
+    """Return what a record of a feed says."""
+    identity = record.text("id", "guid")
+    link = _link(record)
+    published = date_in(record.text("published", "pubDate", "dc:date", "issued"))
+    updated = date_in(record.text("updated", "atom:updated", "modified", "dcterms:modified"))
+    return FeedEntry(
+        link=link,
+        id=identity or link,
+        title=record.text("title", "dc:title"),
+        published=published or updated,
+        updated=updated or published,
+        summary=record.text("summary", "description", "content", "content:encoded"),
+    )
+
+
+def _link(record: Record) -> str:
+    """Return where an entry leads: RSS has it as text, Atom as an attribute."""
+    text = record.text("link")
+    if text:
+        return text
+    for each in record.fields:
+        is_link = each.name in ("link", "atom:link")
+        href = each.attributes.get("href", "").strip()
+        if is_link and href and each.attributes.get("rel", "alternate") == "alternate":
+            return href
+    for each in record.fields:
+        # That of RSS is an address unless it says that it is none, and often is none.
+        is_address = each.attributes.get("isPermaLink", "true").lower() == "true"
+        if each.name == "guid" and is_address and "://" in each.text:
+            return each.text.strip()
+    # RSS 1.0 names its items so.
+    return record.attributes.get("rdf:about", "")

@@ -1,0 +1,216 @@
+"""XML that is a list of records, read a record at a time: sitemaps, RSS and Atom.
+
+The reader is expat, and it is given no chance to do harm: nothing is fetched, an
+internal DTD is refused, so that nobody declares an entity, and nesting, tags, fields
+and records are bounded. It forgives what people's generators do wrong: a bare `&`, entities of
+HTML, control characters, prefixes that nobody has declared.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from html.entities import html5
+from xml.parsers import expat
+
+from crawlcw.errors import Reason, XmlError
+
+_DEEPEST = 100
+#: Characters of a tag or a comment, which expat reads as one; of older versions each
+#: piece that comes costs what is there already (CVE-2023-52425).
+_LONGEST_TOKEN = 1 << 20
+#: Of the texts and the attributes of a record, and fields: what is more is left out, and never
+#: cut.
+_LONGEST_RECORD = 1 << 18
+_MOST_FIELDS = 1000
+_OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
+#: A `&`, and the entity that it begins, if it begins one.
+_AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
+#: The beginning of an entity or of a mark at the end of a piece.
+_CUT = re.compile(r"(?:&[#A-Za-z0-9]{0,32}|<!?\[?[A-Z]{0,5}|\]\]?)\Z")
+_LONGEST_CUT = 40
+_NO_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+@dataclass(slots=True, kw_only=True)
+class Field:
+    """A child of a record; its text is that of all that is in it."""
+
+    name: str  #: without the prefix that the record's own name has; others stay: `dc:date`
+    attributes: Mapping[str, str]
+    text: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """One record."""
+
+    name: str  #: without a prefix
+    attributes: Mapping[str, str]
+    fields: list[Field] = field(default_factory=list)
+
+    def text(self, *names: str) -> str:
+        """Return the text of the first field that has one of *names* and any text, else ""."""
+        for name in names:
+            for each in self.fields:
+                if each.name == name and (text := each.text.strip()):
+                    return text
+        return ""
+
+
+def records(
+    pieces: Iterable[str], *, of: Mapping[str, frozenset[str]], what: str
+) -> Iterator[Record]:
+    """Yield the records of a document that comes in *pieces*.
+
+    *of* has, for each root element that is known, the names of its records, wherever
+    they are in it; *what* the document should be, for messages. Raises `XmlError`: of the
+    reason `xml-unsafe` for XML that is built to do harm, `parse-error` for what is no
+    XML or has another root. What came before was yielded.
+    """
+    reader = _Reader(of, what)
+    for piece in _mended(pieces):
+        try:
+            reader.feed(piece)
+        except XmlError:
+            yield from reader.taken()
+            raise
+        yield from reader.taken()
+    reader.feed("", last=True)
+
+
+def _mended(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield the pieces with what expat would stumble on, and nobody meant, made harmless."""
+    mending = _Mending()
+    rest, begun = "", False
+    for piece in pieces:
+        text = rest + _NO_CHARACTERS.sub("", piece)
+        if not begun:
+            text = text.lstrip()  # nothing may be before `<?xml`
+            begun = bool(text)
+        cut = _CUT.search(text, max(0, len(text) - _LONGEST_CUT))
+        end = len(text) if cut is None else cut.start()
+        yield mending.of(text[:end])
+        rest = text[end:]
+    yield mending.of(rest)
+
+
+class _Mending:
+    """Makes entities those of XML, but in CDATA, where a `&` is one."""
+
+    def __init__(self) -> None:
+        self._in_cdata = False
+
+    def of(self, text: str) -> str:
+        """Return *text* mended; neither an entity nor a mark of CDATA may be cut by its end."""
+        mended = []
+        while text:
+            mark = _CDATA_END if self._in_cdata else _CDATA
+            part, found, text = text.partition(mark)
+            mended += [part if self._in_cdata else _AMPERSAND.sub(_entity, part), found]
+            self._in_cdata ^= bool(found)
+        return "".join(mended)
+
+
+def _entity(found: re.Match[str]) -> str:
+    """Return an entity as XML has it by itself: a character, or a `&` that stands for no more."""
+    text, name = found[0], found[1]
+    if name in _OF_XML:
+        return text
+    if name is not None:
+        # As numbers, for some of them are markup.
+        characters = "".join(f"&#{ord(c)};" for c in html5.get(f"{name};", ""))
+        return characters or f"&amp;{text[1:]}"
+    if len(text) == 1:
+        return "&amp;"
+    number = int(text[3:-1], 16) if text[2] in "xX" else int(text[2:-1])
+    is_character = number < 0x110000 and not _NO_CHARACTERS.match(chr(number))
+    return f"&#{number};" if is_character else ""
+
+
+class _Reader:
+    """What is between two pieces: the place in the document, and the record that is open."""
+
+    def __init__(self, of: Mapping[str, frozenset[str]], what: str) -> None:
+        self._of = of
+        self._what = what
+        self._names: frozenset[str] = frozenset()  #: of records, once the root is known
+        self._depth = 0
+        self._record: Record | None = None
+        self._record_depth = 0
+        self._prefix = ""  #: of the record's name
+        self._texts: list[str] | None = None  #: of the field that is open
+        self._room = 0  #: characters that the record may still have
+        self._found: list[Record] = []
+        self._given = 0  #: bytes
+        # No namespaces: half of those in use are declared nowhere.
+        self._parser = parser = expat.ParserCreate("utf-8")
+        parser.buffer_text = True
+        parser.StartDoctypeDeclHandler = self._doctype
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text
+
+    def feed(self, piece: str, *, last: bool = False) -> None:
+        """Read a piece; raises `XmlError`."""
+        content = piece.encode("utf-8", "replace")
+        self._given += len(content)
+        try:
+            self._parser.Parse(content, last)
+        except expat.ExpatError as error:
+            raise XmlError(Reason.PARSE_ERROR, f"it is no well-formed XML: {error}") from None
+        if self._given - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
+            raise XmlError(Reason.XML_UNSAFE, f"a tag in it is over {_LONGEST_TOKEN >> 20} MiB")
+
+    def taken(self) -> list[Record]:
+        """Return the records that have ended since the last call."""
+        found, self._found = self._found, []
+        return found
+
+    def _doctype(
+        self, _name: str, _system: str | None, _public: str | None, has_subset: bool
+    ) -> None:
+        if has_subset:
+            # An external one is only named, and never asked for.
+            raise XmlError(Reason.XML_UNSAFE, "it has a DTD, which may declare entities")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise XmlError(Reason.XML_UNSAFE, f"it is nested more than {_DEEPEST} deep")
+        prefix, _, name = tag.rpartition(":")
+        if self._depth == 1:
+            if name.lower() not in self._of:
+                raise XmlError(Reason.PARSE_ERROR, f"it is no {self._what}, but <{tag}>")
+            self._names = self._of[name.lower()]
+        elif self._record is None:
+            if name in self._names:
+                self._record = Record(name=name, attributes=attributes)
+                self._record_depth, self._prefix = self._depth, prefix
+                self._room = _LONGEST_RECORD
+        elif self._depth == self._record_depth + 1:
+            self._room -= sum(len(each) for each in (tag, *attributes, *attributes.values()))
+            if self._room > 0 and len(self._record.fields) < _MOST_FIELDS:
+                shown = name if prefix == self._prefix else tag
+                self._record.fields.append(Field(name=shown, attributes=attributes))
+                self._texts = []
+
+    def _end(self, _tag: str) -> None:
+        if self._record is not None:
+            if self._depth == self._record_depth:
+                self._found.append(self._record)
+                self._record = None
+            elif self._depth == self._record_depth + 1 and self._texts is not None:
+                self._record.fields[-1].text = "".join(self._texts)
+                self._texts = None
+        self._depth -= 1
+
+    def _text(self, text: str) -> None:
+        if self._texts is None:
+            return
+        self._room -= len(text)
+        if self._room >= 0:
+            self._texts.append(text)
+        else:
+            # The first part of a URL is another URL.
+            self._texts = None

@@ -1,0 +1,49 @@
+"""A page's tree as parsel makes it, for XPath, `::text` and regular expressions.
+
+libxml2 is slower than lexbor at odd pages, cuts what is nested deeply without a word, and
+knows entities. So a page is looked at first, and refused where any of that would matter.
+parsel is an extra, imported by whoever asks for such a tree.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from crawlcw.api import markup
+from crawlcw.errors import ParseRefusedError, Reason, SpiderError
+
+if TYPE_CHECKING:
+    from parsel import Selector
+
+Kind = Literal["html", "xml"]
+
+_XML_TYPES = frozenset({"text/xml", "application/xml"})
+_XHTML = "application/xhtml+xml"
+#: No entity may be declared: where libxml2 resolves one, a page of 1 KiB has a text of 1 GiB.
+_ENTITY = b"<!ENTITY"
+#: libxml2 cuts a page of HTML at 2,048 levels, and XML at 256.
+_HUGE = {"html": True, "xml": False}
+
+
+def kind_of(content_type: str | None) -> Kind:
+    """Return which of its two parsers parsel is to use, by the type that the server names."""
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    is_xml = kind in _XML_TYPES or (kind.endswith("+xml") and kind != _XHTML)
+    return "xml" if is_xml else "html"
+
+
+def screen(source: bytes, kind: Kind) -> None:
+    """Raise `ParseRefusedError` for a page, in UTF-8, that is not given to libxml2."""
+    if kind == "xml" and _ENTITY in source:
+        raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
+    markup.screen(source)
+
+
+def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
+    """Return the selector of a page in UTF-8; raises `SpiderError` where parsel is missing."""
+    try:
+        from parsel import Selector
+    except ImportError:
+        raise SpiderError(
+            "response.xpath() and response.selector need parsel: "
+            "install it with `pip install 'crawlcw[xpath]'`"
+        ) from None
+    return Selector(body=source, encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])

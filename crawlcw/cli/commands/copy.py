@@ -1,0 +1,78 @@
+"""`crawlcw copy`: take all that is recorded of a name to another ledger."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import click
+
+from crawlcw.assembly import open_to_copy
+from crawlcw.cli import dropping, ledger_option, loading, loop
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import UsageError
+from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Digest, Part, copy
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.model.task import Status
+
+logger = logging.getLogger(__name__)
+
+
+@click.command("copy")
+@click.argument("name")
+@ledger_option.url_option("--from", "source_url", about="The ledger to copy.")
+@ledger_option.url_option("--to", "target_url", about="Where to; nothing of NAME yet.")
+@logs.level_option
+def command(*, name: str, source_url: str, target_url: str, log_level: str | None) -> None:
+    """Copy all that is recorded of NAME, a spider or a use case, to another ledger.
+
+    From SQLite to MongoDB, back, or between two of a kind: tasks, items, hosts
+    and notes, and afterwards all of it is read back and compared. Refused while
+    workers are at work on it, and where the other ledger has tasks of NAME. What
+    a copy that was interrupted has left there is taken away first.
+    """
+    logs.set_up(log_level or "info")
+    if source_url == target_url:
+        raise UsageError("--from and --to name the same ledger")
+    name = loading.name_of(name)
+    copied = loop.run(_copy(name, source_url, target_url))
+    tasks = copied[Part.TASKS]
+    click.echo(
+        f"{tasks.number:,} tasks of {name} with {tasks.items:,} items and "
+        f"{copied[Part.HOSTS].number:,} hosts are copied, and read back the same"
+    )
+
+
+async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Digest]:
+    async with _opened(source_url, name, kind=None, create=False) as source:
+        if not await source.queries.has(tuple(Status)):
+            raise UsageError(ledger_option.nothing_of(name))
+        if (await source.notes.state()).get(UNFINISHED):
+            raise UsageError("the ledger to copy is itself a copy that was interrupted")
+        await dropping.check_idle(source, name)
+        kind = source.kind
+        async with _opened(target_url, name, kind=kind, create=True) as target:
+            if not (await target.notes.state()).get(UNFINISHED):
+                if await target.queries.has(tuple(Status)):
+                    raise UsageError(
+                        f"the other ledger has tasks of {name} already: `crawlcw drop {name} "
+                        "--ledger URL` takes them away"
+                    )
+                return await copy(source, target, told=_tell)
+            await target.admin.drop()
+        async with _opened(target_url, name, kind=kind, create=True) as target:
+            return await copy(source, target, told=_tell)
+
+
+@asynccontextmanager
+async def _opened(
+    url: str, name: str, *, kind: LedgerKind | None, create: bool
+) -> AsyncIterator[CopiedLedger]:
+    ledger = await open_to_copy(url, name, kind=kind, create=create)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def _tell(part: Part, number: int) -> None:
+    logger.info("%s %s copied", f"{number:,}", part, extra={"event": "copying"})

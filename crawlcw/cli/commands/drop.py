@@ -1,0 +1,28 @@
+"""`crawlcw drop`: take a spider or a use case out of a ledger."""
+
+import click
+
+from crawlcw.cli import confirming, dropping, ledger_option, loading, loop
+from crawlcw.cli.terminal import logs
+
+
+@click.command("drop")
+@click.argument("name")
+@ledger_option.ledger_option
+@confirming.yes_option
+@logs.level_option
+def command(*, name: str, ledger_url: str, yes: bool, log_level: str | None) -> None:
+    """Take away everything that is recorded of NAME, a spider or a use case.
+
+    Its tasks, items, hosts and notes. Refused while workers are at work on it.
+    An SQLite file keeps its size; what is added later takes the room.
+    """
+    logs.set_up(log_level or "warning")
+    name = loading.name_of(name)
+    count = loop.run(_drop(name, ledger_url, yes=yes))
+    click.echo(f"{name} is gone from the ledger, with {count:,} tasks")
+
+
+async def _drop(name: str, ledger_url: str, *, yes: bool) -> int:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        return await dropping.drop(ledger, name, yes=yes)

@@ -1,0 +1,74 @@
+"""`crawlcw fetch`: one page, as a crawl would get it."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.cli import loop, trying
+from crawlcw.cli.exit_codes import NOT_WELL, OK
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import FetchError
+from crawlcw.model.sanitize import printable, printable_block
+
+
+@click.command("fetch")
+@click.argument("url")
+@click.option("--spider", metavar="SPIDER", help="With the settings of this spider.")
+@trying.arguments_option
+@trying.settings_option
+@click.option("--headers", is_flag=True, help="Print the answer's headers instead of its body.")
+@logs.level_option
+def command(
+    *,
+    url: str,
+    spider: str | None,
+    arguments: tuple[str, ...],
+    assignments: tuple[str, ...],
+    headers: bool,
+    log_level: str | None,
+) -> int:
+    """Print the body of URL, fetched as a crawl would.
+
+    robots.txt is asked, redirects are followed, the body is decoded and bounded.
+    What the answer is stands on stderr. Nothing is recorded.
+
+    Exit code 3: there was no answer, or its status is none of 200 to 299.
+    """
+    logs.set_up(log_level or "warning")
+    return loop.run(_fetch(url, spider, arguments, assignments, headers=headers))
+
+
+async def _fetch(
+    url: str,
+    spider: str | None,
+    arguments: Sequence[str],
+    assignments: Sequence[str],
+    *,
+    headers: bool,
+) -> int:
+    made = trying.made(spider, arguments)
+    async with trying.trying(made, url, trying.settings_of(made, assignments)) as trial:
+        try:
+            response = await trial.fetch(Request(url))
+        except FetchError as error:
+            click.echo(f"crawlcw: {printable(error, limit=400)}", err=True)
+            return NOT_WELL
+    click.echo(trying.head_of(response), err=True)
+    if headers:
+        for name, value in response.headers.items():
+            click.echo(printable(f"{name}: {value}", limit=2000))
+    else:
+        _write_body(response)
+    return OK if 200 <= response.status < 300 else NOT_WELL
+
+
+def _write_body(response: Response) -> None:
+    if sys.stdout.isatty():
+        # A page must not act on the terminal.
+        click.echo(printable_block(response.text, limit=len(response.text)))
+    else:
+        sys.stdout.buffer.write(response.body)
+        sys.stdout.buffer.flush()

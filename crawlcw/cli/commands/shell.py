@@ -1,0 +1,127 @@
+"""`crawlcw shell`: Python with a page in it."""
+
+import asyncio
+import code
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import click
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.spider import Spider
+from crawlcw.cli import trying
+from crawlcw.cli.terminal import logs
+from crawlcw.crawl.trial import Trial
+from crawlcw.errors import FetchError, SpiderError, UsageError
+from crawlcw.model.sanitize import printable
+from crawlcw.model.transitions import Failed
+
+_HELP = """\
+response          the page; response.css(...), response.css_first(...), response.text, ...
+fetch(url)        get another page; it takes what Request takes
+parse(callback)   the items and requests that the spider's callback makes of the page
+request, spider   what the page was asked with, and the spider
+"""
+
+
+@click.command("shell")
+@click.argument("url", required=False)
+@click.option("--spider", metavar="SPIDER", help="With this spider's settings and callbacks.")
+@trying.arguments_option
+@trying.settings_option
+@logs.level_option
+def command(
+    *,
+    url: str | None,
+    spider: str | None,
+    arguments: tuple[str, ...],
+    assignments: tuple[str, ...],
+    log_level: str | None,
+) -> None:
+    """Open Python with URL as `response`, to try selectors on it.
+
+    IPython where it is installed. Nothing is recorded.
+    """
+    logs.set_up(log_level or "warning")
+    made = trying.made(spider, arguments)
+    # Not uvloop's: whoever plays with loops at the prompt expects Python's own.
+    with asyncio.Runner() as runner, _Session(runner, made, assignments) as session:
+        if url is not None:
+            session.fetch(url)
+        _interact(session)
+
+
+class _Session:
+    """What one can do at the prompt."""
+
+    def __init__(self, runner: asyncio.Runner, spider: Spider, assignments: Sequence[str]) -> None:
+        self._runner = runner
+        self._spider = spider
+        self._settings = trying.settings_of(spider, assignments)
+        self._open = AsyncExitStack()
+        self._trial: Trial | None = None
+        self.names: dict[str, Any] = {
+            "spider": spider,
+            "Request": Request,
+            "response": None,
+            "request": None,
+            "fetch": self.fetch,
+            "parse": self.parse,
+        }
+
+    def __enter__(self) -> "_Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._open.aclose())
+
+    def fetch(self, url: str, **options: Any) -> Response | None:
+        """Get a page and make it `response`; tell on stderr what it is."""
+        return self._runner.run(self._fetch(Request(url, **options)))
+
+    def parse(self, callback: str = "parse") -> list[dict[str, Any] | Request] | None:
+        """Return the items and requests that a callback of the spider makes of `response`."""
+        response: Response | None = self.names["response"]
+        if response is None or self._trial is None:
+            click.echo("fetch a page first", err=True)
+            return None
+        response.request.callback = callback
+        try:
+            produced = self._runner.run(self._trial.parse(response))
+        except SpiderError as error:
+            click.echo(f"crawlcw: {printable(error)}", err=True)
+            return None
+        if isinstance(produced, Failed):
+            click.echo(f"crawlcw: {callback} failed: {printable(produced.message)}", err=True)
+            return None
+        return [*produced.items, *(Request.of(task) for task in produced.tasks)]
+
+    async def _fetch(self, request: Request) -> Response | None:
+        try:
+            # A downloader for each page: its guard lets through what was typed, and no more.
+            await self._open.aclose()
+            self._trial = await self._open.enter_async_context(
+                trying.trying(self._spider, request.url, self._settings)
+            )
+            response = await self._trial.fetch(request)
+        except (FetchError, UsageError) as error:
+            click.echo(f"crawlcw: {printable(error, limit=400)}", err=True)
+            return None
+        click.echo(trying.head_of(response), err=True)
+        self.names |= {"response": response, "request": request}
+        return response
+
+
+def _interact(session: _Session) -> None:
+    try:
+        from IPython import start_ipython
+    except ImportError:
+        start_ipython = None
+    click.echo(_HELP, err=True)
+    if start_ipython is not None and sys.stdin.isatty():
+        start_ipython(argv=["--no-banner", "--no-confirm-exit"], user_ns=session.names)
+    else:
+        code.interact(banner="", local=session.names, exitmsg="")

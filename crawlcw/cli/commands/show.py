@@ -1,0 +1,150 @@
+"""`crawlcw show`: the story of one task."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from textwrap import indent
+from typing import Any
+
+import click
+
+from crawlcw.api.spider import scope
+from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
+from crawlcw.cli.terminal import logs
+from crawlcw.crawl.callbacks import Scope
+from crawlcw.errors import FetchError, SpiderError, UsageError
+from crawlcw.feeds import inert
+from crawlcw.ledger.documents import trace_document
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model import urls, values
+from crawlcw.model.sanitize import printable, printable_block
+from crawlcw.model.task import BlobRef, Record, Task
+
+#: So many pages of the chain of links that led to a task are named.
+_MOST_PARENTS = 50
+
+
+@click.command("show")
+@click.argument("name")
+@click.argument("key", metavar="URL")
+@ledger_option.ledger_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@logs.level_option
+def command(*, name: str, key: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
+    """Show all that is recorded of one URL of NAME: how it was found, tried, and what it gave.
+
+    NAME is a spider, or a use case, whose tasks have keys instead of URLs.
+    Where nothing is recorded of a URL, it says what a crawl would say to a link
+    there, as far as the spider's code tells.
+    """
+    logs.set_up(log_level or "warning")
+    loop.run(_show(name, key, ledger_url, as_json=as_json))
+
+
+async def _show(name: str, key: str, ledger_url: str, *, as_json: bool) -> None:
+    async with ledger_option.opened(ledger_url, loading.name_of(name)) as ledger:
+        record = await ledger.tasks.get(selecting.task_of(ledger, key))
+        if record is None:
+            raise UsageError(_why_not(name, key, ledger))
+        chain = [task.url async for task in _parents(ledger, record.task)]
+    if as_json:
+        found = task_objects.whole(record) | _more(record, chain)
+        click.echo(inert.visible(values.to_json(found)))
+        return
+    for line in _lines(record, chain):
+        click.echo(line)
+
+
+async def _parents(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
+    """Yield the page that the link was found on, the page of that, up to the start."""
+    for _ in range(_MOST_PARENTS):
+        if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
+            return
+        task = record.task
+        yield task
+
+
+def _more(record: Record, chain: list[str]) -> dict[str, Any]:
+    task = record.task
+    if task.carried:
+        return {"items": list(record.items)}
+    return {
+        "method": task.method,
+        "callback": task.callback,
+        "depth": task.depth,
+        "found_on": chain,
+        "items": list(record.items),
+    }
+
+
+def _lines(record: Record, chain: list[str]) -> Iterator[str]:
+    task = record.task
+    why = f" ({task.reason})" if task.reason else ""
+    yield printable(task.url, limit=2000)
+    yield f"  {task.status.name.lower()}{why} since {_moment(task.update_time)}"
+    yield f"  known since {_moment(task.create_time)}, priority {task.priority}"
+    if task.due is not None:
+        yield f"  due {_moment(task.due)}"
+    if task.lock:
+        yield printable(f"  held by {task.lock.partition(':')[0]}")
+    if task.carried:
+        yield printable(f"  stage {task.host}")
+    else:
+        body = f", a body of {len(task.body):,} bytes" if task.body else ""
+        yield printable(f"  {task.method}{body}, for {task.callback}(), depth {task.depth}")
+    for url in chain:
+        yield printable(f"  found on {url}", limit=2000)
+    if task.context and not isinstance(task.context, BlobRef):
+        yield printable(f"  context {values.to_json(task.context)}", limit=2000)
+    yield from _attempts(record)
+    for item in record.items:
+        yield f"  item {inert.visible(values.to_json(item))}"
+
+
+def _attempts(record: Record) -> Iterator[str]:
+    for error in record.errors:
+        at = _moment(error.time)
+        yield printable(
+            f"  attempt {error.attempt}, {at}: {error.kind}: {error.message}", limit=700
+        )
+        if error.traceback:
+            # Its text may have lines that look like ours.
+            yield indent(printable_block(error.traceback), "    ", lambda _: True)
+    response = record.response
+    if response is not None:
+        cut = f", cut: {response.truncated}" if response.truncated else ""
+        kind = response.content_type or "no content type"
+        yield printable(
+            f"  answered {response.status}, {response.bytes:,} bytes{cut}, {kind}, "
+            f"{response.elapsed:.3f} s"
+        )
+        if response.final_url != record.task.url:
+            yield printable(f"  it was at {response.final_url}", limit=2000)
+    for each in record.trace:
+        fields = {k: v for k, v in trace_document(each).items() if v is not None}
+        yield printable(f"  claim {values.to_json(values.clean(fields))}", limit=700)
+
+
+def _moment(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}Z"
+
+
+def _why_not(name: str, key: str, ledger: Ledger) -> str:
+    """Return why nothing is recorded of a URL, as far as the spider's code tells."""
+    nothing = f"nothing is recorded of {key!r}"
+    if ledger.kind.tracked:
+        return f"{nothing} in {name}"
+    try:
+        spider = loading.make(loading.find(name), ())
+        hosts = scope(spider)
+        location = urls.locate(key)
+        allowed = Scope.of(hosts or (), spider.settings)
+        if hosts is not None:
+            allowed.admit(location.host)
+        trap = spider.settings.trap_policy.why(location.url)
+    except FetchError as refusal:
+        return f"{nothing}: a link there is not followed, {refusal.reason}: {refusal.message}"
+    except SpiderError:
+        return f"{nothing}: no page that was parsed has led there"
+    if trap is not None:
+        return f"{nothing}: a link there is not followed, {trap}"
+    return f"{nothing}: no page that was parsed has led there, though a link would be followed"

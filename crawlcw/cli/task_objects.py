@@ -1,0 +1,38 @@
+"""A task as JSON has it: for `tasks --json` and `show --json`."""
+
+from typing import Any
+
+from crawlcw.ledger.documents import error_document, response_document, trace_document
+from crawlcw.model.task import BlobRef, Record
+
+
+def whole(record: Record) -> dict[str, Any]:
+    """Return all about a task, as JSON has it."""
+    task = record.task
+    carried = task.carried
+    found: dict[str, Any] = {
+        "key" if carried else "url": task.url,
+        "stage" if carried else "host": task.host,
+        "status": task.status.name.lower(),
+        "reason": task.reason,
+        "priority": task.priority,
+        "retry": task.retry,
+        "lost": task.lost,
+        "due": task.due,
+        "lock": task.lock,
+        "update_time": task.update_time,
+        "create_time": task.create_time,
+        "context": _shown(task.context),
+        "errors": [error_document(error) for error in record.errors],
+    }
+    if carried:
+        found["data"] = _shown(carried.data)
+        found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
+        found["trace"] = [trace_document(trace) for trace in record.trace]
+    elif record.response:
+        found["response"] = response_document(record.response)
+    return found
+
+
+def _shown(value: Any) -> Any:
+    return {"aside": value.id, "size": value.size} if isinstance(value, BlobRef) else value

@@ -1,0 +1,92 @@
+"""What the commands share that look at one page: `fetch`, `parse` and `shell`."""
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.api.spider import Spider
+from crawlcw.assembly import open_trial
+from crawlcw.cli import loading
+from crawlcw.crawl.trial import Trial
+from crawlcw.errors import FetchError, UsageError
+from crawlcw.model import urls
+from crawlcw.model.sanitize import printable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AnyPage(Spider):
+    """Looks at pages where no spider is given; its callback yields nothing."""
+
+    name = "any-page"
+    allowed_hosts = "*"
+
+    def parse(self, response: Response) -> None:
+        """Yield nothing."""
+
+
+def settings_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `-s` to a command."""
+    return click.option(
+        "-s",
+        "assignments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting; `crawlcw settings` lists them. May be repeated.",
+    )(command)
+
+
+def arguments_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `-a` to a command."""
+    return click.option(
+        "-a",
+        "arguments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An argument for the spider's constructor. May be repeated.",
+    )(command)
+
+
+def made(spider: str | None, arguments: Sequence[str]) -> Spider:
+    """Return the spider that is named, or one for any page."""
+    return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
+
+
+def settings_of(spider: Spider, assignments: Sequence[str]) -> Settings:
+    """Return the settings that a crawl of *spider* would have."""
+    return layered(
+        spider.settings,
+        project=project_settings(Path.cwd()),
+        environment=os.environ,
+        assignments=assignments,
+    )
+
+
+@asynccontextmanager
+async def trying(spider: Spider, url: str, settings: Settings) -> AsyncIterator[Trial]:
+    """Open a trial of *url*, the spider told; raises `UsageError` for a URL that is none."""
+    try:
+        urls.locate(url)
+    except FetchError as error:
+        raise UsageError(f"{url!r} is no URL to fetch: {error.message}") from None
+    async with open_trial(spider, url, settings) as trial:
+        await spider.opened()
+        yield trial
+
+
+def head_of(response: Response) -> str:
+    """Return what is worth knowing of an answer before one looks at it, in one line."""
+    kind = response.headers.get("content-type", "no content type")
+    cut = f", cut: {response.truncated}" if response.truncated else ""
+    return printable(
+        f"{response.status} {response.url}  {response.size:,} bytes{cut}, {kind}, "
+        f"{response.encoding}, {response.elapsed.total_seconds():.3f} s",
+        limit=400,
+    )

@@ -1,0 +1,410 @@
+"""The sessions of one process: which one a page is asked for with, and whether it is logged in.
+
+The ledger has them, and every process uses the same ones: what pages change in the
+cookies is written there within a moment, and what others have written is read there.
+A page whose session is not ready waits, unspent, while one process logs it in.
+
+A page that is answered as to somebody who is logged out says one of two things: the
+session is logged out, or this page is not for it. A **witness** tells: a page that
+is answered well to this session, and not without one. Where the witness is refused
+as well, the session is logged in anew; where it is not, the page has failed by
+itself. Where there is no witness and nothing shows that the last login was of use,
+that counts as a failed login, so a login that never helps comes to an end.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import anyio
+
+from crawlcw.api.page_session import PageSession
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.crawl.logins import Logins
+from crawlcw.downloader.identified import CheckedDownloader, IdentifiedDownloader
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.errors import FetchError, Reason, StopCrawl
+from crawlcw.ledger.protocol import Ledger, Left
+from crawlcw.model import identities
+from crawlcw.model.identities import Identity
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Task
+
+if TYPE_CHECKING:
+    from crawlcw.downloader.cookies import SiteCookies
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at a login that another process is at.
+_LOOK = 0.2
+#: A page waits so long in its fetcher, and then in the ledger for as long again.
+_PATIENCE = 5.0
+_LATER = timedelta(seconds=1)
+#: Changes of cookies are written so often, in seconds, and those of others read.
+_KEEP_EVERY = 0.5
+_READ_EVERY = 2.0
+#: A session that no page has used for so long, in seconds, is left to the ledger.
+_KEPT_UNUSED = 300.0
+#: So many pages that were answered well are remembered, to find a witness among them.
+_CANDIDATES = 4
+#: A page that was answered as logged out after so many logins has failed by itself; or whose
+#: callback has retired its session so often.
+_MOST_REFUSALS = 10
+_MOST_RETIREMENTS = 4
+_REFUSALS_KEPT = 10_000
+
+
+class NotReadyError(Exception):
+    """A page's session is not ready; the page is to be tried again at `until`."""
+
+    def __init__(self, until: datetime) -> None:
+        super().__init__()
+        self.until = until
+
+
+class LoggedOutError(Exception):
+    """An answer says that its session is logged out."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identified:
+    """A session as one attempt uses it."""
+
+    identity: Identity
+    jar: "SiteCookies"
+    is_logged_out: Callable[[Response], bool]
+
+    def downloader(
+        self, downloader: Downloader, rendered: Callable[[Downloader], Downloader] = lambda d: d
+    ) -> Downloader:
+        """Return *downloader* as this session; it raises `LoggedOutError`, too.
+
+        *rendered* puts the browser before it, whose parts are asked for by the session as well.
+        """
+        inside = IdentifiedDownloader(
+            downloader,
+            jar=self.jar,
+            headers=self.identity.headers,
+            origins=self.identity.origins,
+        )
+        return CheckedDownloader(rendered(inside), self.check)
+
+    def page_session(self) -> PageSession:
+        """Return what the callback is given."""
+        return PageSession(self.identity.name, self.identity.data)
+
+    def check(self, response: Response) -> None:
+        """Raise `LoggedOutError` for an answer to somebody who is logged out."""
+        try:
+            refused = self.is_logged_out(response)
+        except Exception as error:
+            message = f"login_when raised {type(error).__name__}: {error}"
+            raise FetchError(Reason.PARSE_ERROR, message) from error
+        if refused:
+            raise LoggedOutError(response)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A session as this process knows it."""
+
+    identity: Identity
+    jar: "SiteCookies"
+    ready: bool = False  #: as far as is known here
+    not_before: datetime | None = None  #: no look at it is worth its while before
+    useful: int = 0  #: what showed that the login is of use, to be written
+    candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_CANDIDATES))
+    read_at: float = 0.0  #: when others' changes were last read, monotonic
+    used_at: float = 0.0  #: when a page was last asked for with it
+    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its logins
+    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its writes
+
+
+Probe = Callable[[Request, Downloader], Awaitable[Response]]
+
+
+class Identities:
+    """Says who each page is asked for as, and keeps what comes of it."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        logins: Logins,
+        settings: Settings,
+        *,
+        worker: str,
+        default: str | None,
+        is_logged_out: Callable[[Response], bool],
+        probe: Probe,
+        downloader: Downloader,
+        give_up: Callable[[str], None],
+    ) -> None:
+        """*default* is the session of requests that name none, None where they have none.
+
+        *probe* asks for a page as a downloader does it; *give_up* ends the crawl, and is told why.
+        """
+        self._ledger = ledger
+        self._logins = logins
+        self._policy = settings.login_policy
+        self._lease = settings.lease
+        self._worker = worker
+        self._default = default
+        self._is_logged_out = is_logged_out
+        self._probe = probe
+        self.downloader = downloader
+        self._give_up = give_up
+        self._since = ledger.now()
+        self._held: dict[str, _Held] = {}
+        #: By task, the fences of the logins after which it was refused.
+        self._refusals: dict[bytes, set[int]] = {}
+
+    async def admit(self, task: Task) -> Identified | None:
+        """Return whom a page is to be asked for as, None where as nobody.
+
+        Logs the session in where nobody else does. Raises `NotReadyError`.
+        """
+        name = task.options.session or self._default
+        if name is None:
+            return None
+        held = self._held.get(name) or self._new(name)
+        held.used_at = time.monotonic()
+        if not held.ready:
+            await self._make_ready(held)
+            held.used_at = time.monotonic()
+        return Identified(identity=held.identity, jar=held.jar, is_logged_out=self._is_logged_out)
+
+    def answered_well(self, used: Identified, task: Task, *, witness: str | None) -> None:
+        """Note that a page was answered well; *witness* is its URL, if it may be asked again."""
+        held = self._held.get(used.identity.name)
+        if held is None or held.identity.fence != used.identity.fence:
+            return
+        if witness is not None:
+            if witness not in held.candidates:
+                held.candidates.append(witness)
+            if self._refusals.pop(task.id, set()):
+                # It was refused before the login.
+                held.useful += 1
+
+    async def refused(self, used: Identified, task: Task, why: str, *, told: bool) -> bool:
+        """Note that a page was answered as to somebody logged out; return whether that is its own.
+
+        Where it is not, the page is to be tried again. *told* says that the callback
+        has retired the session, which no other page can tell.
+        """
+        held = self._held.get(used.identity.name) or self._new(used.identity.name)
+        async with held.waiting:
+            if not await self._is_current(held, used):
+                return False
+            refusals = self._noted(task.id, used.identity.fence)
+            if refusals >= (_MOST_RETIREMENTS if told else _MOST_REFUSALS):
+                return True
+            if not told and await self._is_alive(held, used, task):
+                return True
+            useful = held.useful + held.identity.score + (len(held.candidates) if told else 0)
+            await self._retire(held, why, useful=useful)
+        return False
+
+    def _noted(self, task_id: bytes, fence: int) -> int:
+        fences = self._refusals.setdefault(task_id, set())
+        fences.add(fence)
+        while len(self._refusals) > _REFUSALS_KEPT:
+            del self._refusals[next(iter(self._refusals))]
+        return len(fences)
+
+    async def _is_current(self, held: _Held, used: Identified) -> bool:
+        """Return whether nobody has retired the session since it was used."""
+        if not held.ready or held.identity.fence != used.identity.fence:
+            return False
+        known = await self._ledger.sessions.get(held.identity.name)
+        if known is None or known.fence != used.identity.fence or not known.is_ready:
+            held.ready = False
+            return False
+        held.identity = known
+        return True
+
+    async def _is_alive(self, held: _Held, used: Identified, task: Task) -> bool:
+        """Ask the witness; return whether it is answered well, which nobody else may see."""
+        proven = held.identity.witness
+        if proven is not None and proven != task.url:
+            refused = await self._is_refused(proven, used.downloader(self.downloader))
+            if refused is False:
+                return True
+            if held.useful or held.identity.score:
+                return False
+        return await self._has_witness(held, used, task)
+
+    async def _has_witness(self, held: _Held, used: Identified, task: Task) -> bool:
+        """Find a witness among the pages that were answered well; return whether it still is."""
+        for url in reversed(list(held.candidates)):
+            if url == task.url:
+                continue
+            refused = await self._is_refused(url, used.downloader(self.downloader))
+            if refused is None:
+                continue
+            # It was answered well after this login: whoever is logged out does not see it.
+            if refused or await self._is_refused(url, self._as_nobody(used)):
+                held.useful += 1
+                held.identity = replace(held.identity, witness=url)
+                return not refused
+            # Anybody may see it.
+            held.candidates.remove(url)
+        return False
+
+    def _as_nobody(self, used: Identified) -> Downloader:
+        return CheckedDownloader(IdentifiedDownloader(self.downloader, jar=None), used.check)
+
+    async def _is_refused(self, url: str, downloader: Downloader) -> bool | None:
+        """Return whether a page is answered as to somebody logged out; None: it is not answered."""
+        try:
+            await self._probe(Request(url), downloader)
+        except LoggedOutError:
+            return True
+        except (FetchError, StopCrawl):  # a hook that wants to stop says so of the next page, too
+            return None
+        return False
+
+    async def _retire(self, held: _Held, why: str, *, useful: int) -> None:
+        """Let a session be logged in anew; the caller has its lock."""
+        used = held.identity
+        known = replace(used, score=useful)
+        out = identities.retired(known, printable(why), now=self._ledger.now(), policy=self._policy)
+        held.ready = False
+        if not await self._ledger.sessions.change(used, out):
+            return
+        logger.info(
+            "session %s is logged out: %s",
+            used.name,
+            printable(why),
+            extra={"event": "logged_out"},
+        )
+        held.identity = out
+        self._check_given_up(out)
+
+    def _check_given_up(self, identity: Identity) -> bool:
+        if not identities.is_given_up(identity, since=self._since):
+            return False
+        self._give_up(
+            f"session {identity.name} was given up after {identity.failures} logins in a row "
+            f"that were of no use, the last: {identity.reason}"
+        )
+        return True
+
+    def _new(self, name: str) -> _Held:
+        held = self._held[name] = _Held(Identity(name=name), _jar())
+        return held
+
+    async def _make_ready(self, held: _Held) -> None:
+        """Wait until a session is ready, and log it in where nobody else does."""
+        async with held.waiting:
+            began = time.monotonic()
+            while not held.ready:
+                now = self._ledger.now()
+                if held.not_before is not None and held.not_before > now:
+                    raise NotReadyError(held.not_before)
+                if time.monotonic() - began > _PATIENCE:
+                    held.not_before = now + _LATER
+                    raise NotReadyError(held.not_before)
+                await self._look(held)
+
+    async def _look(self, held: _Held) -> None:
+        """Look at a session in the ledger, and do what is next."""
+        name = held.identity.name
+        found = await self._ledger.sessions.get(name)
+        known = found or Identity(name=name)
+        if known.is_ready:
+            self._adopt(held, known)
+            return
+        now = self._ledger.now()
+        begin = identities.login_from(known, now=now, since=self._since)
+        if begin is None:
+            self._check_given_up(known)
+            held.not_before = now + _LATER
+        elif begin > now and known.owner is None:
+            held.not_before = begin
+        elif begin > now:
+            await anyio.sleep(min(_LOOK, (begin - now).total_seconds()))
+        else:
+            begun = identities.login_begun(known, owner=self._worker, now=now, lease=self._lease)
+            if await self._ledger.sessions.change(found, begun):
+                await self._log_in(held, begun)
+
+    async def _log_in(self, held: _Held, begun: Identity) -> None:
+        ended = await self._logins.run(begun)
+        if ended is None:
+            return
+        held.identity = ended
+        if ended.is_ready:
+            self._adopt(held, ended)
+        else:
+            self._check_given_up(ended)
+
+    def _adopt(self, held: _Held, known: Identity) -> None:
+        """Use a session as the ledger has it."""
+        if known.fence != held.identity.fence or not held.ready:
+            # What comes late of requests of an earlier login goes into the old jar.
+            held.jar = _jar()
+            held.useful = 0
+            held.candidates.clear()
+        held.jar.restore(known.cookies)
+        held.identity, held.ready, held.not_before = known, True, None
+        held.read_at = time.monotonic()
+
+    async def run(self) -> None:
+        """Write what pages change, and read what others have written, until cancelled."""
+        while True:
+            await anyio.sleep(_KEEP_EVERY)
+            for held in list(self._held.values()):
+                await self._keep(held)
+                now = time.monotonic()
+                if held.ready and held.used_at > held.read_at < now - _READ_EVERY:
+                    await self._read(held)
+                if held.used_at < now - _KEPT_UNUSED and not held.waiting.locked():
+                    self._held.pop(held.identity.name, None)
+
+    async def flush(self) -> None:
+        """Write what pages have changed."""
+        for held in list(self._held.values()):
+            await self._keep(held)
+
+    async def _keep(self, held: _Held) -> None:
+        async with held.keeping:
+            if not held.ready or not (held.useful or held.jar.has_changed):
+                return
+            left = Left(
+                cookies=held.jar.take_changes(), score=held.useful, witness=held.identity.witness
+            )
+            name, fence = held.identity.name, held.identity.fence
+            held.useful = 0
+            if not await self._ledger.sessions.keep(name, fence, left):
+                held.ready = held.ready and held.identity.fence != fence
+
+    async def _read(self, held: _Held) -> None:
+        async with held.keeping:
+            fence = held.identity.fence
+            known = await self._ledger.sessions.get(held.identity.name)
+            held.read_at = time.monotonic()
+            if not held.ready or held.identity.fence != fence:
+                return
+            if known is None or known.fence != fence or not known.is_ready:
+                held.ready = False
+                return
+            held.jar.restore(known.cookies)
+            held.identity = known
+
+
+def _jar() -> "SiteCookies":
+    # The list of public suffixes is loaded where it is wanted.
+    from crawlcw.downloader.cookies import SiteCookies
+
+    return SiteCookies()

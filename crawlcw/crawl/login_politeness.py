@@ -1,0 +1,50 @@
+"""What a login owes the hosts that it asks: robots.txt, their delays, and the truth of failures.
+
+A login is a few requests beside the pages of a host. They keep the host's delay
+between each other, and the host's next page keeps it after them.
+"""
+
+import time
+
+import anyio
+
+from crawlcw.crawl.blame import is_in_doubt
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.robots import Robots
+from crawlcw.errors import FetchError
+from crawlcw.model import urls
+from crawlcw.model.hosts import HOST_FAILURES
+
+
+class HeldHosts:
+    """The hosts as this process holds them; fulfils `logins.Politeness`."""
+
+    def __init__(self, robots: Robots, frontier: Frontier, watch: NetworkWatch) -> None:
+        self._robots = robots
+        self._frontier = frontier
+        self._watch = watch
+        self._asked: dict[str, float] = {}
+
+    async def before(self, url: str) -> None:
+        """See `logins.Politeness.before`."""
+        await self._robots.admit(url)
+        host = urls.locate(url).host
+        # No fetcher's page waits for its turn here: it is the login itself that does.
+        wait = self._asked.get(host, 0.0) + self._frontier.delay(host) - time.monotonic()
+        await anyio.sleep(max(0.0, wait))
+
+    def asked(self, url: str) -> None:
+        """See `logins.Politeness.asked`."""
+        host = urls.locate(url).host
+        self._asked[host] = time.monotonic()
+        self._frontier.sent(host, at=time.monotonic())
+
+    def failed(self, url: str, error: FetchError, *, began: float) -> bool:
+        """See `logins.Politeness.failed`."""
+        if error.hop > 1 or error.underlying not in HOST_FAILURES:
+            return False
+        host, scheme = urls.locate(url).host, urls.scheme_of(url)
+        return is_in_doubt(
+            self._watch, self._frontier, host, error.underlying, scheme=scheme, began=began
+        )

@@ -1,0 +1,107 @@
+"""Visiting pages again: asking whether they have changed, and what an answer says of that."""
+
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import blake2b
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.model.task import Task
+from crawlcw.model.transitions import Unchanged
+from crawlcw.model.visits import RevisitPolicy, Visit
+
+NOT_MODIFIED = 304
+#: What a spider says of these itself is left as it is.
+_PRECONDITIONS = frozenset(
+    {
+        *("if-match", "if-none-match", "if-modified-since", "if-unmodified-since"),
+        *("if-range", "range"),
+    }
+)
+#: A validator is sent back as it came, or not at all.
+_VALIDATOR = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
+
+
+def conditional(request: Request, task: Task) -> Request:
+    """Return *request*, or one that is answered by 304 where the page is as at its last visit."""
+    visit = task.visit
+    if visit is None or request.method != "GET" or request.body is not None:
+        return request
+    asked = {"If-None-Match": visit.etag, "If-Modified-Since": visit.last_modified}
+    added = tuple((name, value) for name, value in asked.items() if value is not None)
+    own = {name.lower() for name, _ in request.headers}
+    if not added or own & _PRECONDITIONS:
+        return request
+    return request.elsewhere(request.url, headers=(*request.headers, *added))
+
+
+@dataclass(frozen=True, slots=True)
+class Revisits:
+    """What is written down of a visit, and when the next one is to be."""
+
+    policy: RevisitPolicy
+
+    def is_same(self, task: Task, response: Response) -> bool:
+        """Return whether the body is the one of the last visit, though a server sends it again."""
+        last = task.visit
+        return last is not None and last.digest is not None and last.digest == _digest(response)
+
+    def changed(
+        self, task: Task, response: Response, *, now: datetime
+    ) -> tuple[Visit, datetime | None]:
+        """Return the visit of a page that is new, or another one than before, and the next date."""
+        visit = Visit(time=now, changed=now, digest=_digest(response))
+        return self._next(task, _with_validators(visit, task, response), changed=True)
+
+    def of_alias(self, task: Task, *, now: datetime) -> tuple[Visit, datetime | None]:
+        """Return the same of a task that only leads to a page: nothing of the page is its own."""
+        last = task.visit
+        visit = Visit(time=now, changed=now if last is None else last.changed)
+        return self._next(task, visit, changed=False)
+
+    def unchanged(self, task: Task, response: Response, *, now: datetime) -> Unchanged:
+        """Return the outcome of a visit that found the page as it was."""
+        assert task.visit is not None
+        visit = _with_validators(replace(task.visit, time=now), task, response)
+        visit, revisit = self._next(task, visit, changed=False)
+        return Unchanged(visit=visit, revisit=revisit)
+
+    def after_failure(self, task: Task, *, now: datetime) -> datetime | None:
+        """Return when a page is asked for again that was there once, should it be given up."""
+        if task.visit is None:
+            return None
+        _, revisit = self._next(task, replace(task.visit, time=now), changed=False)
+        return revisit
+
+    def _next(self, task: Task, visit: Visit, *, changed: bool) -> tuple[Visit, datetime | None]:
+        interval = self.policy.interval(task.options.revisit, task.visit, changed=changed)
+        if interval is None:
+            return replace(visit, interval=None), None
+        return replace(visit, interval=interval.total_seconds()), visit.time + interval
+
+
+def _with_validators(visit: Visit, task: Task, response: Response) -> Visit:
+    """Return *visit* with what the server says of the page, where it says so of this very URL."""
+    if response.url != task.url:
+        return visit
+    headers = response.headers
+    # A 304 may leave out what is as it was.
+    return replace(
+        visit,
+        etag=_sendable(headers.get("etag")) or visit.etag,
+        last_modified=_sendable(headers.get("last-modified")) or visit.last_modified,
+    )
+
+
+def _sendable(value: str | None) -> str | None:
+    return value if value is not None and _VALIDATOR.fullmatch(value) else None
+
+
+def _digest(response: Response) -> str | None:
+    """Return a digest of a body; None where it is cut off, or is with a child process."""
+    if response.file is not None:
+        return response.file.sha256
+    if response.truncated is not None or len(response.body) != response.size:
+        return None
+    return blake2b(response.body, digest_size=16).hexdigest()

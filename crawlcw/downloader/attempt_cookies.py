@@ -1,0 +1,77 @@
+"""Which cookies one attempt sends and keeps: those of its session, and those of its request.
+
+All attempts share one client, and its connections; whose cookies an exchange has
+is told by the context that it runs in.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from http.cookies import BaseCookie
+from typing import Protocol
+
+import aiohttp
+import yarl
+from aiohttp.abc import AbstractCookieJar
+
+
+class Jar(Protocol):
+    """The cookies of one session, see `cookies.SiteCookies`."""
+
+    def update_cookies_from_headers(self, headers: Sequence[str], response_url: yarl.URL) -> None:
+        """Keep what `Set-Cookie` headers say."""
+
+    def filter_cookies(self, request_url: yarl.URL) -> "BaseCookie[str]":
+        """Return the cookies to send to *request_url*."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cookies:
+    jar: Jar | None  #: of the session; None: nothing is kept
+    own: Mapping[str, str]  #: of the request itself
+    origin: yarl.URL  #: the only one that these are sent to
+
+
+_cookies: ContextVar[_Cookies | None] = ContextVar("cookies", default=None)
+
+
+@contextmanager
+def cookies_of(jar: Jar | None, own: Mapping[str, str], *, url: str) -> Iterator[None]:
+    """Let exchanges in the block have *jar*, and *own* where they go to the origin of *url*."""
+    token = _cookies.set(_Cookies(jar, own, yarl.URL(url).origin()))
+    try:
+        yield
+    finally:
+        _cookies.reset(token)
+
+
+def has_cookies() -> bool:
+    """Return whether this exchange has a session's jar, or cookies of its request."""
+    cookies = _cookies.get()
+    return cookies is not None and (cookies.jar is not None or bool(cookies.own))
+
+
+class AttemptCookies(aiohttp.DummyCookieJar):
+    """The jar of a client: that of the attempt, or the one that it was given for all others."""
+
+    def __init__(self, otherwise: AbstractCookieJar | None = None) -> None:
+        super().__init__()
+        self._otherwise = otherwise
+
+    def update_cookies_from_headers(self, headers: Sequence[str], response_url: yarl.URL) -> None:
+        """Keep what `Set-Cookie` headers say, where there is a session."""
+        cookies = _cookies.get()
+        jar = self._otherwise if cookies is None else cookies.jar
+        if jar is not None:
+            jar.update_cookies_from_headers(headers, response_url)
+
+    def filter_cookies(self, request_url: yarl.URL) -> "BaseCookie[str]":
+        """Return the cookies to send to *request_url*; of two of one name the request's own."""
+        cookies = _cookies.get()
+        jar = self._otherwise if cookies is None else cookies.jar
+        found: BaseCookie[str] = BaseCookie() if jar is None else jar.filter_cookies(request_url)
+        if cookies is not None and cookies.own and request_url.origin() == cookies.origin:
+            for name, value in cookies.own.items():
+                found[name] = value
+        return found

@@ -1,0 +1,121 @@
+"""What is sent to certain origins only: the settings' headers and login, and start URLs' passwords.
+
+An origin is scheme, host and port, so nothing of it goes to another host, nor from
+https to http. It lives in memory only: each process takes it from its spider and
+settings anew, so no ledger, log or command line has it.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterable
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.model import urls
+
+#: Headers that may be told to any server. Any other may be a key: X-API-Key is as
+#: secret as Authorization.
+HARMLESS = frozenset(
+    {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
+)
+
+
+class Credentials:
+    """What is to be sent besides a request's own headers to which origin."""
+
+    def __init__(
+        self,
+        start_urls: Iterable[str] = (),
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        auth: tuple[str, str] | None = None,
+    ) -> None:
+        """Take those of *start_urls*; raises `FetchError` for one that is no URL.
+
+        *headers* and *auth* are the settings': the origins of the start URLs are
+        told all of them, others only what is harmless.
+        """
+        self._passwords: dict[str, str] = {}
+        self._everywhere = {n.lower(): (n, v) for n, v in headers if n.lower() in HARMLESS}
+        self._secret = {n.lower(): (n, v) for n, v in headers if n.lower() not in HARMLESS}
+        if auth is not None:
+            self._secret["authorization"] = ("Authorization", _basic(*auth))
+        self._origins: set[str] = set()
+        for url in start_urls:
+            self.learn(url)
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """The origins of the start URLs, where the settings have a secret for them."""
+        return frozenset(self._origins)
+
+    def trust(self, origins: Iterable[str]) -> None:
+        """Take *origins* for those of start URLs."""
+        if self._secret:
+            self._origins.update(origins)
+
+    def learn(self, url: str) -> bool:
+        """Take the origin of a start URL, its user and its password; return whether these are new.
+
+        Of two for one origin the first counts. Raises `FetchError` where *url* is no URL.
+        """
+        if self._secret:
+            self._origins.add(urls.origin_of(urls.locate(url).url))
+        return self.learn_password(url)
+
+    def learn_password(self, url: str) -> bool:
+        """Do the same for a URL that is none of the spider's own: no setting is meant for it."""
+        found = urls.userinfo(url)
+        if found is None or found.origin in self._passwords:
+            return False
+        self._passwords[found.origin] = _basic(found.user, found.password)
+        return True
+
+    def authorize(self, request: Request, *, url: str) -> Request:
+        """Return *request* as it may be sent to *url*: with what is for that very origin.
+
+        What the request says itself counts; then what its start URL says.
+        """
+        if not (self._passwords or self._secret or self._everywhere):
+            return request
+        origin = urls.origin_of(url)
+        added = dict(self._everywhere)
+        if origin in self._origins:
+            added |= self._secret
+        if (password := self._passwords.get(origin)) is not None:
+            added["authorization"] = ("Authorization", password)
+        for name, _ in request.headers:
+            added.pop(name.lower(), None)
+        if not added:
+            return request
+        return request.elsewhere(
+            request.url,
+            method=request.method,
+            headers=(*request.headers, *added.values()),
+            body=request.body,
+        )
+
+
+class AuthorizingDownloader:
+    """A `Downloader` that sends each origin what is for it, whoever has led there."""
+
+    def __init__(self, downloader: Downloader, credentials: Credentials) -> None:
+        self._downloader = downloader
+        self._credentials = credentials
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        """Return the response; see `Downloader`."""
+        authorized = self._credentials.authorize(request, url=url)
+        response = await self._downloader.fetch(authorized, url=url)
+        # What the spider sees, and what is stored of it, has no password.
+        response.request = request
+        return response
+
+    async def close(self) -> None:
+        """Close what it asks."""
+        await self._downloader.close()
+
+
+def _basic(user: str, password: str) -> str:
+    # RFC 7617, section 2.1: UTF-8 where the server has not said otherwise.
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"

@@ -1,0 +1,324 @@
+"""The body of one request on its way to a file: resumed where that is safe, and never cut.
+
+What an earlier attempt has left is gone on with where a strong validator says that
+the server still has the same version (RFC 9110, sections 13.1.5 and 14.4); whatever
+answers otherwise begins anew. Disk and checksum are worked on in threads.
+"""
+
+import asyncio
+import errno
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from functools import partial
+from hashlib import blake2b
+from typing import TypeVar
+
+import anyio
+from anyio import to_thread
+
+from crawlcw.api.request import Request
+from crawlcw.api.saved_file import SavedFile
+from crawlcw.api.settings import Settings
+from crawlcw.downloader.memory_budget import attempt_deadline, deadline_paused
+from crawlcw.errors import FetchError, Reason, UsageError
+from crawlcw.files.folders import Folder, folder
+from crawlcw.files.names import stored_name
+from crawlcw.files.partial import PartialFile
+
+T = TypeVar("T")
+
+_THREADS = 4
+#: Bytes a second: a download that is faster than that makes progress.
+_LEAST_RATE = 1 << 10
+_ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
+#: A file that was changed within this time of being sent may be changed again unnoticed.
+_SETTLED = timedelta(seconds=60)
+#: Of an answer without content, which is no file.
+_CONTENTLESS = frozenset({204, 205})
+#: What goes elsewhere than to every reader of a file, and is not to be told from a name.
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
+#: What comes again whatever has come so far; and a full disk is wanted by others.
+_HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What a 206 says that it holds."""
+
+    first: int
+    last: int
+    total: int | None
+
+
+class FileTransfers:
+    """All files of one downloader; in its event loop."""
+
+    def __init__(self, settings: Settings, *, buffer: int) -> None:
+        """Let each file have *buffer* bytes in memory before they are written."""
+        self.max_file = settings.max_file
+        self.window = settings.timeout.total_seconds()
+        self.buffer = buffer
+        self._folders: dict[str, Folder] = {}
+        # Its own, so that nothing else waits for a slow disk.
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Return what *work* does to a disk or a store; raises `FetchError` where it cannot."""
+        with _written():
+            return await to_thread.run_sync(work, limiter=self._limiter)
+
+    async def folder(self, place: str) -> Folder:
+        """Return the folder at *place*; raises `FetchError`."""
+        if place not in self._folders:
+            self._folders[place] = await self.in_thread(partial(folder, place))
+        return self._folders[place]
+
+    @asynccontextmanager
+    async def transfer(self, request: Request, *, url: str) -> AsyncIterator["FileTransfer"]:
+        """Open the file that *request* asks for; what has come is kept for another attempt."""
+        place = request.options.save_to
+        assert place is not None, "a request for a file"
+        with _naming(place):
+            with deadline_paused():
+                target = await self.folder(place)
+                key = _key(request, url)
+                part = await self.in_thread(partial(PartialFile.open, target.parts, key))
+            transfer = FileTransfer(self, target, part, url=url)
+            close = transfer.suspend
+            try:
+                yield transfer
+            except FetchError as error:
+                if error.reason in _HOPELESS:
+                    close = part.discard
+                raise
+            finally:
+                await self._close(close)
+
+    async def _close(self, close: Callable[[], None]) -> None:
+        # Also of an attempt that is cancelled: the next one goes on from here.
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(partial(_quietly, close), limiter=self._limiter)
+
+
+class FileTransfer:
+    """One file, from the request for it to its place."""
+
+    def __init__(
+        self, transfers: FileTransfers, target: Folder, part: PartialFile, *, url: str
+    ) -> None:
+        self._transfers = transfers
+        self._folder = target
+        self._part = part
+        self._url = url
+        self._buffer = bytearray()
+        self._range: _Range | None = None
+        self._since_mark = 0
+        # What is whole already is asked for as well: it may have changed.
+        whole = part.total is not None and part.size >= part.total
+        self._offset = part.size - 1 if whole else part.size
+
+    def headers(self, own: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """Return the headers to send beside the request's *own*."""
+        # Of a coded body a range is no range of the file.
+        kept = [pair for pair in own if pair[0].lower() not in ("accept-encoding", "if-range")]
+        asked = [*kept, ("Accept-Encoding", "identity")]
+        if self._offset and self._part.validator is not None:
+            asked += [("Range", f"bytes={self._offset}-"), ("If-Range", self._part.validator)]
+        return tuple(asked)
+
+    def is_contradicted(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Return whether an answer to a range is of no use; the file begins anew then."""
+        self._range = None
+        if not self._offset:
+            return False
+        if status == 206:
+            self._range = _range_of(headers)
+            if self._range is not None and self._goes_on(self._range, headers):
+                return False
+        elif status != 416:
+            return False
+        self._offset = 0
+        return True
+
+    def is_file(self, status: int) -> bool:
+        """Return whether an answer is the file, and no page that says why there is none."""
+        return 200 <= status < 300
+
+    def _goes_on(self, found: _Range, headers: Mapping[str, str]) -> bool:
+        validator = self._part.validator
+        same = [headers.get("etag"), headers.get("last-modified")]
+        dated = validator is not None and not validator.startswith('"')
+        told = same[1] if dated else same[0]
+        return (
+            found.first == self._offset
+            and (told is None or told == validator)
+            and (self._part.total is None or found.total in (None, self._part.total))
+            and headers.get("content-encoding", "identity").lower() == "identity"
+        )
+
+    async def begin(
+        self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
+    ) -> None:
+        """Make ready for the body of an answer that is the file.
+
+        *length* is what the answer says of its body, *coded* whether it is to be decoded.
+        Raises `FetchError`.
+        """
+        if status in _CONTENTLESS:
+            message = f"HTTP {status}: there is no file"
+            raise FetchError(Reason.HTTP_STATUS, message, status=status)
+        if status == 206 and self._range is None:
+            raise FetchError(Reason.PROTOCOL, "a part of the file came that was not asked for")
+        if self._range is not None:
+            total = self._part.total
+            if total is None:
+                total = self._range.total
+            self._check_size(total or 0)
+            begin = partial(self._part.resume, self._offset, total=total)
+        else:
+            total = None if coded else length
+            self._check_size(total or 0)
+            validator = None if coded else _validator(headers)
+            begin = partial(self._part.restart, validator=validator, total=total)
+        with deadline_paused():
+            await self._transfers.in_thread(begin)
+        self._mark()
+
+    async def take(self, data: bytes) -> None:
+        """Add decoded bytes; raises `FetchError`."""
+        self._buffer += data
+        self._check_size(self._part.size + len(self._buffer))
+        if len(self._buffer) >= self._transfers.buffer:
+            await self._write()
+
+    def came(self, size: int) -> None:
+        """Note that *size* bytes came from the server: enough of them, and it may go on."""
+        self._since_mark += size
+        if self._since_mark >= _LEAST_RATE * self._transfers.window:
+            self._mark()
+
+    async def finish(self, headers: Mapping[str, str]) -> SavedFile:
+        """Put the file in its place when its body has ended; raises `FetchError`."""
+        await self._write()
+        expected = self._part.total
+        if expected is None and self._range is not None:
+            expected = self._range.last + 1
+        size = self._part.size
+        if expected is not None and size != expected:
+            message = f"{size:,} bytes of {expected:,} came"
+            raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
+        with deadline_paused():
+            path, sha256 = await self._transfers.in_thread(partial(self._kept, headers))
+        return SavedFile(path=path, sha256=sha256, size=size)
+
+    def suspend(self) -> None:
+        """Keep what has come, where another attempt can go on with it; blocking."""
+        if self._buffer and self._part.validator is not None:
+            self._part.write(bytes(self._buffer))
+        self._part.suspend()
+
+    def _kept(self, headers: Mapping[str, str]) -> tuple[str, str]:
+        sha256 = self._part.finish()
+        name = stored_name(
+            sha256,
+            url=self._url,
+            content_type=headers.get("content-type", ""),
+            disposition=headers.get("content-disposition", ""),
+        )
+        return self._folder.keep(self._part, sha256=sha256, name=name), sha256
+
+    async def _write(self) -> None:
+        if self._buffer:
+            data, self._buffer = bytes(self._buffer), bytearray()
+            with deadline_paused():
+                await self._transfers.in_thread(partial(self._part.write, data))
+
+    def _check_size(self, size: int) -> None:
+        most = self._transfers.max_file
+        if most is not None and size > most:
+            raise FetchError(Reason.BODY_TOO_LARGE, f"the file is larger than max_file={most:,}")
+
+    def _mark(self) -> None:
+        """Give it the time of a whole attempt from now on."""
+        self._since_mark = 0
+        deadline = attempt_deadline.get(None)
+        if deadline is not None and deadline.when() is not None:
+            deadline.reschedule(asyncio.get_running_loop().time() + self._transfers.window)
+
+
+def _key(request: Request, url: str) -> str:
+    """Return the name of what *url* has answered: the same in each process, and in the next run."""
+    told = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
+    asked = (request.options.save_to, request.method, url, request.body, sorted(told))
+    return blake2b(repr(asked).encode(), digest_size=16).hexdigest()
+
+
+def _validator(headers: Mapping[str, str]) -> str | None:
+    """Return what tells this version of a file from each other one, if anything does."""
+    etag = headers.get("etag", "")
+    if _ETAG.match(etag):
+        return etag
+    changed, sent = headers.get("last-modified", ""), headers.get("date", "")
+    if etag or not changed.isascii() or not changed.isprintable():
+        return None  # a weak one says that the bytes may differ
+    try:
+        settled = parsedate_to_datetime(sent) - parsedate_to_datetime(changed) >= _SETTLED
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return changed if settled else None
+
+
+def _range_of(headers: Mapping[str, str]) -> _Range | None:
+    match = _CONTENT_RANGE.match(headers.get("content-range", ""))
+    if match is None:
+        return None
+    first, last = int(match[1]), int(match[2])
+    total = None if match[3] == "*" else int(match[3])
+    is_sound = first <= last and (total is None or last < total)
+    return _Range(first, last, total) if is_sound else None
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    """Raise a `FetchError` for what a disk or a store does not take."""
+    try:
+        yield
+    except (FetchError, asyncio.CancelledError):
+        raise
+    except UsageError as error:
+        raise FetchError(Reason.FILES_UNWRITABLE, str(error)) from None
+    except Exception as error:  # a remote store raises what it likes
+        number = error.errno if isinstance(error, OSError) else None
+        if number in _NO_DESCRIPTORS:
+            raise
+        said = error.strerror if isinstance(error, OSError) else None
+        message = said or f"{type(error).__name__}: {error}"
+        if number == errno.EFBIG:
+            raise FetchError(Reason.BODY_TOO_LARGE, message) from error
+        raise FetchError(Reason.FILES_UNWRITABLE, message) from error
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Name the place in the `FetchError` that says that nothing can be saved there."""
+    try:
+        yield
+    except FetchError as error:
+        if error.reason is not Reason.FILES_UNWRITABLE:
+            raise
+        raise FetchError(error.reason, f"cannot save to {place}: {error.message}") from error
+
+
+def _quietly(close: Callable[[], None]) -> None:
+    """Close a file that something else has gone wrong with already."""
+    try:
+        close()
+    except OSError:
+        # What it would have kept is fetched again.
+        return

@@ -1,0 +1,75 @@
+"""Requests that are sent as somebody: with the cookies and the headers of one session."""
+
+from collections.abc import Callable, Collection
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.downloader.attempt_cookies import Jar, cookies_of
+from crawlcw.downloader.protocol import Downloader
+from crawlcw.model import urls
+
+
+class IdentifiedDownloader:
+    """A `Downloader` for one attempt, or one login.
+
+    *cookies* are those of the request itself, for its own origin; *headers* go to
+    *origins* alone.
+    """
+
+    def __init__(
+        self,
+        downloader: Downloader,
+        *,
+        jar: Jar | None,
+        headers: tuple[tuple[str, str], ...] = (),
+        origins: Collection[str] = (),
+    ) -> None:
+        self._downloader = downloader
+        self._jar = jar
+        self._headers = headers
+        self._origins = origins
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        """Return the response; see `Downloader`."""
+        own = dict(request.options.cookies or ())
+        sent = self._with_headers(request, url)
+        # At a redirect the request is still the first one, and names its origin.
+        with cookies_of(self._jar, own, url=request.url):
+            response = await self._downloader.fetch(sent, url=url)
+        response.request = request
+        return response
+
+    async def close(self) -> None:
+        """Do nothing: it is another's to close."""
+
+    def _with_headers(self, request: Request, url: str) -> Request:
+        if not self._headers or urls.origin_of(url) not in self._origins:
+            return request
+        given = {name.lower() for name, _ in request.headers}
+        headers = [pair for pair in self._headers if pair[0].lower() not in given]
+        sent = Request(
+            request.url,
+            request.callback,
+            method=request.method,
+            headers=(*request.headers, *headers),
+            body=request.body,
+        )
+        sent.options = request.options
+        return sent
+
+
+class CheckedDownloader:
+    """A `Downloader` that gives every answer, redirects too, to *check*, which may raise."""
+
+    def __init__(self, downloader: Downloader, check: Callable[[Response], None]) -> None:
+        self._downloader = downloader
+        self._check = check
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        """Return the response; see `Downloader`."""
+        response = await self._downloader.fetch(request, url=url)
+        self._check(response)
+        return response
+
+    async def close(self) -> None:
+        """Do nothing: it is another's to close."""

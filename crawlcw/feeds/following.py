@@ -1,0 +1,89 @@
+"""Writing items while a crawl records them: first what is there, then each as it comes."""
+
+import asyncio
+import heapq
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import BinaryIO
+
+from crawlcw.feeds.export import Wanted, fields_of
+from crawlcw.feeds.forms import JsonLines
+from crawlcw.ledger.protocol import Cursor, ItemRow, Ledger, TaskFilter
+from crawlcw.model.task import Record, Status
+
+#: Seconds between two looks at the ledger.
+_EVERY = 1.0
+#: A page is looked for so long after the time that its outcome bears: it may be written later.
+_LATE = timedelta(minutes=1)
+#: Pages that are asked for at once.
+_PAGE = 200
+
+
+async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: float = _EVERY) -> int:
+    """Write all items to *stdout* as JSON Lines, until the ledger is drained; return how many.
+
+    Each page's once; those of a page that is fetched anew are written again. An
+    outcome that is written down more than a minute after its time may be missed.
+    """
+    lines = JsonLines(stdout)
+    count = 0
+    async with aclosing(_rows(ledger, wanted, stdout.flush, every)) as rows:
+        async for row in rows:
+            lines.write(fields_of(row, wanted))
+            count += 1
+    return count
+
+
+async def _rows(
+    ledger: Ledger, wanted: Wanted, shown: Callable[[], None], every: float
+) -> AsyncGenerator[ItemRow, None]:
+    """Yield items; *shown* is called where nothing more is there for now."""
+    finished = TaskFilter(statuses=(Status.FINISHED,), since=wanted.since)
+    start = ledger.now() - _LATE
+    async for row in ledger.queries.items(replace(finished, until=start)):
+        yield row
+    known: set[tuple[bytes, int]] = set()
+    ages: list[tuple[datetime, tuple[bytes, int]]] = []
+    drained = False
+    while True:
+        now = ledger.now()
+        since = max(start, now - _LATE, wanted.since or start)
+        for found in await _newer(ledger, replace(finished, since=since)):
+            visit = (found.task.id, found.task.settled)
+            if visit in known:
+                continue
+            known.add(visit)
+            heapq.heappush(ages, (found.task.update_time, visit))
+            for row in await _items(ledger, found):
+                yield row
+        while ages and ages[0][0] < since:
+            known.discard(heapq.heappop(ages)[1])
+        shown()
+        if drained:
+            return
+        # Asked before the last look: what is recorded by then is found by it.
+        drained = await ledger.queries.horizon() is None
+        if not drained:
+            await asyncio.sleep(every)
+
+
+async def _newer(ledger: Ledger, chosen: TaskFilter) -> list[Record]:
+    """Return the pages of the last minute, the first one first."""
+    found: list[Record] = []
+    place: Cursor | None = None
+    while some := await ledger.queries.find(chosen, limit=_PAGE, after=place):
+        found += some
+        place = Cursor(update_time=some[-1].task.update_time, id=some[-1].task.id)
+    return found[::-1]
+
+
+async def _items(ledger: Ledger, found: Record) -> list[ItemRow]:
+    whole = await ledger.tasks.get(found.task.id)
+    if whole is None:
+        return []
+    url = whole.response.final_url if whole.response else whole.task.url
+    return [
+        ItemRow(item=dict(item), url=url, fetched_at=whole.task.update_time) for item in whole.items
+    ]

@@ -1,0 +1,113 @@
+"""Copying a ledger into an empty one of any store, and seeing that all of it has arrived."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Protocol
+
+from crawlcw.errors import LedgerError
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.protocol import Ledger
+
+#: What a ledger has written down of itself while it has not all of what it is to have.
+UNFINISHED = "copying"
+HALF_COPIED = (
+    "The ledger has only a part of what was to be copied into it: begin `crawlcw copy` again."
+)
+#: Documents between two calls of `told`.
+_TOLD_EVERY = 100_000
+_DIGEST = 16
+_DIGESTS = 1 << (8 * _DIGEST)
+
+
+class Part(StrEnum):
+    """What is copied one after the other; the hosts lead to the tasks, so they come behind them."""
+
+    BLOBS = "values set aside"
+    TASKS = "tasks"
+    HOSTS = "hosts"
+    WORKERS = "workers"
+    SESSIONS = "sessions"
+
+
+class Copying(Protocol):
+    """All documents of a ledger, read and written as they are."""
+
+    def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
+        """Yield all documents of a part, some at a time, in flat memory.
+
+        As `ledger.documents` describes them, on every store alike: a task has its
+        `items` in it, whole and in order, with `items_from` without its fence, and its
+        `versions` each with its items; a value set aside is `{_id, task_id, value}`. Keys
+        stay escaped.
+        """
+
+    async def write(self, part: Part, documents: Sequence[Document]) -> None:
+        """Write documents that are not there yet, durably."""
+
+
+class CopiedLedger(Ledger, Protocol):
+    """A ledger that can be copied."""
+
+    copying: Copying
+
+
+@dataclass(slots=True)
+class Digest:
+    """What a set of documents amounts to, in whatever order they come."""
+
+    number: int = 0
+    items: int = 0
+    sum: int = 0
+
+    def take(self, documents: Sequence[Document]) -> None:
+        """Add documents."""
+        for each in documents:
+            self.number += 1
+            self.items += len(each.get("items", ()))
+            text = json.dumps(each, sort_keys=True, ensure_ascii=False, default=_named)
+            digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST)
+            self.sum = (self.sum + int.from_bytes(digest.digest())) % _DIGESTS
+
+
+def _named(value: object) -> dict[str, str]:
+    # The drivers' time zones have names of their own.
+    text = value.isoformat() if isinstance(value, datetime) else repr(value)
+    return {type(value).__name__: text}
+
+
+async def copy(
+    source: CopiedLedger, target: CopiedLedger, *, told: Callable[[Part, int], None]
+) -> dict[Part, Digest]:
+    """Copy all of *source* into *target*, which is empty; return what was copied.
+
+    Both are of one name and kind, and nobody works on them. *told* is told now
+    and then how many documents of a part were written so far. A target that is left in the
+    middle says so, see `UNFINISHED`. Raises `LedgerError` where what is read back
+    is not what was written.
+    """
+    await target.notes.set_state({UNFINISHED: True})
+    copied: dict[Part, Digest] = {}
+    for part in Part:
+        written = copied[part] = Digest()
+        async for some in source.copying.read(part):
+            before = written.number
+            await target.copying.write(part, some)
+            written.take(some)
+            if written.number // _TOLD_EVERY > before // _TOLD_EVERY:
+                told(part, written.number)
+    for part, written in copied.items():
+        there = Digest()
+        async for some in target.copying.read(part):
+            there.take(some)
+        if there != written:
+            raise LedgerError(
+                f"The copy is not the same as the original: {written.number} {part} were "
+                f"written, and {there.number} were read back; begin it anew."
+            )
+    await target.notes.set_policy(await source.notes.policy())
+    await target.notes.set_state({**await source.notes.state(), UNFINISHED: None})
+    return copied

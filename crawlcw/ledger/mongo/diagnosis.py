@@ -1,0 +1,96 @@
+"""Why no server answers: what is wrong with the ledger's URL, where that can be told.
+
+The driver only says that it has waited in vain. Whoever started a crawl must know
+whether to wait with it, or to correct something.
+"""
+
+import asyncio
+import re
+import ssl
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import pymongo
+from pymongo.errors import ConfigurationError, PyMongoError
+
+#: Seconds for a look at how a server is spoken to.
+_LOOK = 2.0
+_DISTRUST = re.compile(r"certificate verify failed: ([^(]+)")
+_REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
+
+
+async def misconfiguration(client: Any, url: str) -> str | None:
+    """Return what is wrong with *url*, to which no server has answered *client*; None: who knows.
+
+    A server that is merely away is nothing that is wrong.
+    """
+    topology = client.topology_description
+    servers = list(topology.server_descriptions().values())
+    name = topology.replica_set_name
+    # The driver forgets the members of other sets.
+    if name and (not servers or any(isinstance(s.error, ConfigurationError) for s in servers)):
+        return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
+    for server in servers:
+        if server.error is not None:
+            wrong = await _wrong_with(server.address, str(server.error), url)
+            if wrong is not None:
+                return wrong
+    return None
+
+
+async def _wrong_with(address: tuple[str, int | None], said: str, url: str) -> str | None:
+    host, port = address[0], address[1] or 27017
+    place = f"{host}:{port}"
+    if match := _DISTRUST.search(said):
+        reason = match[1].strip()
+        return (
+            f"the certificate of {place} is not trusted ({reason}): name the file of its "
+            "authority by tlsCAFile"
+        )
+    if _REFUSAL.search(said):
+        return None
+    if uses_tls(url):
+        if not await _speaks_tls(host, port) and await _speaks_plainly(host, port):
+            return f"{place} speaks no TLS, and the URL asks for it (tls=true)"
+    elif await _speaks_tls(host, port):
+        return f"{place} speaks TLS only: add tls=true to the URL"
+    return None
+
+
+def uses_tls(url: str) -> bool:
+    """Return whether a URL asks for TLS."""
+    options = url.partition("?")[2].lower().replace(";", "&").split("&")
+    if url.startswith("mongodb+srv:"):
+        return not {"tls=false", "ssl=false"}.intersection(options)
+    return bool({"tls=true", "ssl=true"}.intersection(options))
+
+
+async def _speaks_tls(host: str, port: int) -> bool:
+    # Nothing is sent on it, so it need not be trusted.
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname = False
+    anybody.verify_mode = ssl.CERT_NONE
+    with anyio.move_on_after(_LOOK), suppress(OSError):
+        _, writer = await asyncio.open_connection(host, port, ssl=anybody)
+        writer.transport.abort()
+        with suppress(OSError):
+            # A loop that is closed before would leave the socket to the collector.
+            await writer.wait_closed()
+        return True
+    return False
+
+
+async def _speaks_plainly(host: str, port: int) -> bool:
+    options: dict[str, Any] = {"directConnection": True, "serverSelectionTimeoutMS": 1000 * _LOOK}
+    # Without the user: nothing that is secret is sent without TLS.
+    client: Any = pymongo.AsyncMongoClient(host, port, **options)
+    try:
+        with pymongo.timeout(_LOOK):
+            await client.admin.command("hello")
+    except PyMongoError:
+        return False
+    else:
+        return True
+    finally:
+        await client.close()

@@ -1,0 +1,170 @@
+"""All rows of a ledger, read and written as documents, to copy it."""
+
+# ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
+
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from crawlcw.ledger.copying import Part
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, snapshot
+from crawlcw.ledger.sqlite.rows import (
+    INT64,
+    document_of,
+    from_json,
+    milliseconds,
+    moment,
+    row_of,
+    to_json,
+)
+from crawlcw.ledger.sqlite.sessions import document_of_session, row_of_session
+from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
+
+#: What is null in a document, and not left out.
+_NULLS = {Part.TASKS: {"lock", "lock_time"}, Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
+#: Columns that may be large, and are counted while rows are read.
+#: What of a task is in other tables.
+_APART = ("items", "items_from", "versions")
+_LARGE = ("body", "context", "response", "errors", "data", "results", "content")
+
+
+class Copying:
+    """Reads whole tables, and fills those that are empty."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        tables = store.tables
+        self._tables = {
+            Part.TASKS: tables.tasks,
+            Part.HOSTS: tables.hosts,
+            Part.WORKERS: tables.workers,
+            Part.SESSIONS: tables.sessions,
+            Part.BLOBS: tables.blobs,
+        }
+
+    async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
+        """See `copying.Copying.read`."""
+        last = -INT64
+        while True:
+            last, documents = await self._store.reader.run(self._some, part, last)
+            if not documents:
+                return
+            yield documents
+
+    def _some(self, db: Database, part: Part, last: int) -> tuple[int, list[Document]]:
+        """Return the next documents, and the number of the last one's row."""
+        statement = f"SELECT rowid AS row, * FROM {self._tables[part]} WHERE rowid > ? ORDER BY 1"
+        found: list[Document] = []
+        size = 0
+        # All of one moment: a task's items are those of its outcome.
+        with snapshot(db):
+            for row in db.execute(statement, (last,)):
+                values = dict(row)
+                last = values.pop("row")
+                size += sum(len(values.get(name) or "") for name in _LARGE)
+                found.append(self._document(db, part, values))
+                size += len(found[-1].get("items", ())) * 100
+                if len(found) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
+                    break
+        return last, found
+
+    def _document(self, db: sqlite3.Connection, part: Part, row: Mapping[str, Any]) -> Document:
+        if part is Part.BLOBS:
+            return {
+                "_id": row["id"],
+                "task_id": row["task_id"],
+                "value": from_json(row["content"]),
+            }
+        if part is Part.SESSIONS:
+            return document_of_session(row)
+        nulls = _NULLS[part]
+        found = {
+            name: value
+            for name, value in document_of(row).items()
+            if value is not None or name in nulls
+        }
+        if part is Part.WORKERS:
+            found["hungry"] = bool(found["hungry"])
+        if part is Part.TASKS:
+            for each in db.execute(self._store.sql.items_of_task, (row["id"],)):
+                found.setdefault("items", []).append(from_json(each["item"]))
+                found["items_from"] = _source(each, found)
+            if versions := self._versions(db, found):
+                found["versions"] = versions
+        return found
+
+    def _versions(self, db: sqlite3.Connection, task: Document) -> list[Document]:
+        """Return the visits of a task whose items are kept, each with its items."""
+        versions: dict[int, Document] = {}
+        for each in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
+            fence = each["fence"]
+            version = versions.setdefault(fence, {"fence": fence, **_source(each, task)})
+            version.setdefault("items", []).append(from_json(each["item"]))
+        return list(versions.values())
+
+    async def write(self, part: Part, documents: Sequence[Document]) -> None:
+        """See `copying.Copying.write`."""
+        rows = [self._row(part, each) for each in documents]
+        items = [row for each in documents for row in _item_rows(each)]
+        versions = [row for each in documents for row in _version_rows(each)]
+        await self._store.writer.run(self._write, part, rows, items, versions)
+
+    def _row(self, part: Part, document: Document) -> dict[str, Any]:
+        if part is Part.BLOBS:
+            content = to_json(document["value"])
+            now = milliseconds(self._store.now())
+            return {
+                "id": document["_id"],
+                "task_id": document["task_id"],
+                "content": content,
+                "create_time": now,
+            }
+        if part is Part.SESSIONS:
+            return row_of_session(document)
+        return row_of({name: value for name, value in document.items() if name not in _APART})
+
+    def _write(
+        self,
+        db: Database,
+        part: Part,
+        rows: Sequence[Mapping[str, Any]],
+        items: Sequence[Sequence[Any]],
+        versions: Sequence[Sequence[Any]],
+    ) -> None:
+        with durable_transaction(db):
+            for row in rows:
+                names = ", ".join(f'"{name}"' for name in row)
+                values = ", ".join(f":{name}" for name in row)
+                db.execute(f"INSERT INTO {self._tables[part]} ({names}) VALUES ({values})", row)
+            db.executemany(self._store.sql.add_item, items)
+            db.executemany(self._store.sql.copy_version, versions)
+
+
+def _item_rows(task: Document) -> list[tuple[Any, ...]]:
+    """Return the rows of a task's items."""
+    items = task.get("items", ())
+    if not items:
+        return []
+    return _rows(task, (task["_id"],), items, task["items_from"])
+
+
+def _version_rows(task: Document) -> list[tuple[Any, ...]]:
+    return [
+        row
+        for version in task.get("versions", ())
+        for row in _rows(task, (task["_id"], version["fence"]), version["items"], version)
+    ]
+
+
+def _rows(
+    task: Document, key: tuple[Any, ...], items: Sequence[Document], source: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    url, time = source.get("url", task["url"]), milliseconds(source["time"])
+    return [(*key, number, to_json(item), url, time) for number, item in enumerate(items)]
+
+
+def _source(row: sqlite3.Row, task: Document) -> Document:
+    """Return the visit that an item is from: its time, and its URL if it is not the task's."""
+    found: Document = {"time": moment(row["fetched_at"])}
+    return found if row["url"] == task["url"] else {**found, "url": row["url"]}

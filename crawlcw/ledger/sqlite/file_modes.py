@@ -1,0 +1,62 @@
+"""Who may read the file: its user alone, for what requests carry is in it.
+
+What crawlcw makes, it makes so: folders 0700, the file 0600. SQLite gives the
+`-wal` and the `-shm` the file's mode. A folder that was there already is left alone.
+"""
+
+import logging
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_FOLDER = 0o700
+_FILE = 0o600
+
+
+def make_private(path: Path) -> None:
+    """Make the file at *path* and its folders where they are missing, for their user alone.
+
+    Raises `OSError` for a folder that cannot be made. A file that cannot be
+    made is left to SQLite, which says why.
+    """
+    # `mkdir(parents=True)` gives its mode to the last folder only.
+    for folder in reversed((path.parent, *path.parent.parents)):
+        if not folder.exists():
+            folder.mkdir(mode=_FOLDER, exist_ok=True)
+    if not path.parent.is_dir():
+        path.parent.mkdir(exist_ok=True)  # says what is in the way
+    with suppress(OSError):
+        # A file that is there is not opened: closing it would end the locks
+        # that another connection of this process has on it. A link is followed.
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE))
+
+
+def shut_out_others(path: Path) -> None:
+    """Take the file from every other user who may read it.
+
+    One whose group alone was let in is left as it is: somebody wanted that.
+    """
+    for each in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
+        with suppress(FileNotFoundError):
+            mode = stat.S_IMODE(each.stat().st_mode)
+            if not mode & stat.S_IRWXO:
+                continue
+            try:
+                each.chmod(_FILE)
+            except OSError as error:
+                logger.warning(
+                    "every user may read the ledger %s (mode %o), and it cannot be changed: %s",
+                    each,
+                    mode,
+                    error.strerror,
+                )
+                continue
+            if each == path:
+                logger.info(
+                    "every user could read the ledger %s (mode %o): now only its own can",
+                    each,
+                    mode,
+                )

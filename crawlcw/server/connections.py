@@ -1,0 +1,275 @@
+"""The connections: how many there may be, and how long each may keep the server waiting.
+
+A protocol stands in front of aiohttp's on every connection. By itself aiohttp
+takes any number of connections, and waits an hour for the headers of a request
+and for ever for a body: a few hundred clients that say nothing shut everybody
+else out. One rule decides who has to go where all places are taken: the
+connection that has kept the server waiting longest. What is being worked on is
+never ended for another.
+"""
+
+import asyncio
+import logging
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from aiohttp import web
+
+from crawlcw.errors import UsageError
+from crawlcw.server.refusals import RefusedError
+
+logger = logging.getLogger(__name__)
+
+#: What the ledger, the log and the loop itself need: MongoDB's driver opens up to 100.
+_OTHER_FILES = 128
+#: Fewer are no server.
+_FEWEST = 16
+#: So many at once are told that there is no place; the others are only closed.
+_MOST_REFUSALS = 32
+#: Seconds for the last answer on a connection to arrive.
+_LAST_ANSWER = 1.0
+#: Seconds between two lines in the log.
+_TOLD_EVERY = 60.0
+_FULL = b'{"error":"as many connections are being served as there may be: try again"}'
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\n"
+    b"Content-Type: application/json\r\n"
+    b"Content-Length: %d\r\n"
+    b"Cache-Control: no-store\r\n"
+    b"Retry-After: 1\r\n"
+    b"Connection: close\r\n"
+    b"\r\n"
+    b"%s"
+) % (len(_FULL), _FULL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How many seconds a connection may keep the server waiting."""
+
+    headers: float = 10.0  #: from the first byte of a request, or from the connection's start
+    body: float = 30.0  #: from the end of the headers to that of the body
+    idle: float = 75.0  #: from the start of an answer, which must be taken by then as well
+
+
+class Connections:
+    """The connections of one server."""
+
+    def __init__(self, *, most: int, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self._most = most
+        self._open: dict[asyncio.BaseTransport, _Connection] = {}
+        #: Those whose client is to say something, the one that is awaited longest first.
+        self._awaited: dict[_Connection, None] = {}
+        self._refused: set[_Connection] = set()
+        self._closed_number = self._refused_number = 0
+        self._told = float("-inf")
+
+    def protocols(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
+        """Return what makes the protocol of a new connection, in front of that of *make*."""
+        return lambda: _Connection(self, cast("Callable[[], asyncio.Protocol]", make))
+
+    def asked(self, request: web.Request) -> None:
+        """Note that the headers of a request are there, and the server is at it."""
+        if (connection := self._of(request)) is not None:
+            connection.work()
+
+    async def answered(self, request: web.Request, _response: web.StreamResponse) -> None:
+        """Note that a request is about to be answered (a signal's receiver)."""
+        if (connection := self._of(request)) is not None:
+            connection.rest()
+
+    async def body(self, request: web.Request) -> bytes:
+        """Return the body of a request; raises `RefusedError` where it takes too long."""
+        connection = self._of(request)
+        if connection is not None:
+            connection.wait()
+        try:
+            # Absolute: a byte now and then buys no time.
+            async with asyncio.timeout(self.deadlines.body):
+                return await request.read()
+        except TimeoutError:
+            if connection is not None:
+                connection.end_with_answer()
+            within = f"{self.deadlines.body:g} s"
+            raise RefusedError(408, f"the body has not arrived within {within}") from None
+        except (ConnectionError, web.RequestPayloadError):
+            # The client has left, or speaks no HTTP: nothing that the log must say.
+            raise RefusedError(400, "the body has ended before its end") from None
+        finally:
+            if connection is not None:
+                connection.work()
+
+    def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
+        """Return whether there is a place for a new connection, at the cost of another or not."""
+        if len(self._open) >= self._most:
+            if not self._awaited:
+                self._refused_number += 1
+                self._tell()
+                return False
+            self._closed_number += 1
+            self._tell()
+            next(iter(self._awaited)).end()
+        self._open[transport] = connection
+        return True
+
+    def refuse(self, connection: "_Connection") -> bool:
+        """Return whether a connection that has no place may be told so."""
+        if len(self._refused) >= _MOST_REFUSALS:
+            return False
+        self._refused.add(connection)
+        return True
+
+    def awaits(self, connection: "_Connection") -> None:
+        """Note that the client is to say something, from now on."""
+        self._awaited.pop(connection, None)
+        self._awaited[connection] = None
+
+    def works(self, connection: "_Connection") -> None:
+        """Note that it is the server's turn."""
+        self._awaited.pop(connection, None)
+
+    def ended(self, connection: "_Connection", transport: asyncio.BaseTransport) -> None:
+        """Forget a connection."""
+        self._open.pop(transport, None)
+        self._awaited.pop(connection, None)
+        self._refused.discard(connection)
+
+    def _of(self, request: web.Request) -> "_Connection | None":
+        transport = request.transport
+        return None if transport is None else self._open.get(transport)
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if now - self._told < _TOLD_EVERY:
+            return
+        self._told = now
+        logger.warning(
+            "%d connections are open, and no more may be (--max-connections): since the start %d "
+            "that kept the server waiting were closed for new ones, and %d new ones refused",
+            self._most,
+            self._closed_number,
+            self._refused_number,
+            extra={"event": "connections_full"},
+        )
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, in front of the protocol that serves it."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, connections: Connections, make: Callable[[], asyncio.Protocol]) -> None:
+        self._connections = connections
+        self._make = make
+        self._served: asyncio.Protocol | None = None  #: None: there was no place
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting = False  #: whether a request may begin
+        self._last = False  #: whether the next answer is the last one
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._connections.admit(self, transport):
+            self._served = self._make()
+            self.wait(self._connections.deadlines.headers)
+            self._served.connection_made(transport)
+        elif self._connections.refuse(self):
+            self._transport.write(_REFUSAL)
+            self._transport.write_eof()
+            # What it asks meanwhile is read: else its system throws the answer away.
+            self._set_timer(_LAST_ANSWER)
+        else:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._resting:
+            self.wait(self._connections.deadlines.headers)
+        if self._served is not None:
+            self._served.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return None if self._served is None else self._served.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._served is not None:
+            self._served.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._served is not None:
+            self._served.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._set_timer(None)
+        self._connections.ended(self, self._transport)
+        if self._served is not None:
+            self._served.connection_lost(exc)
+
+    def wait(self, within: float | None = None) -> None:
+        """Wait for the client, for so many seconds at most; None: somebody else sees to that."""
+        self._resting = False
+        self._set_timer(within)
+        self._connections.awaits(self)
+
+    def work(self) -> None:
+        """Wait for nothing: it is the server's turn."""
+        self._resting = False
+        self._set_timer(None)
+        self._connections.works(self)
+
+    def rest(self) -> None:
+        """Wait until the answer is taken and the next request begins."""
+        self.wait(_LAST_ANSWER if self._last else self._connections.deadlines.idle)
+        self._resting = not self._last
+
+    def end_with_answer(self) -> None:
+        """Let the next answer be the last, whatever else the client sends."""
+        self._last = True
+
+    def end(self) -> None:
+        """Close it now; nobody waits for its client any more."""
+        self._resting = False
+        self._set_timer(None)
+        self._connections.ended(self, self._transport)
+        if self._transport.get_write_buffer_size():
+            # What is not taken by now has no reader, and would be kept for ever.
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def _set_timer(self, within: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if within is None else loop.call_later(within, self.end)
+
+
+def places(asked: int) -> int:
+    """Return how many connections there may be of those *asked* for, by the files to be opened.
+
+    Raises the process's own limit where the system lets it; raises `UsageError`
+    where hardly any would be left.
+    """
+    needed = asked + _OTHER_FILES
+    limit, hardest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        limit = needed if hardest == resource.RLIM_INFINITY else min(needed, hardest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hardest))
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        return asked
+    most = limit - _OTHER_FILES
+    if most < _FEWEST:
+        raise UsageError(
+            f"this process may open {limit} files, and {_FEWEST + _OTHER_FILES} are needed to "
+            "serve: raise the limit (ulimit -n)"
+        )
+    logger.warning(
+        "this process may open %d files: %d connections are served at once, not %d (ulimit -n)",
+        limit,
+        most,
+        asked,
+        extra={"event": "files_limited"},
+    )
+    return most

@@ -1,0 +1,192 @@
+"""Selecting from a page: parsel's trees, metas, JSON-LD, and an encoding that is set."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from crawlcw.api.document import Metas
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.errors import ParseRefusedError, Reason, SpiderError
+
+pytestmark = pytest.mark.quick
+
+URL = "http://a.example/folder/page.html"
+BILLION = (
+    '<?xml version="1.0"?><!DOCTYPE r [<!ENTITY a "xxxxxxxxxx">'
+    + "".join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(8))
+    + "]><r><a>&i;</a></r>"
+)
+
+
+def page(body: bytes | str, content_type: str = "text/html") -> Response:
+    raw = body.encode() if isinstance(body, str) else body
+    return Response(URL, request=Request(URL), headers={"Content-Type": content_type}, body=raw)
+
+
+def test_xpath_is_parsels():
+    response = page("<h1>Tea</h1><a href=/1>1</a><a href=/2>2</a>")
+
+    assert response.xpath("//a/@href").getall() == ["/1", "/2"]
+    assert response.xpath("count(//a)").get() == "2.0"
+    assert response.xpath("//a[. = $label]/@href", label="2").get() == "/2"
+    assert response.selector.css("h1::text").get() == "Tea"
+    assert response.selector.css("a::attr(href)").re(r"\d") == ["1", "2"]
+
+
+def test_a_selector_leads_on_as_a_node_does():
+    response = page("<a href=/1>1</a><img src=2.png><p>no link")
+
+    followed = response.follow_all(
+        [*response.xpath("//a | //img | //p"), *response.xpath("//@href")]
+    )
+
+    assert [each.url for each in followed] == [
+        "http://a.example/1",
+        "http://a.example/folder/2.png",
+    ]
+    assert response.dropped.counts == {Reason.URL_INVALID: 1}
+
+
+def test_xml_is_read_as_xml_where_the_server_says_so():
+    feed = "<rss><item><link>http://a.example/1</link></item></rss>"
+
+    for kind in ("application/rss+xml; charset=utf-8", "text/xml", "application/xml"):
+        assert page(feed, kind).xpath("//item/link/text()").get() == "http://a.example/1"
+    assert page(feed).xpath("//item/link/text()").get() is None, "as HTML <link> has no content"
+    xhtml = '<html xmlns="http://www.w3.org/1999/xhtml"><p>1</p></html>'
+    assert page(xhtml, "application/xhtml+xml").xpath("//p/text()").get() == "1"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        BILLION,
+        '<!DOCTYPE r [<!ENTITY a SYSTEM "file:///etc/hostname">]><r>&a;</r>',
+        '<!DOCTYPE r [<!ENTITY % a SYSTEM "http://127.0.0.1/x.dtd">%a;]><r/>',
+    ],
+)
+def test_xml_that_declares_entities_is_refused(body: str, encoding: str):
+    """HOSTILE 3.16, HOSTILE 3.17: none is resolved, none is left out, and no file is read."""
+    response = page(body.encode(encoding), "text/xml")
+
+    with pytest.raises(ParseRefusedError) as caught:
+        response.xpath("string(//a)")
+
+    assert caught.value.reason is Reason.XML_UNSAFE
+    assert response.text, "the rest can still be used"
+
+
+def test_a_doctype_without_entities_is_no_harm_and_html_knows_none():
+    plain = '<!DOCTYPE r SYSTEM "http://127.0.0.1:1/x.dtd"><r><a>1</a></r>'
+
+    assert page(plain, "text/xml").xpath("string(//a)").get() == "1"
+    assert len(page(BILLION).xpath("string(/)").get() or "") < 2_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<div>" * 10_000 + b"<a href=x>",
+        b"<a " + b" ".join(b"x%d" % n for n in range(100_000)) + b">",
+    ],
+)
+def test_what_libxml2_would_cut_or_hang_at_is_refused_by_its_look(body: bytes):
+    """HOSTILE 3.11: libxml2 cuts a tree at 2,048 levels without a word."""
+    with pytest.raises(ParseRefusedError):
+        page(body).xpath("//a/@href")
+
+
+def test_without_parsel_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "parsel", None)
+
+    with pytest.raises(SpiderError, match=r"need parsel: .*pip install 'crawlcw\[xpath\]'"):
+        page("<p>1").xpath("//p")
+
+
+def test_a_pseudo_element_gets_a_hint():
+    response = page("<h1>Tea</h1>")
+
+    for query in ("h1::text", "a::attr(href)"):
+        for select in (response.css, response.css_first):
+            with pytest.raises(ValueError, match=r"parsel's, for response\.selector\.css\(\)"):
+                select(query)
+
+
+def test_metas_are_found_by_name_or_property():
+    response = page(
+        '<meta name=Description content="On tea"><meta property="og:title" content=Tea>'
+        "<meta name=description content=second><meta charset=utf-8><meta content=x>"
+        "<meta name=empty content>"
+    )
+
+    assert response.meta == {"description": "On tea", "og:title": "Tea", "empty": ""}
+    assert response.meta.get("depth") is None
+
+
+def test_what_a_request_passed_along_is_not_in_its_metas():
+    with pytest.raises(KeyError, match=r"is response\.context"):
+        _ = page("").meta["depth"]
+    assert isinstance(page("").meta, Metas)
+
+
+JSONLD = """
+<script type="application/ld+json">{"@type": "Product", "name": "Tea
+pot"}</script>
+<script type="APPLICATION/LD+JSON">[{"@type": ["Offer", "Thing"], "price": 2}, 7]</script>
+<script type="application/ld+json">{"@graph": [{"@type": "Product", "name": "Cup"}, "x"]}</script>
+<script type="application/ld+json"><!-- {"@type": "Person"} --></script>
+<script type="application/ld+json">{broken</script><script>{"@type": "Product"}</script>
+"""
+
+
+def test_json_ld_is_found_wherever_it_is_and_by_its_type():
+    response = page(JSONLD)
+
+    assert [each["@type"] for each in response.jsonld()] == [
+        "Product",
+        ["Offer", "Thing"],
+        "Product",
+        "Person",
+    ]
+    assert [each["name"] for each in response.jsonld("Product")] == ["Tea\npot", "Cup"]
+    assert response.jsonld("Offer")[0]["price"] == 2
+
+
+@pytest.mark.parametrize("script", ["[" * 100_000, '{"a":' * 100_000, "NaN", '"text"', ""])
+def test_json_ld_that_is_none_is_left_out(script: str):
+    assert page(f'<script type="application/ld+json">{script}</script>').jsonld() == []
+
+
+def test_an_encoding_that_is_set_makes_all_of_the_page_anew():
+    body = "<title>чай</title><meta name=description content=чай><h1>чай</h1>".encode("koi8-r")
+    response = page(body, "text/html; charset=windows-1251")
+    before: list[Any] = [response.text, response.css("h1"), response.xpath("//h1"), response.meta]
+
+    response.encoding = "KOI8-R"
+
+    assert "чай" not in str(before)
+    node = response.css_first("h1")
+    assert node is not None
+    assert (response.encoding, node.text()) == ("koi8-r", "чай")
+    assert response.xpath("//h1/text()").get() == "чай"
+    assert response.meta["description"] == "чай"
+    assert "чай" in response.text
+
+
+@pytest.mark.parametrize("label", ["punycode", "utf-7", "nonsense", "", "\x1b[31m"])
+def test_an_encoding_that_no_browser_knows_is_refused(label: str):
+    with pytest.raises(ValueError, match="is no encoding of the web"):
+        page("").encoding = label
+
+
+def test_what_was_found_out_of_a_page_does_not_hold_in_another_encoding():
+    response = page(("<div>" * 10_000).encode("utf-16-le"), "text/html; charset=windows-1252")
+    response.screened = True
+
+    response.encoding = "utf-16"
+
+    with pytest.raises(ParseRefusedError):
+        response.css("div")

@@ -1,0 +1,103 @@
+"""What a page says of itself, whatever it says it with."""
+
+import time
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.api.page_head import Head, Refresh, directives, refresh
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+
+pytestmark = pytest.mark.quick
+
+#: What refreshes and directives are made of, in any order.
+SCRAPS = st.lists(
+    st.sampled_from(
+        [
+            "0",
+            "5",
+            ".",
+            ";",
+            ",",
+            " ",
+            "url",
+            "=",
+            "'",
+            '"',
+            "/a",
+            "http://",
+            "[",
+            "\0",
+            "none",
+            ":",
+        ]
+    )
+    | st.text(max_size=3),
+    max_size=12,
+).map("".join)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds", "link"),
+    [
+        ("5; url=/a", 5, "/a"),
+        ("0;URL='/b'x", 0, "/b"),
+        ('3, "/c', 3, "/c"),
+        ("1 url = /d", 1, "/d"),
+        ("2.9;/e", 2, "/e"),
+        ("0; url=http://a/?url=b", 0, "http://a/?url=b"),
+    ],
+)
+def test_a_refresh_is_read_as_browsers_read_it(value: str, seconds: int, link: str) -> None:
+    assert refresh(value) == (timedelta(seconds=seconds), link)
+
+
+@pytest.mark.parametrize("value", ["", "5", "5;", "5; url=", "5; url=''", "5x", "url=/a", "-1;/a"])
+def test_what_is_no_refresh_is_none(value: str) -> None:
+    assert refresh(value) is None
+
+
+@given(SCRAPS)
+def test_nothing_that_is_said_raises(text: str) -> None:
+    meta = f"<meta http-equiv=refresh content='{text}'><meta name=robots content='{text}'>"
+    headers = {"Refresh": text, "X-Robots-Tag": text}
+    page = Response(
+        "http://a.example/",
+        request=Request("http://a.example/"),
+        headers=headers,
+        body=meta.encode(),
+    )
+
+    assert isinstance(page.refresh, Refresh | None)
+    assert page.robots.nofollow in (True, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" * 300_000 + "x",
+        " " * 300_000,
+        "0" + ";" * 300_000,
+        "0;url" + " " * 300_000,
+        "a:" * 150_000,
+        "," * 300_000,
+    ],
+)
+def test_no_header_takes_long(text: str) -> None:
+    began = time.process_time()
+
+    refresh(text)
+    directives(text, robot="crawlcw")
+
+    assert time.process_time() - began < 0.5
+
+
+def test_a_head_built_to_hang_the_parser_says_nothing() -> None:
+    head = Head("<meta name=robots content=none>" + "<div>" * 12_000)
+    began = time.process_time()
+
+    assert not head.directives(robot="crawlcw").nofollow
+    assert time.process_time() - began < 0.5

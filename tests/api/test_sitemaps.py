@@ -1,0 +1,149 @@
+"""What a sitemap says: XML, text and feeds, packed or not, and what no sitemap is."""
+
+import gzip
+import zlib
+from datetime import UTC, datetime
+
+import pytest
+
+from crawlcw.api import sitemaps, text_pieces
+from crawlcw.api.sitemaps import SitemapEntry
+from crawlcw.errors import Reason, XmlError
+
+pytestmark = pytest.mark.quick
+
+URLSET = """<?xml version="1.0" encoding="UTF-8"?>
+<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:xhtml="http://www.w3.org/1999/xhtml">
+<url><loc>
+  http://a.example/1 </loc><lastmod>2026-01-31</lastmod><changefreq>Daily</changefreq>
+  <priority>0.5</priority><image:image><image:loc>http://a.example/i.png</image:loc></image:image>
+  <xhtml:link rel="alternate" hreflang="de" href="http://a.example/de/1"/></url>
+<url><loc>/2</loc><lastmod>2026-01-31T12:00:00+02:00</lastmod><priority>9</priority></url>
+<url><lastmod>2026</lastmod></url>
+<url><loc></loc></url>
+<url><loc>/3</loc><lastmod>yesterday</lastmod></url>
+</urlset>
+"""
+LISTED = ["http://a.example/1", "/2", "/3"]
+
+
+def listed(body: bytes, **more: bool) -> list[str]:
+    return [entry.url for entry in sitemaps.entries(body, **more)]
+
+
+def failure_of(body: bytes, **more: bool) -> tuple[list[str], Reason]:
+    found = []
+    with pytest.raises(XmlError) as raised:
+        for entry in sitemaps.entries(body, **more):
+            found.append(entry.url)
+    return found, raised.value.reason
+
+
+def test_the_entries_of_a_sitemap():
+    first, second, third = sitemaps.entries(URLSET.encode())
+
+    assert first == SitemapEntry(
+        url="http://a.example/1",
+        lastmod=datetime(2026, 2, 1, tzinfo=UTC),  # some time on that day
+        changefreq="daily",
+        priority=0.5,
+        alternates={"de": "http://a.example/de/1"},
+    )
+    assert second.lastmod == datetime(2026, 1, 31, 10, tzinfo=UTC)
+    assert second.priority is None
+    assert (third.url, third.lastmod) == ("/3", None)
+
+
+def test_an_index_leads_to_sitemaps():
+    index = b"<sitemapindex><sitemap><loc>/a.xml</loc></sitemap></sitemapindex>"
+
+    assert [*sitemaps.entries(index)] == [SitemapEntry(url="/a.xml", is_sitemap=True)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        gzip.compress(URLSET.encode()),
+        gzip.compress(URLSET.encode()[:200]) + gzip.compress(URLSET.encode()[200:]),
+        gzip.compress(URLSET.encode()) + b"\0" * 100,
+        b"\xef\xbb\xbf" + URLSET.encode(),
+        URLSET.replace("UTF-8", "UTF-16").encode("utf-16"),
+        b"\r\n\r\n" + URLSET.encode(),
+        gzip.compress(URLSET.encode(), compresslevel=0),
+    ],
+    ids=["gzip", "two-members", "padded", "mark", "utf-16", "blank-lines", "stored"],
+)
+def test_a_sitemap_is_the_same_however_it_is_written(body: bytes):
+    assert listed(body) == LISTED
+
+
+def test_the_encoding_is_the_one_that_is_declared():
+    body = '<?xml version="1.0" encoding="ISO-8859-1"?><urlset><url><loc>/\xe9</loc></url></urlset>'
+
+    assert listed(body.encode("latin-1")) == ["/\xe9"]
+
+
+def test_a_text_has_a_url_in_each_line():
+    text = "\ufeff\nhttp://a.example/1\r\n\r\n  http://a.example/2\nhttp://a.example/3"
+
+    assert listed(text.encode()) == [f"http://a.example/{n}" for n in (1, 2, 3)]
+    # The first part of a URL is another URL.
+    assert listed(text.encode(), is_cut=True) == [f"http://a.example/{n}" for n in (1, 2)]
+
+
+def test_a_text_that_is_no_list_is_no_sitemap():
+    assert failure_of(b"Not found") == ([], Reason.PARSE_ERROR)
+
+
+def test_a_feed_serves_as_a_sitemap():
+    date = "Sat, 31 Jan 2026 12:00:00 GMT"
+    item = f"<item><link>http://a.example/1</link><pubDate>{date}</pubDate></item>"
+    rss = f"<rss><channel>{item}</channel></rss>".encode()
+
+    (entry,) = sitemaps.entries(rss)
+
+    assert (entry.url, entry.lastmod) == (
+        "http://a.example/1",
+        datetime(2026, 1, 31, 12, tzinfo=UTC),
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (gzip.compress(URLSET.encode())[:-30], Reason.PAYLOAD_TRUNCATED),
+        (b"\x1f\x8bno gzip", Reason.CONTENT_ENCODING),
+        (b"<html><body>Not found</body></html>", Reason.PARSE_ERROR),
+        (b"<!DOCTYPE x [<!ENTITY a 'b'>]><urlset/>", Reason.XML_UNSAFE),
+        (gzip.compress(b"") * 20_000, Reason.CONTENT_ENCODING),
+    ],
+    ids=["cut", "corrupt", "html", "entities", "members"],
+)
+def test_what_is_no_sitemap_is_no_fault_of_the_spider(body: bytes, reason: Reason):
+    found, why = failure_of(body)
+
+    assert why is reason
+    assert found == LISTED[: len(found)]
+
+
+def test_a_bomb_ends_at_its_bound_and_what_came_before_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """HOSTILE 3.18: 8 KB that stand for 8 MiB."""
+    monkeypatch.setattr(text_pieces, "LARGEST", 4 << 20)
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    start = b"<urlset><url><loc>/1</loc></url>"
+    bomb = packer.compress(start)
+    for _ in range(8):
+        bomb += packer.compress(b" " * (1 << 20))
+    bomb += packer.flush()
+
+    assert len(bomb) < 1 << 14
+    assert failure_of(bomb) == (["/1"], Reason.DOCUMENT_TOO_LARGE)
+
+
+def test_robots_txt_names_sitemaps():
+    text = "User-agent: *\nSitemap: http://a.example/1.xml\r\n sitemap : /2.xml # two\n"
+    text += "Sitemap: /2.xml\n"
+
+    assert sitemaps.sitemaps_of_robots_txt(text) == ["http://a.example/1.xml", "/2.xml"]

@@ -1,0 +1,58 @@
+"""A spider whose own code on the way to a page ends the process, or raises in a child.
+
+-a kills=/7.html        the page whose process ends
+-a where=before|after|downloader   in which code
+-a raises=/3.html       the page whose hook raises in a child; outside it waits for one, and so
+                        does /gone.html, which has an item where its answer is told
+"""
+
+import asyncio
+import os
+import sys
+
+from crawlcw import Settings
+from tests.support.docs import DocsSpider, path_of
+
+
+class Own:
+    def __init__(self, default, spider):
+        self.default, self.spider = default, spider
+
+    async def fetch(self, request, *, url):
+        self.spider.may_die("downloader", url)
+        return await self.default.fetch(request, url=url)
+
+    async def close(self):
+        pass
+
+
+class HookSpider(DocsSpider):
+    name = "docs"
+    settings = Settings(per_host_concurrency=0, max_depth=None, concurrency=40)
+
+    def __init__(self, start_url="http://127.0.0.1:9/", kills="", where="", raises=""):
+        super().__init__(start_urls=[start_url])
+        self._kills, self._where, self._raises = kills, where, raises
+
+    def may_die(self, where, url):
+        if where == self._where and path_of(url) == self._kills:
+            os._exit(3)
+
+    def downloader(self, default):
+        return Own(default, self)
+
+    async def before_request(self, request):
+        self.may_die("before", request.url)
+        path = path_of(request.url)
+        if path in (self._raises, "/gone.html"):
+            if not any("suspects-channel" in each for each in sys.argv):
+                await asyncio.Event().wait()
+            if path == self._raises:
+                raise KeyError("in a child")
+
+    def after_response(self, response):
+        self.may_die("after", response.url)
+
+    def on_error(self, request, error):
+        if error.response is not None and error.response.body:
+            yield {"answer": error.response.status}

@@ -1,0 +1,49 @@
+"""A hook or a downloader of the spider's that kills its process: its page alone pays for it."""
+
+from pathlib import Path
+
+import pytest
+
+from crawlcw.model.task import Status
+from tests.blame.crawl_command import Command
+from tests.support import docs
+from tests.support.crawl_process import Store
+
+pytestmark = pytest.mark.thorough
+KILLS, RAISES = "/7.html", "/3.html"
+PAGES = 12
+
+
+@pytest.mark.parametrize("where", ["before", "after", "downloader"])
+def test_a_page_whose_hook_kills_its_process_is_convicted(
+    where: str, ledger_url: str, tmp_path: Path, processes
+):
+    store, folder = Store(ledger_url), tmp_path / "site"
+    folder.mkdir()
+    leaves = [f"{number}.html" for number in range(PAGES)]
+    links = "".join(f'<a href="{leaf}">l</a>' for leaf in ("gone.html", *leaves))
+    (folder / "index.html").write_text(links)
+    for leaf in leaves:
+        (folder / leaf).write_text(f"<title>{leaf}</title>")
+    with docs.served(folder) as site:
+        crawl = processes.enter_context(
+            Command(
+                tmp_path,
+                f"{docs.REPOSITORY}/tests/blame/hook_spider.py",
+                *("--ledger", store.url, f"-astart_url={site.start}"),
+                *(f"-akills={KILLS}", f"-awhere={where}", f"-araises={RAISES}"),
+            )
+        )
+        code, report = crawl.end()
+
+    ignored = {row.path: row for row in store.rows() if row.status == Status.IGNORED}
+    assert {path: row.reason for path, row in ignored.items()} == {
+        KILLS: "crashed-worker",
+        RAISES: "parse-error",
+        "/gone.html": "http-status",
+    }, crawl.log
+    assert ignored["/gone.html"].items == 1, "on_error was told the answer, in a child too"
+    assert (code, report["finish_reason"]) == (0, "drained")
+    assert len(crawl.events("convicted")) == 1
+    finished = [row for row in store.rows() if row.status == Status.FINISHED]
+    assert len(finished) == PAGES + 1 - 2

@@ -1,0 +1,272 @@
+"""The commands with which a spider is written, on a site served over HTTP."""
+
+import json
+import os
+import pty
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import PATIENCE, command, crawlcw, environment, read_all
+from tests.support import docs
+from tests.support.commands import invoke
+
+PAGES = {
+    "index.html": "<title>Home \x1b[2J</title><h1>Hi</h1>"
+    "<a href='a.html'>a</a><a href='mailto:x@y'>m</a><a href='http://other.example/'>o</a>",
+    "a.html": "<title>A</title>",
+    "robots.txt": "User-agent: *\nDisallow: /a.html\n",
+}
+SPIDER = """\
+from crawlcw import Settings, Spider, StopCrawl
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = ["http://127.0.0.1:9/"]
+    settings = Settings(obey_robots=False)
+
+    def parse(self, response):
+        yield {"title": response.css_first("title").text(), "kind": response.context.get("kind")}
+        yield from response.follow_all("a", self.parse_page)
+
+    def parse_page(self, response):
+        raise LookupError("no price")
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("site")
+    for name, text in PAGES.items():
+        (folder / name).write_text(text)
+    with docs.served(folder) as site:
+        yield site.start.removesuffix("index.html")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "spiders").mkdir()
+    (tmp_path / "spiders" / "pages.py").write_text(SPIDER)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_parse_shows_items_requests_and_what_is_left_out(home: str):
+    run = invoke("parse", "pages", f"{home}index.html", "--context", '{"kind": "front"}')
+
+    item, request, *left_out = run.stdout.splitlines()
+    assert run.returncode == 0
+    assert json.loads(item) == {"title": "Home \x1b[2J", "kind": "front"}
+    assert request.split() == ["parse_page", "GET", f"{home}a.html"]
+    assert left_out == [
+        "left out: 1 refused-scope: http://other.example/",
+        "left out: 1 refused-scheme: mailto:x@y",
+    ]
+    assert run.stderr.startswith(f"200 {home}index.html  ")
+    assert run.stderr.endswith("1 items, 1 requests\n")
+    assert "\x1b" not in run.stdout + run.stderr
+    assert not Path(".crawlcw").exists()
+
+
+def test_parse_as_one_object(home: str):
+    run = invoke("parse", "pages", f"{home}index.html", "--json")
+
+    found = json.loads(run.stdout)
+    assert found["items"] == [{"title": "Home \x1b[2J", "kind": None}]
+    assert [request["url"] for request in found["requests"]] == [f"{home}a.html"]
+    assert found["links_dropped"] == {"refused-scope": 1, "refused-scheme": 1}
+
+
+def test_a_callback_that_raises_is_shown_with_the_spiders_own_line(home: str):
+    run = invoke("parse", "pages", f"{home}a.html", "-c", "parse_page")
+
+    assert run.returncode == 3
+    assert run.stdout == ""
+    assert "parse_page failed: LookupError: no price" in run.stderr
+    assert 'pages.py", line 13' in run.stderr
+
+
+def test_fetch_gives_the_body_as_it_is(home: str):
+    run = invoke("fetch", f"{home}index.html")
+
+    assert (run.returncode, run.stdout) == (0, PAGES["index.html"])
+
+
+def test_fetch_lets_no_page_act_on_a_terminal(home: str):
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen(
+        command("fetch", f"{home}index.html"),
+        stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=environment(),
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b"".join(read_all(ours))
+
+    assert run.wait(PATIENCE) == 0
+    assert b"\x1b" not in shown
+    assert rb"Home \x1b[2J" in shown
+
+
+def test_fetch_asks_robots_txt_unless_it_is_told_not_to(home: str):
+    refused = invoke("fetch", f"{home}a.html")
+    allowed = invoke("fetch", f"{home}a.html", "-s", "obey_robots=false", "--headers")
+    by_spider = invoke("fetch", f"{home}a.html", "--spider", "pages")
+
+    assert refused.returncode == 3
+    assert f"robots.txt disallows {home}a.html (-s obey_robots=false" in refused.stderr
+    assert (allowed.returncode, by_spider.returncode) == (0, 0)
+    assert "content-type: text/html" in allowed.stdout
+    assert by_spider.stdout == PAGES["a.html"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["fetch", "nonsense"], 2, "'nonsense' is no URL to fetch"),
+        (["fetch", "{home}none.html"], 3, "404 "),
+        (["parse", "pages", "{home}none.html"], 3, "a crawl would not parse this answer"),
+        (["parse", "pages", "{home}", "-c", "nope"], 2, "Pages has no callback 'nope'"),
+        (["parse", "pages", "{home}", "--context", "[]"], 2, "--context takes a JSON object"),
+        (["parse", "page", "{home}"], 2, "did you mean pages?"),
+        (["new", "1st"], 2, "'1st' is no spider's name"),
+        (["new", "pages"], 2, "there is a file spiders/pages.py already"),
+        (["new", "shop", "ftp://x/"], 2, "'ftp://x/' is no URL to fetch"),
+        (["check", "nothing"], 2, "there is no spider 'nothing'"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_a_mistake_is_one_line(home: str, arguments: list[str], code: int, said: str):
+    run = invoke(*(argument.format(home=home) for argument in arguments))
+
+    assert run.returncode == code
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
+    assert Path("spiders/pages.py").read_text() == SPIDER
+
+
+def test_the_shell_has_the_page_and_the_spiders_callbacks(home: str):
+    run = subprocess.run(
+        command("shell", f"{home}index.html", "--spider", "pages"),
+        input=f'response.css_first("h1").text()\nfetch("{home}a.html")\nparse()\nparse("nope")\n',
+        capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=True,
+    )  # fmt: skip
+
+    assert run.stdout.splitlines() == [
+        ">>> 'Hi'",
+        f">>> <Response 200 '{home}a.html'>",
+        ">>> [{'title': 'A', 'kind': None}]",
+        ">>> >>> ",
+    ]
+    assert "Pages has no callback 'nope'" in run.stderr
+
+
+def test_a_new_spider_runs(home: str):
+    made = invoke("new", "my-shop", f"{home}index.html?q=%22'")
+    checked = invoke("check", "my-shop")
+    run = crawlcw("run", "my-shop", "-s", "obey_robots=false", "-o", "-", "-q")
+
+    assert made.returncode == 0
+    assert "spiders/my_shop.py is written" in made.stdout
+    assert (checked.returncode, checked.stdout) == (0, "my-shop: nothing is wrong\n")
+    assert run.returncode == 0
+    assert len(run.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["spider", "settings", "class", "a-b_c"])
+def test_any_name_of_a_spider_makes_one_that_can_be_loaded(name: str):
+    invoke("new", name)
+
+    assert invoke("check", name).stdout == f"{name}: nothing is wrong\n"
+
+
+LEFTOVERS = """\
+from crawlcw import Request, Spider
+
+class Old(Spider):
+    name = "old"
+    allowed_domains = ["example.com"]
+    custom_settings = {"DOWNLOAD_DELAY": 1}
+    start_urls = ["https://example.com/"]
+
+    def start_requests(self):
+        yield Request("https://example.com/", callback=self.parse_page, cb_kwargs={"a": 1})
+
+    def parse(self, response):
+        yield {"title": response.css("title::text").get(), "depth": response.meta["depth"]}
+        yield response.follow("/x", self.parse_nothing)
+"""
+
+
+def test_check_names_what_scrapy_calls_otherwise(folder: Path):
+    (folder / "spiders" / "old.py").write_text(LEFTOVERS)
+
+    run = invoke("check", "old")
+
+    said = [line.removeprefix("spiders/").partition(": ") for line in run.stdout.splitlines()]
+    assert run.returncode == 2
+    assert [(Path(place).name, text) for place, _, text in said] == [
+        ("old.py:5", "allowed_domains means nothing here: write allowed_hosts"),
+        ("old.py:6", "custom_settings means nothing here: write settings = Settings(...)"),
+        ("old.py:9", "start_requests means nothing here: write async def start(self)"),
+        ("old.py:10", "Old has no callback 'parse_page'"),
+        ("old.py:10", "Request(cb_kwargs=...) means nothing here: write context="),
+        ("old.py:13", "::text and ::attr() are parsel's: write response.selector.css(...)"),
+        ("old.py:13", "css() returns nodes, which have no .get(): write .text()"),
+        ("old.py:13", "response.meta is the page's <meta>s: write response.context"),
+        ("old.py:14", "Old has no callback 'parse_nothing'"),
+    ]  # fmt: skip
+
+
+def test_the_demos_and_examples_have_nothing_wrong():
+    root = Path(__file__).parents[2]
+    for path in [*(root / "spiders").glob("*.py"), *(root / "examples").glob("*spider*.py")]:
+        checked = invoke("check", str(path))
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+OWN_WAY = """\
+from crawlcw import Request, Response, Settings, Spider
+
+class Wrapping:
+    def __init__(self, inner):
+        self.inner = inner
+
+    async def fetch(self, request, *, url):
+        response = await self.inner.fetch(request, url=url)
+        response.headers = {**response.headers, "x-wrapped": "yes"}
+        return response
+
+    async def close(self):
+        await self.inner.close()
+
+class Own(Spider):
+    name = "own"
+    start_urls = ["http://127.0.0.1:9/"]
+
+    def downloader(self, default):
+        return Wrapping(default)
+
+    def before_request(self, request):
+        if request.url.endswith("/raises"):
+            raise LookupError("no token")
+
+    async def after_response(self, response):
+        response.body += b"<h2>hooked</h2>"
+
+    def parse(self, response):
+        yield {"wrapped": response.headers["x-wrapped"], "h2": response.css_first("h2").text()}
+"""
+
+
+def test_the_hooks_and_the_downloader_of_a_spider_are_those_of_a_crawl(home: str, folder: Path):
+    (folder / "spiders" / "own.py").write_text(OWN_WAY)
+
+    parsed = invoke("parse", "own", f"{home}index.html")
+    fetched = invoke("fetch", f"{home}index.html", "--spider", "own")
+    raised = invoke("fetch", f"{home}raises", "--spider", "own")
+
+    assert json.loads(parsed.stdout) == {"wrapped": "yes", "h2": "hooked"}
+    assert fetched.stdout.endswith("<h2>hooked</h2>")
+    assert raised.returncode == 3
+    assert raised.stderr == ("crawlcw: parse-error: before_request raised LookupError: no token\n")

@@ -1,0 +1,256 @@
+"""The spider's `item`: what it changes, splits, drops and refuses, on the way to the ledger."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crawlcw import DropItem, Request, Response, Settings, Spider, run_spider
+from crawlcw.api.spider import check
+from crawlcw.assembly import open_ledger
+from crawlcw.crawl.callbacks import Produced, Raised, Scope, run
+from crawlcw.crawl.item_sink import MOST_REASONS, OTHER_REASONS, ItemPolicy
+from crawlcw.errors import Reason, SpiderError
+from crawlcw.model.transitions import Failed
+from crawlcw.testing import ReplayDownloader
+from tests.support.commands import invoke
+from tests.support.ledgers import START, make_task
+
+HOME = "http://a.example/"
+PAGE = make_task(HOME)
+
+
+class Teas(Spider):
+    """Yields the numbers 1 to 3."""
+
+    name = "teas"
+    start_urls = [HOME]
+
+    def parse(self, response: Response) -> Any:
+        for n in (1, 2, 3):
+            yield {"n": n}
+
+
+async def ran(spider: Spider) -> Produced | Failed:
+    response = Response(HOME, request=Request(HOME), body=b"<h1>Tea</h1>")
+    check(spider)
+    return await run(
+        spider.parse,
+        response,
+        task=PAGE,
+        scope=Scope.of(["a.example"], Settings()),
+        now=START,
+        items=ItemPolicy.of(spider),
+        within=10.0,
+    )
+
+
+async def produced_by(spider: Spider) -> Produced:
+    produced = await ran(spider)
+    assert isinstance(produced, Produced), produced
+    return produced
+
+
+def spider_with(item: Callable[..., Any], **attributes: Any) -> Spider:
+    return type("Changed", (Teas,), {"item": item, **attributes})()
+
+
+def change(self: Spider, item: Any, response: Response) -> Any:
+    return {**item, "url": response.url}
+
+
+def change_in_place(self: Spider, item: Any, response: Response) -> Any:
+    item["url"] = response.url
+    return item
+
+
+async def change_later(self: Spider, item: Any, response: Response) -> Any:
+    return {**item, "url": response.url}
+
+
+@pytest.mark.parametrize("item", [change, change_in_place, change_later])
+async def test_it_may_change_an_item(item: Callable[..., Any]):
+    produced = await produced_by(spider_with(item))
+
+    assert produced.items == [{"n": n, "url": HOME} for n in (1, 2, 3)]
+
+
+def split(self: Spider, item: Any, response: Response) -> Any:
+    for part in range(item["n"] - 1):
+        yield {"part": part}
+
+
+def split_into_a_list(self: Spider, item: Any, response: Response) -> Any:
+    return [{"part": part} for part in range(item["n"] - 1)]
+
+
+async def split_later(self: Spider, item: Any, response: Response) -> Any:
+    for part in range(item["n"] - 1):
+        yield {"part": part}
+
+
+@pytest.mark.parametrize("item", [split, split_into_a_list, split_later])
+async def test_it_may_split_an_item_and_none_that_come_of_it_are_counted(item: Callable[..., Any]):
+    produced = await produced_by(spider_with(item))
+
+    assert produced.items == [{"part": 0}, {"part": 0}, {"part": 1}]
+    assert produced.items_dropped == {"item() yielded nothing": 1}
+
+
+def drop(self: Spider, item: Any, response: Response) -> Any:
+    if item["n"] > 1:
+        raise DropItem("too many\x1b[31m")
+    return item
+
+
+async def drop_later(self: Spider, item: Any, response: Response) -> Any:
+    return drop(self, item, response)
+
+
+async def drop_while_yielding(self: Spider, item: Any, response: Response) -> Any:
+    yield drop(self, item, response)
+
+
+@pytest.mark.parametrize("item", [drop, drop_later, drop_while_yielding])
+async def test_it_may_drop_an_item_for_a_reason_that_is_counted(item: Callable[..., Any]):
+    produced = await produced_by(spider_with(item))
+
+    assert produced.items == [{"n": 1}]
+    assert produced.items_dropped == {"too many\\x1b[31m": 2}
+
+
+async def test_any_number_of_reasons_takes_a_bounded_space():
+    class Many(Teas):
+        def parse(self, response: Response) -> Any:
+            yield from ({"n": n} for n in range(10_000))
+
+        def item(self, item: Any, response: Response | None) -> Any:
+            raise DropItem(f"number {item['n']}")
+
+    produced = await produced_by(Many())
+
+    assert len(produced.items_dropped) == MOST_REASONS + 1
+    assert produced.items_dropped[OTHER_REASONS] == 10_000 - MOST_REASONS
+
+
+async def test_a_forgotten_return_loses_nothing_without_a_word():
+    def item(self: Spider, item: Any, response: Response) -> Any:
+        item["url"] = response.url
+
+    failed = await ran(spider_with(item))
+
+    assert isinstance(failed, Raised)
+    assert failed.reason is Reason.PARSE_ERROR
+    assert "item() returned None: return the item, or raise DropItem" in failed.message
+
+
+async def test_what_it_raises_fails_the_page_with_its_place():
+    def item(self: Spider, item: Any, response: Response) -> Any:
+        return item["price"]
+
+    failed = await ran(spider_with(item))
+
+    assert isinstance(failed, Raised)
+    assert failed.message == "KeyError: 'price'"
+    assert failed.where.startswith(f"{__file__}:")
+    assert 'return item["price"]' in (failed.traceback or "")
+
+
+async def test_a_request_is_for_the_callback_to_yield():
+    failed = await ran(spider_with(lambda self, item, response: Request(HOME)))
+
+    assert isinstance(failed, Raised)
+    assert "item() gave a Request: yield it in the callback" in failed.message
+
+
+def test_a_callback_that_is_called_item_is_refused_before_the_crawl():
+    def item(self: Spider, response: Response) -> Any:
+        yield {}
+
+    with pytest.raises(SpiderError, match="a callback needs another name"):
+        check(spider_with(item))
+
+
+class Careless(Teas):
+    """Forgets to ask one of its nodes for the text."""
+
+    def parse(self, response: Response) -> Any:
+        yield {"n": 1}
+        yield {"n": 2, "t": response.css_first("h1")}
+        yield {"n": 3}
+
+
+async def test_an_invalid_item_fails_its_page_and_the_line_is_told():
+    failed = await ran(Careless())
+
+    assert isinstance(failed, Raised)
+    assert failed.message == "InvalidItemError: 't' is a LexborNode: did you mean .text()?"
+    line = Careless.parse.__code__.co_firstlineno + 2
+    assert failed.where == f"{__file__}:{line}"
+
+
+async def test_an_invalid_item_costs_itself_alone_where_the_spider_says_so():
+    produced = await produced_by(type("Easy", (Careless,), {"invalid_items": "item"})())
+
+    assert produced.items == [{"n": 1}, {"n": 3}]
+    assert produced.items_dropped == {"'t' is a LexborNode: did you mean .text()?": 1}
+
+
+def test_what_an_invalid_item_costs_is_one_of_two_words():
+    with pytest.raises(SpiderError, match='invalid_items is \'row\': "page" or "item"'):
+        check(type("Odd", (Teas,), {"invalid_items": "row"})())
+
+
+class Shop(Spider):
+    """Two callbacks, an `item` that drops, and pages that fail."""
+
+    name = "shop"
+    start_urls = [HOME]
+
+    def parse(self, response: Response) -> Any:
+        yield {"page": response.url}
+        yield from response.follow_all("a", callback=self.parse_tea)
+
+    def parse_tea(self, response: Response) -> Any:
+        for n in range(3):
+            yield {"tea": response.url, "n": n}
+
+    def on_error(self, request: Request, error: Exception) -> Any:
+        yield {"lost": request.url}
+
+    async def item(self, item: Any, response: Response | None) -> Any:
+        if item.get("n") == 2:
+            raise DropItem("no price")
+        return {**item, "seen": response is not None}
+
+
+SHOP = {HOME: "<a href=/1>1</a><a href=/2>2</a><a href=/gone>3</a>"}
+SHOP |= {f"{HOME}{n}": "<h1>Tea</h1>" for n in (1, 2)}
+
+
+async def test_a_crawl_records_counts_and_reports_them_on_each_store(
+    ledger_url: str,
+):
+    report = await run_spider(Shop(), ledger=ledger_url, downloader=ReplayDownloader(SHOP))
+
+    counts = {"parse": 1, "parse_tea": 4, "on_error": 1}
+    assert (report.items, report.items_by_callback) == (6, counts)
+    assert report.items_dropped == {"no price": 2}
+    ledger = await open_ledger(ledger_url, "shop")
+    rows = [row.item async for row in ledger.queries.items()]
+    tally = await ledger.workers.tally()
+    await ledger.close()
+    assert {"lost": f"{HOME}gone", "seen": False} in rows
+    assert {"page": HOME, "seen": True} in rows
+    assert (len(rows), tally.items_by_callback) == (6, counts)
+    assert tally.items_dropped == {"no price": 2}
+
+    told = invoke("stats", "shop", "--ledger", ledger_url, "--json")
+    shown = invoke("stats", "shop", "--ledger", ledger_url)
+
+    numbers = json.loads(told.stdout)
+    assert numbers["items_by_callback"] == counts
+    assert numbers["items_dropped"] == {"no price": 2}
+    assert "items by callback" in shown.stdout
+    assert "no price" in shown.stdout

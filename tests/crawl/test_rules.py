@@ -1,0 +1,117 @@
+"""Rules of a spider, in whole crawls: which links they follow, and from which pages."""
+
+from typing import Any
+
+import pytest
+
+from crawlcw import Request, Response, Rule, Settings, Spider, run_spider
+from crawlcw.api.spider import check
+from crawlcw.assembly import open_ledger
+from crawlcw.errors import SpiderError
+from crawlcw.testing import Replay, ReplayDownloader
+
+HOME = "http://a.example/"
+
+
+def links(*addresses: str) -> str:
+    return "".join(f"<a href={address}>x</a>" for address in addresses)
+
+
+SITE: dict[str, str | Replay] = {
+    HOME: links("/list/1", "/item/1", "/about", "/item/1.pdf"),
+    f"{HOME}list/1": links("/list/2", "/item/2"),
+    f"{HOME}list/2": Replay(status=302, headers={"Location": "/list/3"}),
+    f"{HOME}list/3": links("/item/3", "/last"),
+    f"{HOME}item/1": links("/item/4"),
+    f"{HOME}item/2": links("/item/5", "/list/1"),
+    f"{HOME}item/3": links("/list/9"),
+    f"{HOME}last": links("/item/6"),
+    **{f"{HOME}item/{n}": "<h1>leaf</h1>" for n in (4, 5, 6)},
+}
+
+
+class Shop(Spider):
+    """Lists lead to items, and items only where `follow` says so."""
+
+    name = "shop"
+    start_urls = [HOME]
+    rules = [
+        Rule(allow=r"/list/"),
+        Rule(allow=r"/item/1$", callback="parse_item", follow=True),
+        Rule(allow=r"/item/", callback="parse_item", context={"n": 1}),
+        Rule(allow=r"/last", callback="parse_last"),
+    ]
+
+    def parse_item(self, response: Response) -> Any:
+        yield {"item": response.url.removeprefix(HOME), "n": response.context.get("n")}
+
+    async def parse_last(self, response: Response) -> Any:
+        yield {"item": "last"}
+
+
+EXPECTED = {("item/1", None), ("item/2", 1), ("item/3", 1), ("item/4", 1), ("last", None)}
+
+
+async def items(url: str) -> set[tuple[str, Any]]:
+    ledger = await open_ledger(url, "shop")
+    found = {(row.item["item"], row.item.get("n")) async for row in ledger.queries.items()}
+    await ledger.close()
+    return found
+
+
+async def test_rules_hold_for_start_urls_and_for_pages_that_are_to_be_followed(ledger_url: str):
+    downloader = ReplayDownloader(SITE)
+
+    report = await run_spider(Shop(), ledger=ledger_url, downloader=downloader)
+
+    # item/5 stands on a page that is not to be followed, and so does item/6.
+    assert await items(ledger_url) == EXPECTED
+    assert report.failures == {}, "nothing else was asked for"
+
+
+async def test_a_crawl_that_goes_on_in_another_process_follows_the_same(ledger_url: str):
+    downloader = ReplayDownloader(SITE)
+    for most in (1, 2, 3, 4, None):
+        settings = Settings(max_pages=most, concurrency=1)
+        await run_spider(Shop(), ledger=ledger_url, settings=settings, downloader=downloader)
+
+    assert await items(ledger_url) == EXPECTED
+
+
+async def test_rules_hold_beside_a_parse_of_the_spiders_own(tmp_path: Any):
+    class Own(Shop):
+        rules = [Rule(allow="/list/1"), Rule(allow="/item/", callback="parse_item")]
+
+        def parse(self, response: Response) -> Any:
+            yield {"item": response.url.removeprefix(HOME)}
+            yield Request(f"{HOME}last", self.parse_item)
+
+    url = f"sqlite:///{tmp_path}/own.db"
+
+    await run_spider(Own(), ledger=url, downloader=ReplayDownloader(SITE))
+
+    expected = {"", "list/1", "item/1", "item/2", "last"}
+    assert {item for item, _ in await items(url)} == expected, "rules do not hold for `last`"
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        ([Rule(callback="parse_nothing")], "there is no callback 'parse_nothing'"),
+        ("/item/", "must be a list of crawlcw.Rule"),
+        ([r"/item/"], "must be a list of crawlcw.Rule"),
+        (Rule(), "must be a list of crawlcw.Rule"),
+    ],
+)
+def test_rules_are_checked_before_the_crawl(rules: Any, told: str):
+    with pytest.raises(SpiderError, match=told):
+        check(type("Odd", (Shop,), {"rules": rules})())
+
+
+def test_a_rule_that_cannot_be_is_named_where_it_is_made():
+    with pytest.raises(SpiderError, match="allow='\\(' is no regular expression"):
+        Rule(allow="(")
+    with pytest.raises(SpiderError, match="takes the name of a method"):
+        Rule(callback=lambda response: None)  # type: ignore[arg-type]  # it is what is tested
+    with pytest.raises(SpiderError, match="formdata"):
+        Rule(formdata={})

@@ -1,0 +1,313 @@
+"""Which connections are used again, and which never: against real sockets."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any, cast
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.downloader import connector as connector_module
+from crawlcw.downloader import trust
+from crawlcw.downloader.aiohttp import AiohttpDownloader
+from crawlcw.downloader.connector import RestingConnector, _Listener
+from crawlcw.downloader.trust import CLEAN_RESTS, REST, Origin
+from crawlcw.errors import FetchError, Reason
+from tests.hostile import server as hostile_server
+from tests.hostile.pages import PAGE, Exchange, page, response
+from tests.hostile.server import HostileServer
+from tests.support.tls_site import make_certificate
+
+SETTINGS = Settings(timeout="2s", read_timeout="1s", connect_timeout="1s")
+
+
+@page("/cue")
+async def _cue(exchange: Exchange) -> object:
+    """Answers, and once more when something arrives, without having read it."""
+    await exchange.send(response(b"asked for"))
+    await exchange.reader.read(1)
+    await exchange.send(response(b"POISON"))
+    await exchange.hang()
+    return None
+
+
+@page("/goodbye")
+async def _goodbye(exchange: Exchange) -> object:
+    """Answers, and says that it will wait no longer."""
+    await exchange.send(response(b"asked for"))
+    await exchange.taken()
+    await exchange.send(response(b"", status="408 Request Timeout"))
+    return None
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HostileServer]:
+    async with hostile_server.running() as running:
+        yield running
+
+
+@pytest.fixture
+async def downloader(server: HostileServer) -> AsyncIterator[AiohttpDownloader]:
+    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as opened:
+        yield opened
+
+
+class Clock:
+    """The connector's clock; *ahead* of the time at which connections were released."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(connector_module, "monotonic", clock)
+    return clock
+
+
+async def get(downloader: AiohttpDownloader, url: str, **options: Any) -> Response:
+    return await downloader.fetch(Request(url, **options), url=url)
+
+
+async def trusted(downloader: AiohttpDownloader, clock: Clock, url: str) -> None:
+    """Let connections rest after this page as often as it takes."""
+    clock.ahead = REST
+    for _ in range(CLEAN_RESTS + 1):
+        await get(downloader, url)
+    clock.ahead = 0.0
+
+
+def connector_of(downloader: AiohttpDownloader) -> RestingConnector:
+    return cast("RestingConnector", downloader._connector)
+
+
+def origin_of(downloader: AiohttpDownloader, server: HostileServer) -> Origin:
+    return connector_of(downloader)._origins.of((False, "127.0.0.1", server.port))
+
+
+def idle(downloader: AiohttpDownloader) -> list[_Listener]:
+    return [cast("_Listener", each) for each in connector_of(downloader)._idle]
+
+
+async def test_connections_of_a_clean_origin_are_used_again_at_once(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/ok"))
+    for _ in range(20):
+        assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+    assert server.connections == 1
+
+
+async def test_a_connection_rests_after_an_endpoint_that_has_shown_nothing_yet(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/ok"))
+    await get(downloader, server.url("/status-404"))
+    before = server.connections
+    await get(downloader, server.url("/ok"))
+
+    assert (before, server.connections) == (1, 2)
+
+
+async def test_a_rested_connection_is_found_behind_one_that_still_rests(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/ok"))
+    await asyncio.gather(
+        get(downloader, server.url("/status-404")), get(downloader, server.url("/ok"))
+    )
+    for _ in range(5):
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == 2
+
+
+async def test_an_origin_that_spoke_unasked_is_never_asked_over_an_old_connection(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/ok"))
+    urls = [server.url("/ok")] * 3 + [server.url("/poison")]
+    await asyncio.gather(*(get(downloader, url) for url in urls))
+    while server.open_connections > 3:
+        await asyncio.sleep(0)
+    clock.ahead = 2 * REST
+    before = server.connections
+    for _ in range(5):
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == before + 5
+    assert idle(downloader) == []
+
+
+@pytest.mark.parametrize("path", ["/two-at-once", "/poison", "/poison-in-part"])
+async def test_an_answer_too_many_is_remembered(
+    downloader: AiohttpDownloader, server: HostileServer, path: str
+) -> None:
+    await get(downloader, server.url(path))
+    while server.open_connections:
+        await asyncio.sleep(0)
+
+    assert origin_of(downloader, server).spoke_unasked
+
+
+async def test_a_server_that_says_goodbye_may_be_asked_over_other_connections(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await get(downloader, server.url("/goodbye"))
+    (connection,) = idle(downloader)
+    while connection.is_connected():
+        await asyncio.sleep(0)
+
+    assert not origin_of(downloader, server).spoke_unasked
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_an_origin_that_breaks_http_is_not_trusted_any_more(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/ok"))
+    with pytest.raises(FetchError):
+        await get(downloader, server.url("/ssh"))
+    before = server.connections
+    for _ in range(3):
+        await get(downloader, server.url("/ok"))
+
+    assert server.connections == before + 3
+
+
+async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
+    downloader: AiohttpDownloader, server: HostileServer, clock: Clock
+) -> None:
+    await trusted(downloader, clock, server.url("/ok"))
+    await get(downloader, server.url("/cue"))
+    clock.ahead = REST
+    (connection,) = idle(downloader)
+    assert connection.transport is not None
+    # As if the loop were busy.
+    connection.transport.pause_reading()
+    connection.transport.write(b"x")
+    while not connection.readable():
+        await asyncio.sleep(0)
+
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+    assert server.connections == 2
+    connection.transport.resume_reading()
+    while connection.is_connected():
+        await asyncio.sleep(0)
+    assert origin_of(downloader, server).spoke_unasked
+
+
+async def test_an_answer_that_was_sent_before_the_request_arrived_is_recognised(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "REST", 0.0)
+    await get(downloader, server.url("/cue"))
+    # More than the server's kernel takes while the server does not read.
+    large = {"X-Large": "x" * (16 << 20)}
+    with pytest.raises(FetchError) as caught:
+        await get(downloader, server.url("/ok"), method="POST", headers=large)
+
+    assert caught.value.reason is Reason.DISCONNECTED
+    assert origin_of(downloader, server).spoke_unasked
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+
+
+async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "REST", 0.0)
+    monkeypatch.setattr(connector_module, "_is_unacknowledged", lambda descriptor: True)
+    await get(downloader, server.url("/cue"))
+
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+    assert server.connections == 2
+
+
+async def test_a_body_may_be_refused_before_it_is_read(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "REST", 0.0)
+    monkeypatch.setattr(connector_module, "_is_unacknowledged", lambda descriptor: True)
+    await get(downloader, server.url("/ok"))
+    refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
+
+    assert refused.status == 404
+    assert server.connections == 1
+
+
+async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_opens(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "REST", 0.02)
+    await get(downloader, server.url("/ok"))
+    origin_of(downloader, server).opening = 10.0
+    await get(downloader, server.url("/ok"))
+    after_one = server.connections
+    await asyncio.gather(*(get(downloader, server.url("/ok")) for _ in range(2)))
+
+    # Only one of two can have the one connection.
+    assert (after_one, server.connections) == (1, 2)
+    assert origin_of(downloader, server).waiting == 0
+
+
+async def test_a_request_does_not_wait_where_a_connection_opens_sooner(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await get(downloader, server.url("/ok"))
+    origin_of(downloader, server).opening = 0.001
+    await get(downloader, server.url("/ok"))
+
+    assert server.connections == 2
+
+
+async def test_a_new_connection_may_be_answered_before_the_request_is_read(
+    downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is too busy says so at once."""
+    monkeypatch.setattr(connector_module, "_is_unacknowledged", lambda descriptor: True)
+
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+    assert not origin_of(downloader, server).spoke_unasked
+
+
+async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
+    make_certificate(tmp_path / "certificate")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "certificate")
+    served = HostileServer()
+    listening = await asyncio.start_server(served.serve, "127.0.0.1", 0, ssl=context)
+    served.port = listening.sockets[0].getsockname()[1]
+    settings = replace(SETTINGS, insecure=True)
+    async with listening, AiohttpDownloader(settings, start_origins=[served.origin]) as downloader:
+        base = f"https://{served.origin}"
+        await trusted(downloader, clock, f"{base}/ok")
+        for _ in range(5):
+            await get(downloader, f"{base}/ok")
+        reused = served.connections
+        await get(downloader, f"{base}/cue")
+        clock.ahead = REST
+        (connection,) = idle(downloader)
+        assert connection.transport is not None
+        connection.transport.pause_reading()
+        connection.transport.write(b"x")
+        while not connection.readable():
+            await asyncio.sleep(0)
+        body = (await get(downloader, f"{base}/ok")).body
+        connection.transport.resume_reading()
+        while connection.is_connected():
+            await asyncio.sleep(0)
+        origin = connector_of(downloader)._origins.of((True, "127.0.0.1", served.port))
+
+    assert (reused, served.connections, body) == (1, 2, PAGE)
+    assert origin.spoke_unasked

@@ -1,0 +1,129 @@
+"""Cookies that are kept between processes: what changes in a jar, and what comes back of it."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import yarl
+
+from crawlcw.downloader.cookies import MOST_COOKIES, SiteCookies
+
+pytestmark = [pytest.mark.quick, pytest.mark.asyncio]
+
+HOME = yarl.URL("http://a.example/in/1")
+SAFE = yarl.URL("https://a.example/")
+
+
+def sent(jar: SiteCookies, url: yarl.URL) -> dict[str, str]:
+    return {name: cookie.value for name, cookie in jar.filter_cookies(url).items()}
+
+
+def given(*headers: str, url: yarl.URL = HOME) -> SiteCookies:
+    jar = SiteCookies()
+    jar.update_cookies_from_headers(headers, url)
+    return jar
+
+
+def restored(jar: SiteCookies) -> SiteCookies:
+    again = SiteCookies()
+    again.restore(jar.kept())
+    return again
+
+
+@pytest.mark.parametrize(
+    ("header", "where", "nowhere"),
+    [
+        ("k=v", "http://a.example/in/2", "http://a.example/out"),
+        ("k=v; Path=/", "http://a.example/out", "http://b.a.example/"),
+        ("k=v; Domain=a.example; Path=/", "http://b.a.example/", "http://b.example/"),
+        ("k=v; Path=/; Secure", "https://a.example/", "http://a.example/"),
+        ("k=v; Path=/", "http://a.example/", "http://a.example:8080/"),
+    ],
+)
+async def test_a_cookie_that_was_kept_is_sent_where_it_was_before(
+    header: str, where: str, nowhere: str
+):
+    origin = SAFE if "Secure" in header else HOME
+
+    for jar in (given(header, url=origin), restored(given(header, url=origin))):
+        assert sent(jar, yarl.URL(where)) == {"k": "v"}
+        assert sent(jar, yarl.URL(nowhere)) == {}
+
+
+async def test_a_cookie_that_came_over_tls_does_not_come_back_without():
+    jar = restored(given("k=v; Path=/", url=SAFE))
+
+    assert sent(jar, SAFE) == {"k": "v"}
+    assert sent(jar, SAFE.with_scheme("http")) == {}
+
+
+@pytest.mark.parametrize(
+    "header", ["k=v; Domain=example.com", "k=v; Domain=example", "k=" + "v" * 5_000, "k"]
+)
+async def test_what_a_jar_refuses_is_not_kept(header: str):
+    assert given(header).kept() == {}
+
+
+@pytest.mark.parametrize("value", ['"a b"', "a%20b", "ä", "{x:1}", "a=b"])
+async def test_a_value_is_sent_as_it_came(value: str):
+    jar = given(f"k={value}; Path=/")
+
+    header = jar.filter_cookies(HOME).output(header="", sep=";")
+    assert restored(jar).filter_cookies(HOME).output(header="", sep=";") == header
+
+
+async def test_only_what_has_changed_is_to_be_written():
+    jar = given("a=1", "b=1; Max-Age=100")
+    assert len(jar.take_changes()) == 2
+    assert not jar.has_changed
+
+    jar.update_cookies_from_headers(["a=1", "b=1; Max-Age=110"], HOME)
+    assert not jar.has_changed, "a later end alone is no news"
+
+    jar.update_cookies_from_headers(["a=2", "b=1; Max-Age=0"], HOME)
+    changes = jar.take_changes()
+    assert sorted("gone" if each is None else each.value for each in changes.values()) == [
+        "2",
+        "gone",
+    ]
+
+
+async def test_others_changes_are_taken_over_and_our_own_are_not_lost():
+    ours, theirs = given("a=1", "b=1", "c=1"), given("a=2", "b=2")
+    ours.take_changes()
+    ours.update_cookies_from_headers(["b=3"], HOME)
+
+    ours.restore(theirs.kept())
+
+    assert sent(ours, HOME) == {"a": "2", "b": "3"}
+
+
+async def test_the_end_of_a_cookie_is_kept():
+    (cookie,) = given("k=v; Max-Age=60").kept().values()
+    (other,) = given("k=v; Expires=Wed, 01 Jan 2070 00:00:00 GMT").kept().values()
+
+    assert cookie.expires is not None
+    assert other.expires is not None
+    assert timedelta(seconds=55) < cookie.expires - datetime.now(UTC) <= timedelta(seconds=60)
+    assert other.expires - datetime.now(UTC) <= timedelta(days=400)
+
+
+async def test_a_jar_amounts_to_so_much_and_no_more():
+    jar = SiteCookies()
+    for number in range(MOST_COOKIES + 10):
+        host = yarl.URL(f"http://h{number}.example/")
+        jar.update_cookies_from_headers(["k=" + "v" * 1_000], host)
+
+    kept = jar.kept().values()
+    assert sum(len(each.value) for each in kept) < 2 << 20
+    assert f"h{MOST_COOKIES + 9}.example" in {each.domain for each in kept}
+
+
+async def test_a_spiders_own_cookie_is_for_that_host():
+    jar = SiteCookies()
+
+    jar.add("k", "v", url=HOME)
+
+    assert sent(jar, HOME.with_path("/out")) == {"k": "v"}
+    assert sent(jar, yarl.URL("http://b.a.example/")) == {}
+    with pytest.raises(ValueError, match="Illegal"):
+        jar.add("a b", "v", url=HOME)

@@ -1,0 +1,205 @@
+"""The cache for development: what is answered from it, and what is never kept."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Request, Response, Settings, SettingsError, Spider, run_spider
+from crawlcw.downloader.cookies import SiteCookies
+from crawlcw.downloader.dev_cache import CachingDownloader
+from crawlcw.downloader.identified import IdentifiedDownloader
+from crawlcw.errors import FetchError, Reason
+from crawlcw.testing import Replay, ReplayDownloader
+from tests.support import media_site
+from tests.support.docs import REPOSITORY
+
+URL = "http://a.example/"
+
+
+def cached(web: ReplayDownloader, folder: Path, **settings: Any) -> CachingDownloader:
+    chosen = Settings(**{"cache": "dev"} | settings)
+    return CachingDownloader(web, chosen, folder=folder)
+
+
+async def asked_twice(web: ReplayDownloader, folder: Path, **options: Any) -> list[Response]:
+    """Ask in two processes, as it were."""
+    request = Request(URL, **options)
+    return [await cached(web, folder).fetch(request, url=URL) for _ in range(2)]
+
+
+async def test_what_was_answered_is_answered_again(tmp_path: Path) -> None:
+    page = Replay(status=404, headers={"X-A": "ä\r\n"}, body=bytes(range(256)))
+    web = ReplayDownloader({URL: page})
+
+    first, second = await asked_twice(web, tmp_path)
+
+    assert web.requested == [URL]
+    assert (second.status, second.headers, second.body) == (404, first.headers, first.body)
+    assert second.request.url == URL
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"),
+    [
+        (Replay(status=500), {}),
+        (Replay(status=429), {}),
+        (Replay(status=206), {}),
+        (Replay(body=b"a", truncated="bytes"), {}),
+        (b"a", {"method": "POST"}),
+        (b"a", {"method": "HEAD"}),
+        (b"a", {"body": b"x", "method": "GET"}),
+    ],
+)
+async def test_what_is_not_kept(tmp_path: Path, answer: Any, options: dict[str, Any]) -> None:
+    web = ReplayDownloader({URL: answer})
+
+    await asked_twice(web, tmp_path, **options)
+
+    assert web.requested == [URL, URL]
+
+
+@pytest.mark.parametrize(("session", "cookies"), [(True, {}), (False, {"a": "1"})])
+async def test_what_has_cookies_is_neither_kept_nor_answered_from_the_cache(
+    tmp_path: Path, session: bool, cookies: dict[str, str]
+) -> None:
+    web = ReplayDownloader({URL: [b"anybody's", b"mine", b"mine, later"]})
+    jar = SiteCookies() if session else None
+    somebody = IdentifiedDownloader(cached(web, tmp_path), jar=jar)
+    await cached(web, tmp_path).fetch(Request(URL), url=URL)
+
+    asked = [await somebody.fetch(Request(URL, cookies=cookies), url=URL) for _ in range(2)]
+
+    assert [each.body for each in asked] == [b"mine", b"mine, later"]
+    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"anybody's"
+
+
+async def test_failures_are_not_kept(tmp_path: Path) -> None:
+    web = ReplayDownloader({URL: [FetchError(Reason.CONNECT), b"a"]})
+    with pytest.raises(FetchError):
+        await cached(web, tmp_path).fetch(Request(URL), url=URL)
+
+    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"a"
+
+
+async def test_other_headers_are_another_request(tmp_path: Path) -> None:
+    web = ReplayDownloader({URL: [b"theirs", b"mine"]})
+
+    for value in ("a", "b"):
+        request = Request(URL, headers={"Authorization": value})
+        await cached(web, tmp_path).fetch(request, url=URL)
+
+    assert web.requested == [URL, URL]
+
+
+async def test_an_old_answer_is_asked_for_again(tmp_path: Path) -> None:
+    web = ReplayDownloader({URL: [b"old", b"new"]})
+    await cached(web, tmp_path).fetch(Request(URL), url=URL)
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    os.utime(kept, (0, 0))
+
+    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"new"
+    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"new"
+
+
+async def test_refresh_asks_for_all_again_and_keeps_that(tmp_path: Path) -> None:
+    web = ReplayDownloader({URL: [b"old", b"new"]})
+    await cached(web, tmp_path).fetch(Request(URL), url=URL)
+    await cached(web, tmp_path, cache="refresh").fetch(Request(URL), url=URL)
+
+    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"new"
+    assert len(web.requested) == 2
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 20, -1])
+async def test_half_of_what_was_kept_counts_for_nothing(tmp_path: Path, size: int) -> None:
+    web = ReplayDownloader({URL: [b"a page", b"a page"]})
+    await cached(web, tmp_path).fetch(Request(URL), url=URL)
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    os.truncate(kept, size if size >= 0 else kept.stat().st_size - 1)
+
+    assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"a page"
+    assert len(web.requested) == 2
+
+
+async def test_what_is_kept_is_for_its_user_alone(tmp_path: Path) -> None:
+    await cached(ReplayDownloader({URL: b"a"}), tmp_path / "cache").fetch(Request(URL), url=URL)
+
+    (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+async def test_a_folder_that_takes_nothing_stops_no_crawl(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").write_text("a file")
+    web = ReplayDownloader({URL: b"a"})
+    downloader = cached(web, tmp_path / "cache")
+
+    for _ in range(2):
+        assert (await downloader.fetch(Request(URL), url=URL)).body == b"a"
+
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        f"pages are not kept in {tmp_path}/cache"
+    ]
+
+
+async def test_large_pages_are_all_answered_where_memory_has_room_for_one(tmp_path: Path) -> None:
+    page = bytes(1 << 20)
+    web = ReplayDownloader({URL: page})
+    # A quarter is for bodies: one of them.
+    downloader = cached(web, tmp_path, memory_budget="5 MiB", max_body="1200 KiB")
+    await downloader.fetch(Request(URL), url=URL)
+
+    pages = await asyncio.gather(*(downloader.fetch(Request(URL), url=URL) for _ in range(8)))
+
+    assert {each.body for each in pages} == {page}
+    assert web.requested == [URL]
+
+
+def test_cookies_and_the_cache_do_not_go_together() -> None:
+    with pytest.raises(SettingsError, match="cache=dev does not know whose cookies"):
+        Settings(cache="dev", cookies=True)
+
+
+class Pages(Spider):
+    name = "pages"
+    settings = Settings(cache="dev", auto_throttle=False)
+
+    def parse(self, response: Response) -> Any:
+        yield {"title": response.css_first("h1").text()}  # type: ignore[union-attr]  # it has one
+        yield from response.follow_all("a")
+
+
+def test_the_example_runs() -> None:
+    finished = subprocess.run(
+        [sys.executable, str(REPOSITORY / "examples" / "cache.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == "20 items, 26 requests\n20 items, 0 requests\n"
+
+
+async def test_a_second_crawl_asks_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with media_site.running() as site:
+        site.pages["/"] = "<h1>Home</h1>" + "".join(f'<a href="/{n}">' for n in range(5))
+        for number in range(5):
+            site.pages[f"/{number}"] = f"<h1>{number}</h1>"
+
+        for _ in range(2):
+            pages = Pages(start_urls=[site.url("/")])
+            report = await run_spider(pages, ledger="sqlite:///:memory:")
+            assert report.items == 6
+
+        assert len(site.asked) == 6

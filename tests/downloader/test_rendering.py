@@ -1,0 +1,294 @@
+"""Pages that are rendered in a browser: a real Chromium, and a site that it may and may not ask."""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from crawlcw import Request, Settings, Spider, UsageError, run_spider
+from crawlcw.engine.stats import Report
+from examples.browser import Quotes
+
+MEMORY = "sqlite:///:memory:"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(autouse=True)
+def chromium() -> str:
+    """The system's browser. Where there is none the tests fail: a skipped test proves nothing."""
+    place = shutil.which("chromium") or shutil.which("google-chrome")
+    if place is None:
+        pytest.fail("there is no Chromium: apt-get install chromium", pytrace=False)
+    return place
+
+
+class Site:
+    """Pages by path, and which paths were asked for."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, str | Handler] = {"/robots.txt": "User-agent: *\nDisallow: /secret"}
+        self.asked: list[str] = []
+        self.url = ""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.path)
+        page = self.pages.get(request.path)
+        if page is None:
+            return web.Response(status=404)
+        if callable(page):
+            return await page(request)
+        kind = "text/plain" if request.path.endswith(".txt") else "text/html"
+        return web.Response(text=page, content_type=kind)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Site]:
+    site = Site()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", site.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    listening = socket.create_server(("127.0.0.1", 0))
+    await web.SockSite(runner, listening).start()
+    site.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        yield site
+    finally:
+        await runner.cleanup()
+
+
+class Titles(Spider):
+    name = "titles"
+
+    def __init__(self, site: Site, *paths: str) -> None:
+        super().__init__()
+        self.start_urls = [site.url + path for path in paths]
+        self.titles: dict[str, str] = {}
+        self.clicked = ""
+        self.given_up: dict[str, str] = {}
+
+    async def parse(self, response: Any) -> Any:
+        path = response.url.rpartition("/")[2]
+        self.titles[path] = response.css_first("title").text()
+        if response.page is not None and (button := await response.page.query_selector("button")):
+            await button.click()
+            self.clicked = await response.page.title()
+
+    def on_error(self, request: Request, error: Any) -> None:
+        self.given_up[request.url.rpartition("/")[2]] = str(error.reason)
+
+
+async def crawled(spider: Spider, **settings: Any) -> Report:
+    return await run_spider(
+        spider,
+        ledger=MEMORY,
+        settings=Settings(**{"browser": True, "backoff_base": "10ms", **settings}),
+    )
+
+
+SCRIPTED = """<title>raw</title><button onclick="document.title='clicked'">b</button>
+<script>fetch('/data').then(r => r.text()).then(t => document.title = t)</script>"""
+
+
+async def test_a_page_is_what_its_scripts_have_made_of_it():
+    async with serving() as site:
+        site.pages |= {"/a": SCRIPTED, "/data": "rendered"}
+        spider = Titles(site, "/a")
+
+        report = await crawled(spider)
+
+    assert (report.pages, report.failures) == (1, {})
+    assert spider.titles == {"a": "rendered"}
+    assert spider.clicked == "clicked", "the page is open until the callback ends"
+    assert site.asked == ["/robots.txt", "/a", "/data"], "the page itself is asked for once"
+
+
+async def test_a_request_says_whether_it_is_rendered():
+    class Mixed(Titles):
+        async def start(self) -> AsyncIterator[Request]:
+            for url in self.start_urls:
+                yield Request(url, browser=url.endswith("rendered"))
+
+    async with serving() as site:
+        site.pages |= {"/plain": SCRIPTED, "/rendered": SCRIPTED, "/data": "done"}
+        spider = Mixed(site, "/plain", "/rendered")
+
+        await crawled(spider, browser=False)
+
+    assert spider.titles == {"plain": "raw", "rendered": "done"}
+
+
+async def test_a_page_reaches_nothing_that_the_crawl_may_not():
+    """Neither a private address by any way a page has, nor what robots.txt forbids."""
+    listening = socket.create_server(("127.0.0.2", 0))
+    listening.setblocking(False)
+    private = f"127.0.0.2:{listening.getsockname()[1]}"
+    async with serving() as site:
+        site.pages |= {
+            "/a": f"""<title>raw</title><img src="http://{private}/i.png">
+                <link rel="stylesheet" href="http://{private}/s.css">
+                <link rel="dns-prefetch" href="http://{private}/">
+                <link rel="preconnect" href="http://{private}/">
+                <iframe src="http://{private}/f"></iframe><iframe src="/secret/f"></iframe>
+                <script src="http://{private}/s.js"></script>
+                <script>
+                  new WebSocket("ws://{private}/w");
+                  navigator.sendBeacon("http://{private}/b", "x");
+                  new RTCPeerConnection({{iceServers: [{{urls: "stun:{private}"}}]}});
+                  const all = ["http://{private}/d", "/secret/d", "/moved", "/part"];
+                  Promise.allSettled(all.map(url => fetch(url))).then(
+                    found => document.title = found.map(each => each.status[0]).join(""));
+                </script>""",
+            "/part": "x",
+            "/secret/d": "x",
+            "/moved": _moved(f"http://{private}/moved"),
+        }
+        spider = Titles(site, "/a")
+
+        await crawled(spider, browser_blocked=())
+
+    assert spider.titles == {"a": "rrrf"}, "all are refused but for the page's own part"
+    assert not [path for path in site.asked if path.startswith("/secret")]
+    with pytest.raises(BlockingIOError):
+        listening.accept()
+    listening.close()
+
+
+def _moved(target: str) -> Handler:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": target})
+
+    return answer
+
+
+async def test_images_are_not_asked_for_and_a_page_that_asks_for_ever_is_a_page():
+    async with serving() as site:
+        site.pages |= {
+            "/a": """<title>busy</title><img src="/i.png"><script>
+                setInterval(() => fetch("/news"), 50)</script>""",
+            "/news": "x",
+        }
+        spider = Titles(site, "/a")
+
+        await crawled(spider)
+
+    assert spider.titles == {"a": "busy"}
+    assert "/i.png" not in site.asked
+
+
+async def test_a_page_that_ends_the_browser_is_given_up_and_no_other_is():
+    async with serving() as site:
+
+        async def deadly(_: web.Request) -> web.StreamResponse:
+            os.kill(_browser_pid(), signal.SIGKILL)
+            return web.Response(text="x")
+
+        site.pages |= {
+            "/deadly": "<title>raw</title><script>fetch('/kill')</script>",
+            "/kill": deadly,
+            **{f"/{n}": SCRIPTED for n in range(6)},
+            "/data": "rendered",
+        }
+        spider = Titles(site, "/deadly", *(f"/{n}" for n in range(6)))
+
+        report = await crawled(spider)
+
+    assert report.pages == 6
+    assert spider.given_up == {"deadly": "browser-crashed"}
+    assert spider.titles == {str(n): "rendered" for n in range(6)}
+    assert not _browsers(), "the browser ends with the crawl"
+
+
+async def test_a_page_that_crashes_is_given_up():
+    async with serving() as site:
+
+        async def deadly(_: web.Request) -> web.StreamResponse:
+            for pid in _browsers(kind=b"--type=renderer"):
+                os.kill(pid, signal.SIGKILL)
+            return web.Response(text="x")
+
+        site.pages |= {"/a": "<title>raw</title><script>fetch('/kill')</script>", "/kill": deadly}
+        spider = Titles(site, "/a")
+
+        await crawled(spider)
+
+    assert spider.given_up == {"a": "browser-crashed"}
+    assert site.asked.count("/a") == 1
+
+
+def _browsers(kind: bytes = b"") -> list[int]:
+    """Return the browsers that this process has started, or their processes of one kind."""
+    found = []
+    for pid in _descendants(os.getpid()):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        whole = b"--remote-debugging-pipe" in command and b"--type=" not in command
+        if kind in command if kind else whole:
+            found.append(pid)
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    children = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(place.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid:
+            children.append(int(place.parent.name))
+    return children + [each for child in children for each in _descendants(child)]
+
+
+def _browser_pid() -> int:
+    return max(_browsers())
+
+
+async def test_where_there_is_no_browser_the_crawl_ends_and_says_so():
+    async with serving() as site:
+        site.pages["/a"] = SCRIPTED
+
+        with pytest.raises(UsageError, match="browser /no/such/chrome does not start: install"):
+            await crawled(Titles(site, "/a"), browser_path="/no/such/chrome")
+
+
+async def test_a_part_that_never_comes_is_a_part_that_is_missing():
+    async with serving() as site:
+
+        async def silent(_: web.Request) -> web.StreamResponse:
+            await asyncio.sleep(60)
+            return web.Response()
+
+        site.pages |= {"/a": '<title>x</title><script src="/never"></script>', "/never": silent}
+        spider = Titles(site, "/a")
+
+        await crawled(spider, timeout="60s", read_timeout="2s", max_retry=1)
+
+    assert spider.titles == {"a": "x"}
+
+
+async def test_the_example_reads_what_a_script_writes():
+    quotes = """<div id=q></div><script>
+        document.getElementById("q").innerHTML = '<div class=quote><span class=text>T</span>'
+            + '<small class=author>A</small></div><li class=next><a href="/2">n</a></li>'
+        </script>"""
+    async with serving() as site:
+        site.pages |= {"/1": quotes, "/2": quotes.replace("/2", "/1").replace(">T<", ">U<")}
+        spider = Quotes(url=f"{site.url}/1")
+        spider.allowed_hosts = "*"
+
+        report = await crawled(spider, browser=False, allow_private=[site.url.partition("//")[2]])
+
+    assert (report.pages, report.items) == (2, 2), report.failures

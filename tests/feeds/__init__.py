@@ -1,0 +1,1 @@
+"""The items on their way out."""

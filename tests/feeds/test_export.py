@@ -1,0 +1,108 @@
+"""All recorded items, in one reading, to any number of places."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import fsspec
+import pytest
+from backports import zstd
+
+from crawlcw.errors import UsageError
+from crawlcw.feeds.export import Wanted, export
+from crawlcw.feeds.target import Target
+from crawlcw.ledger.protocol import Ledger
+from tests.support.ledgers import FakeClock, claimed, make_tasks, success
+
+PAGES = 30
+
+
+async def recorded(ledger: Ledger, clock: FakeClock) -> None:
+    """Record an item of each page, a page every second."""
+    await ledger.tasks.add(make_tasks(PAGES))
+    for number, lease in enumerate(await claimed(ledger)):
+        clock.advance(seconds=1)
+        await ledger.outcomes.commit(
+            [success(ledger, lease, {"n": number, "even": not number % 2})]
+        )
+
+
+async def exported(
+    ledger: Ledger, *places: Path | str, wanted: Wanted | None = None
+) -> tuple[int, bytes]:
+    stdout = io.BytesIO()
+    targets = [Target.parse(str(place)) for place in places]
+    return await export(ledger, targets, wanted or Wanted(), stdout=stdout), stdout.getvalue()
+
+
+def numbers(lines: bytes) -> Sequence[int]:
+    return sorted(json.loads(line)["n"] for line in lines.splitlines())
+
+
+async def test_several_feeds_have_the_same_items(ledger: Ledger, clock: FakeClock, tmp_path: Path):
+    await recorded(ledger, clock)
+    names = ("a.jsonl", "b.json", "c.csv", "d.jsonl.gz", "e.csv.zst")
+
+    count, stdout = await exported(ledger, "-", *(tmp_path / name for name in names))
+
+    assert count == PAGES
+    lines = (tmp_path / "a.jsonl").read_bytes()
+    assert numbers(lines) == list(range(PAGES))
+    assert stdout == lines == gzip.decompress((tmp_path / "d.jsonl.gz").read_bytes())
+    items = [json.loads(line) for line in lines.splitlines()]
+    assert json.loads((tmp_path / "b.json").read_bytes()) == items
+    table = (tmp_path / "c.csv").read_bytes()
+    assert zstd.decompress((tmp_path / "e.csv.zst").read_bytes()) == table
+    rows = list(csv.DictReader(io.StringIO(table.decode(), newline="")))
+    assert [int(row["n"]) for row in rows] == [item["n"] for item in items]
+    assert [path.name for path in tmp_path.glob("*.part")] == []
+
+
+async def test_fields_and_meta_are_chosen(ledger: Ledger, clock: FakeClock):
+    await recorded(ledger, clock)
+
+    _, plain = await exported(ledger, "-", wanted=Wanted(fields=["even", "none"]))
+    _, meta = await exported(ledger, "-:csv", wanted=Wanted(fields=["n"], with_meta=True))
+
+    assert {*plain.splitlines()} == {b'{"even":true}', b'{"even":false}'}
+    assert meta.splitlines()[0] == b"n,_url,_fetched_at"
+
+
+@pytest.mark.parametrize(("seconds", "last"), [(0, 1), (9, 10), (1000, PAGES)])
+async def test_since_means_what_was_fetched_since_then(
+    seconds: int, last: int, ledger: Ledger, clock: FakeClock
+):
+    await recorded(ledger, clock)
+    since = clock.time - timedelta(seconds=seconds)
+
+    _, lines = await exported(ledger, "-", wanted=Wanted(since=since))
+
+    assert numbers(lines) == list(range(PAGES))[-last:]
+
+
+async def test_a_place_that_cannot_be_written_leaves_every_earlier_file(
+    ledger: Ledger, clock: FakeClock, tmp_path: Path
+):
+    await recorded(ledger, clock)
+    first = tmp_path / "a.jsonl"
+    first.write_text("earlier\n")
+
+    with pytest.raises(UsageError, match=r"cannot write /dev/full: No space left on device"):
+        # What is buffered is written when the place is closed: the block before must not be done.
+        await exported(ledger, first, "/dev/full")
+
+    assert first.read_text() == "earlier\n"
+    assert [path.name for path in tmp_path.glob("*.part")] == []
+
+
+async def test_an_object_of_a_remote_store(ledger: Ledger, clock: FakeClock):
+    await recorded(ledger, clock)
+
+    await exported(ledger, "memory://feeds/items.jsonl.gz")
+
+    with fsspec.open("memory://feeds/items.jsonl.gz", "rb") as stream:
+        assert numbers(gzip.decompress(stream.read())) == list(range(PAGES))

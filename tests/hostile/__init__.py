@@ -1,0 +1,1 @@
+"""Crawls of servers that mean no good."""

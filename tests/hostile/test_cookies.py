@@ -1,0 +1,184 @@
+"""Cookies go back to the site that set them, and nothing in a Set-Cookie fails a page."""
+
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import yarl
+
+from crawlcw.api.request import Request
+from crawlcw.api.settings import Settings
+from crawlcw.cli.terminal import logs
+from crawlcw.downloader.aiohttp import AiohttpDownloader
+from crawlcw.downloader.cookies import MOST_COOKIES, SiteCookies
+from tests.hostile.pages import KEEP, Exchange, page, response
+from tests.hostile.server import HostileServer, running
+
+SETTINGS = Settings(cookies=True)
+#: HOSTILE 2.18, and what else a server may take for a cookie.
+GARBAGE = (
+    b"",
+    b"=",
+    b";;;;",
+    b"=nameless",
+    b"a",
+    b"a\x01b=\x02; Path=\x03",
+    b'"quoted=1; Expires="',
+    b"year=1; Expires=Fri, 31 Dec 99999 23:59:59 GMT",
+    b"year=1; Expires=Thu, 99 Foo -1 99:99:99 GMT",
+    b"age=1; Max-Age=99999999999999999999999999",
+    b"age=1; Max-Age=nan",
+    b"bytes=\xff\xfe\xfd; Domain=\xff",
+    b"domain=1; Domain=.",
+    b"domain=1; Domain=[::1",
+    b"domain=1; Domain=xn--\xf0",
+    b"path=1; Path=" + b"/a" * 20_000,
+    b"large=" + b"x" * 60_000,
+    b"__Host-a=1; Domain=example.com",
+)
+
+
+@page("/cookies-of-every-kind")
+async def _garbage(exchange: Exchange) -> object:
+    lines = b"".join(b"Set-Cookie: %s\r\n" % line for line in GARBAGE)
+    await exchange.send(response(headers=lines + b"Set-Cookie: good=1\r\n"))
+    return KEEP
+
+
+@page("/host-cookie")
+async def _host_cookie(exchange: Exchange) -> object:
+    await exchange.send(response(headers=b"Set-Cookie: secret=1; Path=/\r\n"))
+    return KEEP
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[HostileServer]:
+    async with running() as running_server:
+        yield running_server
+
+
+def sent(jar: SiteCookies, url: str) -> dict[str, str]:
+    return {name: each.value for name, each in jar.filter_cookies(yarl.URL(url)).items()}
+
+
+def set_by(url: str, *headers: str) -> SiteCookies:
+    jar = SiteCookies()
+    jar.update_cookies_from_headers(headers, yarl.URL(url))
+    return jar
+
+
+@pytest.mark.parametrize(
+    ("setter", "domain", "other"),
+    [
+        ("http://a.co.uk/", "co.uk", "http://b.co.uk/"),
+        ("http://a.co.uk/", ".CO.UK", "http://b.co.uk/"),
+        ("http://a.co.uk/", "uk", "http://b.co.uk/"),
+        ("http://mine.github.io/", "github.io", "http://yours.github.io/"),
+        ("http://a.b.kawasaki.jp/", "b.kawasaki.jp", "http://c.b.kawasaki.jp/"),
+        ("http://a.xn--55qx5d.cn/", "xn--55qx5d.cn", "http://b.xn--55qx5d.cn/"),
+        ("http://a.intranet/", "intranet", "http://b.intranet/"),
+        ("http://evil.example/", "bank.example", "http://bank.example/"),
+        ("http://1.2.3.4/", "3.4", "http://3.4/"),
+        ("http://1.2.3.4/", "2.3.4", "http://9.2.3.4/"),
+        ("http://a.example./", "example.", "http://b.example./"),
+    ],
+)
+async def test_a_domain_of_many_owners_gets_no_cookie(setter: str, domain: str, other: str) -> None:
+    jar = set_by(setter, f"a=1; Domain={domain}; Path=/")
+
+    assert sent(jar, other) == {}
+    assert sent(set_by(other, "a=1; Path=/"), other) == {"a": "1"}, "one of its own is kept"
+
+
+@pytest.mark.parametrize(
+    ("host", "domain"), [("github.io", "github.io"), ("127.0.0.1", "127.0.0.1"), ("x", "x")]
+)
+async def test_a_host_that_names_itself_keeps_its_cookie(host: str, domain: str) -> None:
+    jar = set_by(f"http://{host}/", f"a=1; Domain={domain}")
+
+    assert sent(jar, f"http://{host}/") == {"a": "1"}
+    assert sent(jar, f"http://sub.{host}/") == {}
+
+
+async def test_a_site_shares_cookies_with_all_of_its_hosts() -> None:
+    jar = set_by("http://www.example.co.uk/", "a=1; Domain=example.co.uk; Path=/")
+
+    assert sent(jar, "http://shop.example.co.uk/") == {"a": "1"}
+    assert sent(jar, "https://example.co.uk/") == {"a": "1"}
+
+
+async def test_another_port_is_another_origin() -> None:
+    jar = set_by("http://127.0.0.1:8001/", "a=1")
+
+    assert sent(jar, "http://127.0.0.1:8001/") == {"a": "1"}
+    assert sent(jar, "http://127.0.0.1:8002/") == {}
+    assert sent(jar, "http://127.0.0.1/") == {}
+
+
+async def test_what_came_over_tls_goes_back_over_tls() -> None:
+    jar = set_by("https://example.com/", "a=1")
+
+    assert sent(jar, "https://example.com/") == {"a": "1"}
+    assert sent(jar, "http://example.com/") == {}
+
+
+async def test_garbage_costs_no_page_and_no_good_cookie(
+    server: HostileServer,
+) -> None:
+    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
+        url = server.url("/cookies-of-every-kind")
+        first = await downloader.fetch(Request(url), url=url)
+        again = await downloader.fetch(Request(url), url=url)
+
+    assert (first.status, again.status) == (200, 200)
+    assert "good=1" in server.seen_headers["/cookies-of-every-kind"]["cookie"]
+    assert len(server.seen_headers["/cookies-of-every-kind"]["cookie"]) < 1000
+
+
+async def test_the_log_of_a_crawl_has_no_line_for_each_bad_cookie(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[:])
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    logs.set_up("debug", environment={})
+    logging.captureWarnings(False)
+
+    jar = set_by("http://example.com/", '"quoted=1', "a=1")
+
+    assert len(jar) == 1
+    assert capsys.readouterr().err == ""
+
+
+async def test_a_jar_that_raises_costs_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("a cookie that nobody thought of")
+
+    monkeypatch.setattr(SiteCookies, "update_cookies", fails)
+
+    assert len(set_by("http://example.com/", "a=1")) == 0
+
+
+async def test_cookies_are_bounded_for_each_host_and_in_all() -> None:
+    jar = SiteCookies()
+    many = [f"c{n}=1" for n in range(200)]
+    for port in range(8000, 8030):
+        jar.update_cookies_from_headers(many, yarl.URL(f"http://example.com:{port}/"))
+
+    assert len(sent(jar, "http://example.com:8029/")) <= 180
+    assert len(jar) <= MOST_COOKIES
+    for number in range(50):
+        jar.update_cookies_from_headers(many, yarl.URL(f"http://h{number}.example/"))
+    assert len(jar) <= MOST_COOKIES
+
+
+async def test_a_server_on_another_port_sees_no_cookie(server: HostileServer) -> None:
+    async with running() as other:
+        origins = [server.origin, other.origin]
+        async with AiohttpDownloader(SETTINGS, start_origins=origins) as downloader:
+            for url in (server.url("/host-cookie"), other.url("/ok"), server.url("/ok")):
+                await downloader.fetch(Request(url), url=url)
+
+    assert server.seen_headers["/ok"]["cookie"] == "secret=1"
+    assert "cookie" not in other.seen_headers["/ok"]

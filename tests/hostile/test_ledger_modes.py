@@ -1,0 +1,94 @@
+"""Who may read an embedded ledger: what requests carry, headers and forms, is in it."""
+
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crawlcw.ledger.sqlite import SqliteLedger
+
+
+@pytest.fixture(autouse=True)
+def usual_umask() -> Iterator[None]:
+    """Give what is made without a mode to every reader."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_what_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "ledger.db"
+
+    ledger = await SqliteLedger.open(path, "books")
+    modes = {each.name: mode(each) for each in path.parent.iterdir()}
+    await ledger.close()
+
+    assert modes == {"ledger.db": 0o600, "ledger.db-wal": 0o600, "ledger.db-shm": 0o600}
+    assert (mode(tmp_path / "a"), mode(tmp_path / "a" / "b")) == (0o700, 0o700)
+
+
+async def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books")
+    await ledger.close()
+
+    assert mode(tmp_path) == 0o755
+    assert mode(tmp_path / "ledger.db") == 0o600
+
+
+async def test_a_file_behind_a_link_is_private_as_well(tmp_path: Path) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "ledger.db")
+
+    ledger = await SqliteLedger.open(link, "books")
+    await ledger.close()
+
+    assert mode(tmp_path / "ledger.db") == 0o600
+
+
+async def test_an_older_file_is_taken_from_other_users_and_the_log_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "ledger.db"
+    older = await SqliteLedger.open(path, "books")
+    for each in tmp_path.iterdir():
+        each.chmod(0o644)
+
+    for _ in range(2):
+        ledger = await SqliteLedger.open(path, "books")
+        await ledger.close()
+    modes = {mode(each) for each in tmp_path.iterdir()}
+    await older.close()
+
+    assert modes == {0o600}
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"every user could read the ledger {path} (mode 644): now only its own can"]
+
+
+async def test_a_file_that_is_shared_with_a_group_stays_so(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    await (await SqliteLedger.open(path, "books")).close()
+    path.chmod(0o640)
+
+    await (await SqliteLedger.open(path, "books")).close()
+
+    assert mode(path) == 0o640
+
+
+async def test_who_only_looks_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    await (await SqliteLedger.open(path, "books")).close()
+    path.chmod(0o644)
+
+    await (await SqliteLedger.look(path, "books")).close()
+
+    assert mode(path) == 0o644

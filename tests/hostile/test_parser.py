@@ -1,0 +1,403 @@
+"""Pages that keep the parser busy, or crash it: HOSTILE 3.11-3.13 and 8.2."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic, perf_counter
+
+import anyio
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.assembly import open_crawl, run_spider
+from crawlcw.crawl import parser_processes
+from crawlcw.crawl.parsing import Parsing
+from crawlcw.errors import FetchError, ParseRefusedError, Reason
+from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.crawl_process import wait_until
+
+LINK = b"<a href=/next>next</a>"
+#: What a browser shows, and so do we.
+FINISHED = {
+    "10,000 nested div": b"<div>" * 10_000 + LINK,
+    "10,000 nested div in UTF-16": ("\ufeff" + "<div>" * 10_000 + LINK.decode()).encode(
+        "utf-16-le"
+    ),
+    "an inline script": b"<script>" + b"if (a<b) {} " * 12_000 + b"</script>" + LINK,
+    "formatting left open": b"<b>" * 20_000 + LINK,
+    "formatting in paragraphs": b"<p><b><i><u>" * 5_000 + LINK,
+    "options outside of a select": b"<option>" * 100_000 + LINK,
+    "100,000 times the same attribute": b"<p " + b"x=1 " * 100_000 + b">" + LINK,
+    "svg in templates": b"<svg><template>" * 20_000 + b"</template></svg>" * 20_000 + LINK,
+    "svg, math and tables": b"<math><mi><svg><desc><table>" * 3_000 + b"</table>" * 3_000 + LINK,
+    "selects in tables": b"<table><select>" * 30_000 + LINK,
+    "odd comments": b"<!--><!---><!-- --!><!-- <!-- -->" * 30_000 + LINK,
+    "a large page": b"<ul>" + b"<li><a href=/other>a</a>" * 90_000 + LINK,
+    "10 MiB of text": b"text " * (2 << 20) + LINK,
+    "10 MiB of NULs": b"\0" * (10 << 20) + LINK,
+    "10 MiB of text, every second byte a NUL": b"x\0" * (5 << 20) + LINK,
+}
+#: What the parser does not get done with.
+REFUSED = {
+    "200,000 nested div": b"<div>" * 200_000,
+    "100,000 attributes": b"<a " + b" ".join(b"x%d" % n for n in range(100_000)) + b">",
+    "100,000 attributes of many <html>": b"".join(b"<html x%d>" % n for n in range(100_000)),
+    "a select of 100,000 options": b"<select>" + b"<option>x" * 100_000,
+}
+URL = "http://a.example/"
+DEEP = b"<div>" * 3_000 + LINK
+HANGS = b"<div>" * 200_000
+
+
+def page(body: bytes, content_type: str = "text/html") -> Response:
+    return Response(URL, request=Request(URL), headers={"content-type": content_type}, body=body)
+
+
+@pytest.fixture
+async def parsing() -> AsyncIterator[Parsing]:
+    async with Parsing(Settings(), seconds=1.0) as opened:
+        yield opened
+    assert opened.pids == []
+
+
+@asynccontextmanager
+async def no_stall(most: float = 0.5) -> AsyncIterator[None]:
+    """Check that the loop never stands still in the block."""
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            began = perf_counter()
+            await asyncio.sleep(0.01)
+            longest = max(longest, perf_counter() - began)
+
+    ticking = asyncio.create_task(tick())
+    yield
+    ticking.cancel()
+    assert longest < most
+
+
+@pytest.mark.parametrize("name", FINISHED)
+async def test_what_is_only_deep_or_odd_is_parsed_as_a_browser_would(name: str, parsing: Parsing):
+    response = page(FINISHED[name])
+
+    async with no_stall(), parsing.ready(response):
+        last = response.css("a[href]")[-1]
+        assert (response.refusal, last.attributes["href"]) == (None, "/next")
+        assert parsing.held > 0
+    assert parsing.held == 0
+
+
+@pytest.mark.parametrize("name", [*REFUSED][:1])
+async def test_what_does_not_end_is_killed(name: str, parsing: Parsing):
+    await check_killed(REFUSED[name], parsing)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [*REFUSED][1:])
+async def test_whatever_does_not_end_is_killed(name: str, parsing: Parsing):
+    await check_killed(REFUSED[name], parsing)
+
+
+async def check_killed(body: bytes, parsing: Parsing) -> None:
+    response = page(body)
+
+    async with no_stall(), parsing.ready(response):
+        with pytest.raises(ParseRefusedError, match="the parser did not end within 1 s"):
+            response.css("a")
+        assert response.text, "the rest can still be used"
+        assert (parsing.pids, parsing.held) == ([], 0)
+
+
+async def test_a_tree_that_is_larger_than_memory_allows_is_refused_without_being_made():
+    async with Parsing(Settings(memory_budget="32 MiB", max_body="8 MiB")) as parsing:
+        for body in (b"<a><a>" * (1 << 18), b"<p " + b"x=1 " * (1 << 18) + b">"):
+            response = page(body)
+
+            async with no_stall(), parsing.ready(response):
+                with pytest.raises(ParseRefusedError, match="its tree takes over"):
+                    response.css("a")
+        assert len(parsing.pids) == 1, "nothing has died of it"
+
+
+async def test_no_process_is_spent_on_small_pages_or_on_what_is_no_markup(parsing: Parsing):
+    deep = b"<div>" * 10_000
+    for response in (
+        page(b"<p>" * 2_000),
+        page(b'{"html": "' + deep + b'"}', "application/json"),
+        page(b"text " + deep, "text/plain"),
+        page(b'["' + deep + b'"]'),
+    ):
+        async with parsing.ready(response):
+            assert parsing.pids == []
+    with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
+        response.css("a")
+
+
+async def test_one_process_parses_many_pages(parsing: Parsing):
+    seen = set()
+    for _ in range(5):
+        async with parsing.ready(page(DEEP)):
+            seen.update(parsing.pids)
+
+    assert len(seen) == 1
+
+
+async def test_pages_side_by_side_share_two_processes(parsing: Parsing):
+    seen: set[int] = set()
+
+    async def parse() -> None:
+        async with parsing.ready(page(DEEP)):
+            seen.update(parsing.pids)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(6):
+            group.start_soon(parse)
+
+    assert 1 <= len(seen) <= 2
+
+
+async def killed_while(parsing: Parsing, response: Response, *, times: int) -> None:
+    """Kill, so many times, the process that parses a page."""
+    killed: set[int] = set()
+
+    async def kill() -> None:
+        while len(killed) < times:
+            for pid in parsing.pids:
+                # At work, for it has used some CPU since its start.
+                if pid not in killed and _ticks(pid) >= 20:
+                    killed.add(pid)
+                    os.kill(pid, signal.SIGSEGV)
+            await asyncio.sleep(0.01)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(kill)
+        async with parsing.ready(response):
+            group.cancel_scope.cancel()
+    assert len(killed) == times
+
+
+def _ticks(pid: int) -> int:
+    """Return for how many hundredths of a second a process has used the CPU."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11])
+
+
+@pytest.mark.thorough
+async def test_a_process_that_crashes_costs_a_page_one_more_try():
+    async with Parsing(Settings(), seconds=5.0) as parsing:
+        response = page(b"<div>" * 15_000 + LINK)
+
+        await killed_while(parsing, response, times=1)
+
+        assert [link.attributes["href"] for link in response.css("a")] == ["/next"]
+
+
+@pytest.mark.thorough
+async def test_a_page_of_which_two_processes_crash_is_refused():
+    async with Parsing(Settings(), seconds=30.0) as parsing:
+        response = page(HANGS)
+
+        await killed_while(parsing, response, times=2)
+
+        with pytest.raises(ParseRefusedError, match="2 processes died while they parsed it: sig"):
+            response.css("a")
+
+
+async def test_a_process_that_is_gone_when_a_page_comes_is_replaced(parsing: Parsing):
+    async with parsing.ready(page(DEEP)):
+        (pid,) = parsing.pids
+    os.kill(pid, signal.SIGKILL)
+
+    response = page(DEEP)
+    async with parsing.ready(response):
+        assert response.css("a")
+        assert parsing.pids != [pid]
+
+
+async def test_cancellation_ends_the_process_that_is_at_work(parsing: Parsing):
+    with anyio.move_on_after(0.5):
+        async with parsing.ready(page(HANGS)):
+            pytest.fail("it cannot be ready")
+
+    assert (parsing.pids, parsing.held) == ([], 0)
+
+
+async def test_where_no_process_can_be_started_odd_pages_are_refused_by_their_look(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(parser_processes.sys, "executable", "/nowhere/python")
+    deep, large = page(DEEP), page(FINISHED["10 MiB of text"])
+    async with Parsing(Settings()) as parsing:
+        async with parsing.ready(deep):
+            with pytest.raises(ParseRefusedError, match="over 2000 tags"):
+                deep.css("a")
+        async with parsing.ready(large):
+            assert large.css("a")
+
+    assert caplog.text.count("no process for odd pages can be started") == 1
+
+
+PARENT = """
+import asyncio
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.crawl.parsing import Parsing
+
+async def parse(parsing, body):
+    url = "http://a.example/"
+    async with parsing.ready(Response(url, request=Request(url), body=body)):
+        print(parsing.pids[0], flush=True)
+
+async def main():
+    parsing = Parsing(Settings(), seconds=60.0)
+    await parse(parsing, b"<div>" * 3_000)
+    await parse(parsing, b"<div>" * 400_000)
+
+asyncio.run(main())
+"""
+
+
+def test_a_parent_that_is_killed_leaves_no_process_behind():
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        wait_until(lambda: _ticks(child) >= 30)  # at work on the second page
+
+        parent.kill()
+
+    wait_until(lambda: _ended(child), within=5)
+
+
+def _ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+class Site(Spider):
+    name = "site"
+    start_urls = [f"{URL}{n}" for n in ("deep", "refused", "deep-again", "ok", "json")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: dict[str, FetchError] = {}
+
+    def parse(self, response: Response) -> Iterator[object]:
+        if response.url.endswith("json"):
+            assert "tree" not in vars(response)
+            return
+        yield {"links": len(response.css("a"))}
+        yield from response.follow_all("a[href]")
+
+    def on_error(self, request: Request, error: FetchError) -> None:
+        self.refused[request.url] = error
+
+
+def web(refused: bytes) -> ReplayDownloader:
+    json = Replay(headers={"content-type": "application/json"}, body=b'"' + b"<b>" * 500_000 + b'"')
+    return ReplayDownloader(
+        {
+            f"{URL}deep": DEEP,
+            f"{URL}deep-again": DEEP,
+            f"{URL}refused": refused,
+            f"{URL}ok": LINK,
+            f"{URL}next": b"<p>",
+            f"{URL}json": json,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (
+            b"<a><a>" * 300_000,
+            "its tree takes over 44 MiB",
+        ),
+        pytest.param(HANGS, "the parser did not end within 5 s", marks=pytest.mark.thorough),
+    ],
+)
+async def test_in_a_crawl_only_what_cannot_be_parsed_is_given_up(
+    refused: bytes, why: str, tmp_path: Path
+):
+    spider, url = Site(), f"sqlite:///{tmp_path / 'ledger.db'}"
+    settings = Settings(obey_robots=False, memory_budget="128 MiB")
+    async with no_stall():
+        report = await run_spider(spider, ledger=url, downloader=web(refused), settings=settings)
+
+    assert (report.pages, report.failures) == (5, {Reason.PARSE_KILLED: 1})
+    assert report.stalls == 0
+    assert spider.refused.keys() == {f"{URL}refused"}
+    assert why in spider.refused[f"{URL}refused"].message
+
+
+@pytest.mark.thorough
+async def test_a_crawl_that_is_told_to_stop_does_not_wait_for_the_parser(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    settings = Settings(obey_robots=False, grace="100ms")
+    downloader = web(HANGS)
+    async with open_crawl(Site(), ledger=url, downloader=downloader, settings=settings) as crawl:
+
+        async def stop() -> None:
+            while f"{URL}refused" not in downloader.requested:
+                await asyncio.sleep(0.01)
+            crawl.stop_now()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop)
+            began = monotonic()
+            report = await crawl.run()
+
+    assert monotonic() - began < 4
+    assert report.finish_reason == "stopped-at-once"
+
+
+async def test_a_tree_of_parsels_is_tried_elsewhere_once_a_callback_has_asked_for_one(
+    parsing: Parsing,
+):
+    """HOSTILE 3.11: what the second parser may need is bounded like the first one's."""
+    large = b"<ul>" + b"<li><a href=/other>a</a>" * 50_000 + LINK
+    first = page(large)
+    async with parsing.ready(first):
+        assert "selector" not in vars(first), "nobody has asked yet"
+        assert first.xpath("(//a)[last()]/@href").get() == "/next"
+
+    second, odd = page(large), page(FINISHED["10,000 nested div"])
+    async with parsing.ready(second):
+        assert "selector" in vars(second), "made beside the loop"
+        assert second.xpath("count(//a)").get() == "50001.0"
+    async with parsing.ready(odd):
+        assert odd.css("a[href]"), "the one parser goes through it"
+        with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
+            odd.xpath("//a")
+    assert parsing.held == 0
+
+
+async def test_a_tree_of_parsels_for_which_memory_is_too_short_leaves_the_other_alone():
+    settings = Settings(memory_budget="128 MiB")
+    async with Parsing(settings) as parsing:
+        small = page(b"<p>1")
+        async with parsing.ready(small):
+            assert small.xpath("//p")
+        large = page(b"<i>x</i>" * 110_000)
+
+        async with parsing.ready(large):
+            assert len(large.css("i")) == 110_000
+            with pytest.raises(ParseRefusedError, match="its tree for XPath takes over"):
+                large.xpath("//i")

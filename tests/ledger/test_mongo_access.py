@@ -1,0 +1,441 @@
+"""A MongoDB that asks who comes: what its users may do, and what is wrong with a ledger's URL."""
+
+import asyncio
+import gc
+import json
+import logging
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Settings, Spider, doctor, open_ledger, run_spider
+from crawlcw.assembly import open_for_inspection
+from crawlcw.cli.main import cli, exit_code
+from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.ledger.mongo import MongoLedger, schema
+from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.mongo.privileges import READING, WRITING, lacking
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.model.invariants import Kind
+from crawlcw.testing import ReplayDownloader
+from crawlcw.tracking import Tracker
+from tests.ledger.test_ledger_mongo import make_it_version_2
+from tests.support.guarded_mongod import DATABASE, PASSWORD, GuardedServer, guarded
+from tests.support.pages import block, guide
+from tests.support.servers import served
+from tests.support.work_process import crawlcw
+
+START_URL = "https://tea.example/"
+DRIVERS = ["motor", "pymongo"]
+
+
+class Teas(Spider):
+    name = "teas"
+    start_urls = [START_URL]
+
+    def parse(self, response):
+        yield from response.follow_all("a", self.parse)
+        yield {"url": response.url}
+
+
+async def crawl(url: str, driver: str = "motor") -> None:
+    """Crawl three pages, of which one fails."""
+    found = ReplayDownloader(
+        {START_URL: '<a href="/1">1</a><a href="/2">2</a>', f"{START_URL}1": ""}
+    )
+    settings = Settings(mongo_driver=driver)
+    report = await run_spider(Teas(), ledger=url, downloader=found, settings=settings)
+    assert report.drained
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    with guarded(tmp_path_factory.mktemp("guarded") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def role() -> dict[str, Any]:
+    """The role that the guide tells people to make."""
+    found: dict[str, Any] = json.loads(block(guide("deploying"), "json", '"createRole"'))
+    return found
+
+
+@pytest.fixture(scope="module")
+def crawler(server: GuardedServer, role: dict[str, Any]) -> str:
+    """The ledger's URL of a user with exactly the role of the guide."""
+    server.add_role(role)
+    return server.add_user("crawler", "crawler")
+
+
+@pytest.fixture(scope="module")
+def reader(server: GuardedServer) -> str:
+    """The ledger's URL of a user that may only read."""
+    return server.add_user("reader", "read")
+
+
+async def declare_orders(url: str) -> None:
+    async with Tracker.open(url, "orders") as tracker:
+        await tracker.add_many(["order-1"])
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Run a command in this process; return its exit code, stdout and stderr."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[:])
+    level = root.level
+
+    def ran(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = exit_code(lambda: cli.main(arguments, prog_name="crawlcw", standalone_mode=False))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield ran
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+# --- privileges
+
+
+def test_the_role_of_the_guide_has_what_is_asked_for(role: dict[str, Any]):
+    (privilege,) = role["privileges"]
+
+    assert privilege["resource"] == {"db": DATABASE, "collection": ""}
+    assert set(privilege["actions"]) == WRITING | {"dropIndex", "changeStream"}
+    assert READING < WRITING
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: str, driver: str):
+    server.empty()
+    await crawl(crawler, driver)
+    await change_everything(crawler)
+    async with served(crawler, inline_limit=1_000) as (client, tracker):
+        assert (await client.post("/create_task", key="a", data={"x": "y" * 5_000}))[0] == 200
+        _, held = await client.post("/hold_task", worker="ann")
+        ending = {"worker": "ann", "key": "a", "fence": held["tasks"][0]["fence"]}
+        done = await client.post("/set_task", **ending, status="finished", result=["z" * 5_000])
+        assert done == (200, {"accepted": True})
+        watching = tracker.ledger.changes.watch()
+        await anext(watching)
+        await watching.aclose()
+        await tracker.configure(max_retry=2)
+    with server.administered() as administrator:
+        make_it_version_2(administrator[DATABASE], "teas")
+
+    upgraded = await MongoLedger.open(crawler, "teas", driver=driver)
+
+    assert (await upgraded.inspection.health()).violations == ()
+    await upgraded.close()
+
+
+async def change_everything(url: str) -> None:
+    """Do what the commands that change a ledger do."""
+    ledger = await open_ledger(url, "teas", create=False, kind=None)
+    every = TaskFilter(until=ledger.now() + timedelta(hours=1))
+    assert await ledger.admin.retry_failed(every) == 1
+    assert await ledger.admin.withdraw(every, reason=Reason.WITHDRAWN) == 1
+    assert await ledger.admin.reopen(every, anew=True) == 3
+    await ledger.close()
+    examined = await open_for_inspection(url, "teas")
+    report = await doctor.examine(examined, repair=True, second_look=timedelta(0))
+    assert report is not None
+    assert report.clean
+    assert Kind.MAY_NOT_WRITE not in report.findings
+    await examined.close()
+
+
+LOOKS = (
+    ("stats", "teas"),
+    ("stats", "teas", "--json"),
+    ("hosts", "teas"),
+    ("tasks", "teas"),
+    ("tasks", "teas", "--key", START_URL, "--json"),
+    ("export", "teas", "-o", "-"),
+    ("retry-failed", "teas", "--dry-run"),
+    ("policy", "orders"),
+)
+CHANGES = (
+    ("retry-failed", "teas"),
+    ("ignore", "teas", START_URL),
+    ("reset", "teas", START_URL),
+    ("policy", "orders", "max_retry=3"),
+    ("add", "orders", "more.txt"),
+)
+
+
+def test_who_may_only_read_can_look_and_change_nothing(
+    server: GuardedServer,
+    crawler: str,
+    reader: str,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    server.empty()
+    asyncio.run(crawl(crawler))
+    asyncio.run(declare_orders(crawler))
+    before = server.everything()
+
+    for arguments in LOOKS:
+        assert run(*arguments, "--ledger", reader)[::2] == (0, ""), arguments
+    code, out, err = run("doctor", "teas", "--ledger", reader)
+    assert (code, err) == (0, "")
+    assert "w: majority, j: true: not asked" in out
+    assert "note may-not-write (1): this user may look, and lacks privileges" in out
+    assert "createCollection, createIndex, insert, remove, update" in out
+    monkeypatch.chdir(tmp_path)
+    Path("more.txt").write_text("order-2\n")
+    for arguments in CHANGES:
+        code, out, err = run(*arguments, "--ledger", reader)
+        assert (code, out) == (78, ""), arguments
+        assert err.count("\n") == 1
+        assert err.startswith("crawlcw: the MongoDB user ")
+        assert "update" in err
+        assert "`crawlcw guide deploying` has the roles" in err
+        assert PASSWORD not in err
+
+    assert server.everything() == before
+
+
+def test_a_crawl_of_a_user_who_may_only_read_says_what_is_missing(
+    server: GuardedServer, crawler: str, reader: str, tmp_path: Path
+):
+    server.empty()
+    asyncio.run(crawl(crawler))
+    before = server.everything()
+    spider = tmp_path / "teas.py"
+    spider.write_text(
+        "from crawlcw import Spider\nclass Teas(Spider):\n    name = 'teas'\n"
+        f"    start_urls = [{START_URL!r}]\n    def parse(self, response): pass\n"
+    )
+
+    ended = crawlcw("run", spider, "--ledger", reader)
+
+    assert (ended.returncode, ended.stdout) == (78, "")
+    assert ended.stderr == (
+        "crawlcw: the MongoDB user may not do this in the database crawl, and has to: "
+        "createCollection, createIndex, insert, remove, update (`crawlcw guide deploying` has the "
+        "roles)\n"
+    )
+    assert server.everything() == before
+
+
+@pytest.mark.parametrize("name", ["teas", "typo"])
+def test_a_look_where_nothing_is_recorded_makes_nothing(
+    server: GuardedServer, crawler: str, run: Run, name: str
+):
+    server.empty()
+    asyncio.run(crawl(crawler))
+    with server.administered() as client:
+        client[DATABASE].drop_collection("teas")
+    before = server.everything()
+
+    for command in ("stats", "hosts", "tasks", "retry-failed", "doctor"):
+        code, _, err = run(command, name, "--ledger", crawler)
+        assert (code, err.partition(":")[2][:21]) == (2, " nothing is recorded "), command
+
+    assert server.everything() == before
+
+
+def test_a_look_makes_an_index_that_is_missing_and_a_reader_is_told(
+    server: GuardedServer, crawler: str, reader: str, run: Run
+):
+    server.empty()
+    asyncio.run(crawl(crawler))
+    with server.administered() as client:
+        client[DATABASE]["teas"].drop_index(BY_STATUS)
+
+    code, _, err = run("stats", "teas", "--ledger", reader)
+    assert (code, err.count("\n")) == (78, 1)
+    assert "createIndex" in err
+    assert (
+        "index status_update_time_id of teas is missing"
+        in (run("doctor", "teas", "--ledger", reader)[1])
+    )
+
+    assert run("stats", "teas", "--ledger", crawler)[::2] == (0, "")
+    assert BY_STATUS in server.everything()["teas"][1]
+
+
+def test_who_may_not_see_a_collection_is_told_which(server: GuardedServer, crawler: str, run: Run):
+    server.empty()
+    asyncio.run(crawl(crawler))
+    seen = [
+        {"resource": {"db": DATABASE, "collection": name}, "actions": sorted(READING)}
+        for name in ("teas", "teas.hosts", "teas.items", "teas.sessions", "crawlcw.schema")
+    ]
+    workers = {"db": DATABASE, "collection": "teas.workers"}
+    seen.append({"resource": workers, "actions": ["listIndexes"]})
+    server.add_role({"createRole": "half", "privileges": seen, "roles": []})
+    half = server.add_user("half", "half")
+
+    assert run("tasks", "teas", "--ledger", half)[::2] == (0, "")
+    code, out, err = run("stats", "teas", "--ledger", half)
+    assert (code, out) == (78, "")
+    assert err == (
+        "crawlcw: the MongoDB user lacks the privilege find on crawl.teas.workers (`crawlcw "
+        "guide deploying` has the roles)\n"
+    )
+
+
+ANYWHERE = {"resource": {"db": "", "collection": ""}, "actions": ["find"]}
+OTHER = {"resource": {"db": "other", "collection": ""}, "actions": ["update"]}
+ONE = {"resource": {"db": "crawl", "collection": "books"}, "actions": ["update"]}
+ALL = {"resource": {"anyResource": True}, "actions": ["find", "update"]}
+
+
+@pytest.mark.parametrize(
+    ("privileges", "missing"),
+    [
+        ([], ["find", "update"]),
+        ([ANYWHERE], ["update"]),
+        ([ANYWHERE, OTHER, {"resource": {"cluster": True}, "actions": ["update"]}], ["update"]),
+        # On one of two collections only.
+        ([ANYWHERE, ONE], ["update"]),
+        ([ALL], []),
+        (None, []),
+    ],
+)
+def test_what_a_user_lacks_is_read_from_its_privileges(privileges: Any, missing: list[str]):
+    users = [{"user": "ann", "db": "crawl"}]
+    status = {"authInfo": {"authenticatedUsers": users, "authenticatedUserPrivileges": privileges}}
+    asked = {"database": "crawl", "collections": ["books", "books.hosts"]}
+    actions = frozenset({"find", "update"})
+
+    assert lacking(status, actions=actions, **asked) == missing
+    # A server without users refuses nobody.
+    status["authInfo"]["authenticatedUsers"] = []
+    assert lacking(status, actions=actions, **asked) == []
+
+
+# --- what is wrong with a URL
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(schema, "FIRST_ANSWER", 1.0)
+    yield
+    with warnings.catch_warnings():
+        # PyMongo loses the socket of a connection that is cancelled while it is made, as
+        # is the next one to a server that ends them.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+async def refused(url: str, driver: str = "motor") -> str:
+    """Return the sentence by which a ledger's URL is refused."""
+    with pytest.raises(LedgerConfigurationError) as caught:
+        await MongoLedger.open(url, "teas", driver=driver)
+    said = str(caught.value)
+    assert PASSWORD not in said
+    assert "\n" not in said
+    return said
+
+
+@pytest.mark.thorough
+@pytest.mark.representative("motor", "/nope")
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"password": "wr0ng"}, "MongoDB refuses access: Authentication failed"),
+        ({"authSource": "admin"}, "MongoDB refuses access: Authentication failed"),
+        ({"replicaSet": "other"}, "belongs to a replica set named 'other' (replicaSet)"),
+        (
+            {"replicaSet": "other", "directConnection": "false"},
+            "belongs to a replica set named 'other' (replicaSet)",
+        ),
+        ({"tlsCAFile": "/nope"}, "names for TLS will not do: /nope: No such file or directory"),
+        ({"tlsCAFile": "/etc"}, "names for TLS will not do: "),
+        ({"tlsCAFile": __file__}, "names for TLS will not do: "),
+        ({"tlsCertificateKeyFile": "/nope"}, "will not do: /nope: No such file or directory"),
+        ({"tlsCertificateKeyFile": __file__}, "MongoDB: Private key doesn't match certificate"),
+        ({"tls": "maybe"}, "URL will not do: The value of tls must be 'true' or 'false'"),
+        ({"tls": "false"}, "MongoDB: TLS has not been enabled but"),
+        ({"authSorce": "admin"}, "URL will not do: Unknown option: authsorce"),
+        ({"timeoutMS": "soon"}, "URL will not do: timeoutms must be an integer or float"),
+        ({"authMechanism": "NOPE"}, "URL will not do: authmechanism must be in"),
+    ],
+    ids=str,
+)
+async def test_a_url_that_will_not_do_is_one_sentence(
+    server: GuardedServer, reader: str, driver: str, options: dict[str, str], said: str
+):
+    given = {"serverSelectionTimeoutMS": "1000"} | options
+
+    assert said in await refused(server.url("reader", **given), driver)
+
+
+@pytest.mark.thorough
+@pytest.mark.representative("motor")
+@pytest.mark.parametrize("driver", DRIVERS)
+async def test_how_a_server_is_spoken_to_is_found_out(
+    server: GuardedServer, reader: str, mongodb_uri: str, driver: str
+):
+    at_once = "directConnection=true&serverSelectionTimeoutMS=1000"
+    user = f"reader:{PASSWORD}"
+    plain = mongodb_uri.partition("//")[2].partition("/")[0]
+
+    assert await refused(f"mongodb://{user}@{server.address}/crawl?{at_once}", driver) == (
+        f"MongoDB: {server.address} speaks TLS only: add tls=true to the URL"
+    )
+    untrusted = f"mongodb://{user}@{server.address}/crawl?{at_once}&tls=true"
+    assert (await refused(untrusted, driver)).startswith(
+        f"MongoDB: the certificate of {server.address} is not trusted (self-signed certificate"
+    )
+    assert await refused(f"mongodb://{user}@{plain}/crawl?{at_once}&tls=true", driver) == (
+        f"MongoDB: {plain} speaks no TLS, and the URL asks for it (tls=true)"
+    )
+    nobody = f"mongodb://{server.address}/crawl?{server.url(None).partition('?')[2]}"
+    assert await refused(nobody, driver) == (
+        "MongoDB asks for a user: write mongodb://user:password@host/database"
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("driver", DRIVERS)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mongodb://ann:s3c/r3t@h/crawl",
+        "mongodb://ann:s3c:r3t@h/crawl",
+        "mongodb://ann:s3c@r3t@h/crawl",
+        "mongodb://ann:s3c%r3t@h/crawl",
+        "mongodb://ann:s3c?r3t@h/crawl",
+        "mongodb://ann:s3cr3t@h:x/crawl",
+        "mongodb://ann:s3cr3t@h/cr awl",
+        "mongodb://ann:s3cr3t@/crawl",
+        "mongodb://ann:s3cr3t@h,h/crawl?directConnection=true",
+        "mongodb+srv://ann:s3cr3t@127.0.0.1/crawl",
+        "mongodb+srv://ann:s3cr3t@no-such-name.invalid/crawl",
+        "mongodb+srv://ann:s3cr3t@no-such-name.invalid:1/crawl",
+    ],
+)
+async def test_a_url_that_is_none_is_refused_without_the_password(url: str, driver: str):
+    with pytest.raises(LedgerConfigurationError) as caught:
+        await MongoLedger.open(url, "teas", driver=driver)
+
+    assert "s3c" not in str(caught.value)
+    assert "r3t" not in str(caught.value)
+
+
+async def test_a_server_that_is_only_away_is_no_mistake_of_the_url():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for options in ("", "&tls=true", "&replicaSet=tests"):
+        url = f"mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=300{options}"
+        with pytest.raises(LedgerUnavailableError):
+            await MongoLedger.open(url, "teas")

@@ -1,0 +1,310 @@
+"""Pages that are visited again: what stays of the last visit, and what takes its place."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+
+import pytest
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
+from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.task import Record, ResponseInfo, Status, Task
+from crawlcw.model.transitions import Failed, Outcome, Succeeded, Unchanged
+from tests.support.ledgers import (
+    START,
+    FakeClock,
+    claimed,
+    claimed_one,
+    make_task,
+    make_tasks,
+    settled,
+    visit,
+)
+
+LARGE = "x" * (1 << 20)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+async def ended(ledger: Ledger, outcome: Outcome) -> None:
+    """Let whatever is due end so."""
+    leases = await claimed(ledger)
+    assert leases
+    committed = await ledger.outcomes.commit([settled(ledger, each, outcome) for each in leases])
+    assert (committed.lost, committed.rejected) == ((), ())
+
+
+def page(*items: dict[str, object], revisit: float | None = 10, versions: int = 0) -> Succeeded:
+    again = None if revisit is None else at(revisit)
+    return Succeeded(items=items, visit=visit(), revisit=again, kept_versions=versions)
+
+
+async def record(ledger: Ledger, task: Task) -> Record:
+    found = await ledger.tasks.get(task.id)
+    assert found is not None
+    return found
+
+
+async def rows(stream: AsyncIterator[ItemRow]) -> list[tuple[object, datetime]]:
+    return [(row.item["n"], row.fetched_at) async for row in stream]
+
+
+async def test_what_is_known_of_a_visit_is_kept_with_the_task(ledger: Ledger):
+    seen = visit(etag='W/"1"', last_modified="now", digest="d1", interval=1.5, changed=at(-5))
+    task = make_task(options=RequestOptions(revisit="adaptive"))
+    await ledger.tasks.add([task])
+    await ended(ledger, Succeeded(visit=seen, revisit=at(10)))
+
+    found = (await record(ledger, task)).task
+
+    assert (found.visit, found.revisit, found.due) == (seen, at(10), None)
+    assert found.options.revisit == "adaptive"
+
+
+async def test_a_page_is_due_for_its_next_visit_when_its_time_has_come(
+    ledger: Ledger, clock: FakeClock
+):
+    task = make_task()
+    await ledger.tasks.add([task])
+    await ended(ledger, page({"n": 1}))
+    assert await ledger.queries.horizon() is None
+
+    clock.time = at(9.999)
+    early = await ledger.admin.revisit_due()
+    clock.time = at(10)
+    now = await ledger.admin.revisit_due()
+
+    assert (early, now) == (0, 1)
+    found = (await record(ledger, task)).task
+    assert (found.status, found.due, found.visit) == (Status.TODO, at(10), visit())
+    assert await ledger.tasks.page(limit=10) == [found]
+    # Who asks once more, or beside the first one, changes nothing.
+    assert await ledger.admin.revisit_due() == 0
+
+
+async def test_many_pages_become_due_a_batch_at_a_time(
+    ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.admin.BATCH", 4)
+    monkeypatch.setattr("crawlcw.ledger.sqlite.admin.BATCH", 4)
+    await ledger.tasks.add(make_tasks(10))
+    await ended(ledger, page())
+    clock.time = at(60)
+
+    assert await ledger.admin.revisit_due() == 10
+    assert (await ledger.queries.counts()).by_status == {Status.TODO: 10}
+
+
+async def test_the_hosts_of_pages_that_are_due_again_are_ready(ledger: Ledger, clock: FakeClock):
+    await ledger.tasks.add([make_task()])
+    await ledger.hosts.wake({"example.com": START})
+    (lease,) = await ledger.host_leases.lease(worker="a", limit=9, lease=timedelta(seconds=60))
+    await ended(ledger, page())
+    await ledger.host_leases.release([(lease, lease.host)])
+    clock.time = at(10)
+    asleep = await ledger.hosts.next_ready()
+
+    await ledger.admin.revisit_due()
+
+    assert (asleep, await ledger.hosts.next_ready()) == (None, at(10))
+
+
+async def test_the_items_stay_until_the_next_visit_has_ended(ledger: Ledger, clock: FakeClock):
+    await ledger.tasks.add([make_task()])
+    await ended(ledger, page({"n": 1}))
+    clock.time = at(10)
+    await ledger.admin.revisit_due()
+    waiting = await rows(ledger.queries.items())
+    lease = await claimed_one(ledger)
+    under_way = await rows(ledger.queries.items())
+    counted = await ledger.queries.item_count()
+
+    await ledger.outcomes.commit([settled(ledger, lease, page({"n": 2}, {"n": 3}))])
+
+    assert waiting == under_way == [(1, START)]
+    assert counted == 1
+    assert await rows(ledger.queries.items()) == [(2, at(10)), (3, at(10))]
+
+
+@pytest.mark.parametrize("text", ["small", LARGE], ids=["inside", "set-aside"])
+async def test_an_unchanged_page_keeps_its_items_and_their_date(
+    ledger: Ledger, clock: FakeClock, text: str
+):
+    task = make_task()
+    response = ResponseInfo(status=200, final_url="http://example.com/there")
+    await ledger.tasks.add([task])
+    first = Succeeded(
+        items=({"n": 1, "text": text},), response=response, visit=visit(), revisit=at(10)
+    )
+    await ended(ledger, first)
+    clock.time = at(10)
+    await ledger.admin.revisit_due()
+
+    await ended(ledger, Unchanged(visit=visit(time=at(10)), revisit=at(20)))
+
+    found = await record(ledger, task)
+    assert (found.task.status, found.task.due, found.task.revisit) == (
+        Status.FINISHED,
+        None,
+        at(20),
+    )
+    assert found.task.visit == visit(time=at(10))
+    assert (found.response, found.items) == (response, ({"n": 1, "text": text},))
+    (row,) = [row async for row in ledger.queries.items()]
+    assert (row.url, row.fetched_at) == ("http://example.com/there", START)
+
+
+@pytest.mark.parametrize("text", ["small", LARGE], ids=["inside", "set-aside"])
+async def test_a_visit_that_fails_keeps_the_items_whatever_its_answer_was(
+    ledger: Ledger, clock: FakeClock, text: str
+):
+    task = make_task()
+    await ledger.tasks.add([task])
+    await ended(ledger, page({"n": 1, "text": text}))
+    clock.time = at(10)
+    await ledger.admin.revisit_due()
+    gone = ResponseInfo(status=404, final_url="http://example.com/gone")
+
+    await ended(
+        ledger, Failed(reason=Reason.HTTP_STATUS, status=404, response=gone, revisit=at(20))
+    )
+
+    found = await record(ledger, task)
+    assert (found.task.status, found.task.revisit) == (Status.IGNORED, at(20))
+    assert found.task.visit == visit()
+    assert found.items == ({"n": 1, "text": text},)
+    (row,) = [row async for row in ledger.queries.items()]
+    assert (row.url, row.fetched_at) == ("http://example.com/", START)
+    clock.time = at(20)
+    assert await ledger.admin.revisit_due() == 1
+
+
+async def test_a_page_that_is_not_to_be_visited_again_has_no_date(ledger: Ledger, clock: FakeClock):
+    task = make_task()
+    await ledger.tasks.add([task])
+    await ended(ledger, page())
+    clock.time = at(10)
+    await ledger.admin.revisit_due()
+
+    await ended(ledger, page(revisit=None))
+
+    assert (await record(ledger, task)).task.revisit is None
+    clock.time = at(10**6)
+    assert await ledger.admin.revisit_due() == 0
+
+
+async def test_a_page_of_a_host_that_was_given_up_is_asked_for_again_by_the_next_run(
+    ledger: Ledger, clock: FakeClock
+):
+    task = make_task()
+    await ledger.tasks.add([task])
+    await ended(ledger, page({"n": 1}))
+    clock.time = at(10)
+    await ledger.admin.revisit_due()
+    assert await ledger.hosts.give_up("example.com", reason=Reason.HOST_UNREACHABLE) == 1
+
+    assert await ledger.admin.revisit_due() == 1
+    found = await record(ledger, task)
+    assert (found.task.status, found.task.reason) == (Status.TODO, None)
+    assert found.items == ({"n": 1},)
+
+
+async def test_a_recrawl_takes_the_finished_pages_that_are_chosen(ledger: Ledger, clock: FakeClock):
+    old, new, unwanted = make_tasks(3)
+    await ledger.tasks.add([unwanted])
+    await ended(ledger, Failed(reason=Reason.REFUSED_ROBOTS))
+    await ledger.tasks.add([old])
+    await ended(ledger, page({"n": 1}, revisit=None))
+    clock.time = at(100)
+    await ledger.tasks.add([new])
+    await ended(ledger, page({"n": 2}, revisit=None))
+    chosen = TaskFilter(statuses=(Status.FINISHED,), until=at(50))
+
+    assert await ledger.admin.revisit(chosen) == 1
+
+    statuses = [(await record(ledger, task)).task.status for task in (old, new, unwanted)]
+    assert statuses == [Status.TODO, Status.FINISHED, Status.IGNORED]
+    assert (await record(ledger, old)).task.visit == visit()
+    assert await ledger.queries.item_count() == 2
+    # What was read of it before does not fit any more.
+    assert (await record(ledger, old)).task.fence == 2
+
+
+async def test_a_reset_forgets_the_last_visit_and_a_retry_does_not(
+    ledger: Ledger, clock: FakeClock
+):
+    fresh, kept = make_tasks(2)
+    await ledger.tasks.add([fresh, kept])
+    await ended(ledger, page({"n": 1}))
+    clock.time = at(10)
+    await ledger.admin.revisit_due()
+    await ended(ledger, Failed(reason=Reason.TLS))
+
+    await ledger.admin.reopen(TaskFilter(ids=[fresh.id]), anew=True)
+    await ledger.admin.retry_failed(TaskFilter(ids=[kept.id]))
+
+    after = [(await record(ledger, task)).task for task in (fresh, kept)]
+    assert [(task.status, task.visit) for task in after] == [
+        (Status.TODO, None),
+        (Status.TODO, visit()),
+    ]
+
+
+async def test_the_items_of_the_last_visits_are_kept_where_that_is_wanted(
+    ledger: Ledger, clock: FakeClock
+):
+    await ledger.tasks.add(make_tasks(2))
+    for n in range(4):
+        clock.time = at(10 * n)
+        await ledger.admin.revisit_due()
+        outcome = page({"n": n}, {"n": n, "text": LARGE}, revisit=10 * n + 10, versions=3)
+        await ended(ledger, outcome)
+    clock.time = at(40)
+    await ledger.admin.revisit_due()
+    await ended(ledger, Unchanged(visit=visit()))
+
+    of_each = [(n, at(10 * n)) for n in (1, 2, 3) for _ in range(2)]
+    assert await rows(ledger.queries.versions()) == of_each * 2
+    assert await rows(ledger.queries.items()) == [(3, at(30))] * 4
+    assert await ledger.queries.item_count() == 4
+
+
+async def test_versions_go_with_their_tasks(ledger: Ledger):
+    one, other = make_tasks(2)
+    await ledger.tasks.add([one, other])
+    await ended(ledger, page({"n": 1}, versions=2))
+
+    await ledger.admin.purge(TaskFilter(ids=[one.id]))
+
+    assert await rows(ledger.queries.versions()) == [(1, START)]
+    assert await rows(ledger.queries.items()) == [(1, START)]
+
+
+async def test_a_result_that_comes_too_late_leaves_no_version(ledger: Ledger, clock: FakeClock):
+    await ledger.tasks.add([make_task()])
+    late = await claimed_one(ledger)
+    clock.advance(seconds=61)
+    await ended(ledger, page({"n": 2}, versions=5))
+
+    committed = await ledger.outcomes.commit([settled(ledger, late, page({"n": 1}, versions=5))])
+
+    assert committed.lost == (late,)
+    assert await rows(ledger.queries.versions()) == [(2, at(61))]
+
+
+async def test_what_was_set_aside_of_a_replaced_visit_is_deleted(
+    ledger: Ledger, clock: FakeClock, request: pytest.FixtureRequest
+):
+    await ledger.tasks.add([make_task()])
+    for n in range(3):
+        clock.time = at(10 * n)
+        await ledger.admin.revisit_due()
+        await ended(ledger, page({"n": n, "text": LARGE}, revisit=10 * n + 10))
+
+    assert await rows(ledger.queries.items()) == [(2, at(20))]
+    store = ledger.store  # type: ignore[attr-defined]  # of every ledger that there is
+    if hasattr(store, "items"):
+        kept = await store.items.find({}, {"_id": 1}).to_list(None)
+        assert [each["_id"]["fence"] for each in kept] == [5]

@@ -1,0 +1,200 @@
+"""Ports of common Scrapy spiders, as short as there, each run on a local site.
+
+Of each spider no more than `start_urls` is the test's: the site has another port each time.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from crawlcw import DropItem, Request, Rule, Settings, Spider, run_spider
+from crawlcw.assembly import open_ledger
+from tests.ports.site import Page, served
+
+
+async def crawled(
+    kind: type[Spider], pages: dict[str, Page], tmp_path: Path, *, at: str = "/", **site: str
+) -> list[dict[str, Any]]:
+    """Return the items of a whole crawl, sorted."""
+    url = f"sqlite:///{tmp_path}/ports.db"
+    async with served(pages, **site) as home:
+        spider = kind(start_urls=[home + at])
+        settings = Settings(delay=0.0, concurrency=4)
+        report = await run_spider(spider, ledger=url, settings=settings)
+    ledger = await open_ledger(url, kind.name)
+    items = [row.item async for row in ledger.queries.items()]
+    await ledger.close()
+    assert report.drained
+    assert report.failures == {}
+    return sorted(items, key=repr)
+
+
+class Quotes(Spider):
+    """The spider of Scrapy's tutorial."""
+
+    name = "quotes"
+
+    def parse(self, response):
+        for quote in response.selector.css("div.quote"):
+            yield {
+                "text": quote.css("span.text::text").get(),
+                "author": quote.css("small.author::text").get(),
+                "tags": quote.css("div.tags a.tag::text").getall(),
+            }
+        yield from response.follow_all("li.next a")
+
+
+def quote(n: int) -> str:
+    return (
+        f"<div class=quote><span class=text>text {n}</span><small class=author>author {n}</small>"
+        f"<div class=tags><a class=tag href=/tag/{n}>tag {n}</a></div></div>"
+    )
+
+
+async def test_quotes(tmp_path: Path):
+    pages: dict[str, Page] = {
+        "/": quote(1) + quote(2) + "<li class=next><a href=/page/2/>Next</a></li>",
+        "/page/2/": quote(3),
+    }
+
+    assert await crawled(Quotes, pages, tmp_path) == [
+        {"text": f"text {n}", "author": f"author {n}", "tags": [f"tag {n}"]} for n in (1, 2, 3)
+    ]
+
+
+class Books(Spider):
+    """CrawlSpider with rules, and a pipeline that drops."""
+
+    name = "books"
+    rules = [
+        Rule(restrict="li.next"),
+        Rule(allow=r"/catalogue/", restrict="article", callback="parse_book"),
+    ]
+
+    def parse_book(self, response):
+        yield {"title": response.css_first("h1").text(), "price": response.css_first("p").text()}
+
+    def item(self, item, response):
+        if item["price"] == "":
+            raise DropItem("no price")
+        return {**item, "price": float(item["price"].lstrip("£"))}
+
+
+async def test_books_by_rules_and_a_pipeline(tmp_path: Path):
+    book = "<article><a href=/catalogue/{n}>{n}</a><a href=/catalogue/{n}.jpg>cover</a></article>"
+    pages: dict[str, Page] = {
+        "/": book.format(n=1) + "<li class=next><a href=/2>next</a></li><a href=/about>no</a>",
+        "/2": book.format(n=2) + book.format(n=3),
+        "/catalogue/1": "<h1>One</h1><p>£51.77</p>",
+        "/catalogue/2": "<h1>Two</h1><p>£5.00</p>",
+        "/catalogue/3": "<h1>Three</h1><p></p>",
+    }
+
+    assert await crawled(Books, pages, tmp_path) == [
+        {"title": "One", "price": 51.77},
+        {"title": "Two", "price": 5.0},
+    ]
+
+
+class Table(Spider):
+    """XPath, with what CSS cannot say."""
+
+    name = "table"
+
+    def parse(self, response):
+        for row in response.xpath("//tr[td]"):
+            yield {
+                "name": row.xpath("td[1]/text()").get(),
+                "size": row.xpath("td[contains(., 'kB')]/text()").re_first(r"\d+"),
+            }
+        yield from response.follow_all(response.xpath("//a[text()='More']"))
+
+
+async def test_xpath(tmp_path: Path):
+    pages: dict[str, Page] = {
+        "/": "<table><tr><th>n</th></tr><tr><td>a</td><td>x</td><td>7 kB</td></tr></table>"
+        "<a href=/less>Less</a><a href=/more>More</a>",
+        "/more": "<table><tr><td>b</td><td>9 kB</td></tr></table>",
+    }
+
+    items = await crawled(Table, pages, tmp_path)
+
+    assert items == [{"name": "a", "size": "7"}, {"name": "b", "size": "9"}]
+
+
+class Login(Spider):
+    """FormRequest.from_response, with the CSRF token of the page."""
+
+    name = "login"
+    password = "p&w"  # of the test's own site
+
+    def parse(self, response):
+        yield response.form("form", self.parse_home).submit(user="u", password=self.password)
+
+    def parse_home(self, response):
+        yield {"hello": response.css_first("h1").text()}
+
+
+async def test_a_login_form_with_a_csrf_token(tmp_path: Path):
+    form = (
+        "<form action=/login method=post><input type=hidden name=csrf value=t0k3n><input name=user>"
+    )
+
+    items = await crawled(Login, {"/in": form}, tmp_path, at="/in", password=Login.password)
+
+    assert items == [{"hello": "Hello u"}]
+
+
+class Api(Spider):
+    """JsonRequest, page after page."""
+
+    name = "api"
+
+    async def start(self):
+        yield Request(self.start_urls[0], json={"page": 1})
+
+    def parse(self, response):
+        data = response.json()
+        yield from data["quotes"]
+        if data["has_next"]:
+            yield Request(response.url, json={"page": data["page"] + 1})
+
+
+async def test_json_by_post(tmp_path: Path):
+    items = await crawled(Api, {}, tmp_path, at="/api")
+
+    assert items == [{"text": f"quote {page}.{n}"} for page in (1, 2, 3) for n in (0, 1)]
+
+
+class Charset(Spider):
+    """response.replace(encoding=...), for a site that is wrong about its own."""
+
+    name = "charset"
+
+    def parse(self, response):
+        response.encoding = "koi8-r"
+        yield {"title": response.css_first("h1").text(), "about": response.meta["description"]}
+
+
+async def test_a_charset_that_the_server_gets_wrong(tmp_path: Path):
+    body = "<meta name=description content=заварка><h1>чай</h1>".encode("koi8-r")
+
+    items = await crawled(Charset, {"/": (body, "text/html; charset=windows-1251")}, tmp_path)
+
+    assert items == [{"title": "чай", "about": "заварка"}]
+
+
+class Products(Spider):
+    """JSON-LD, as extruct gives it."""
+
+    name = "products"
+
+    def parse(self, response):
+        for product in response.jsonld("Product"):
+            yield {"name": product["name"], "price": product["offers"]["price"]}
+
+
+async def test_json_ld(tmp_path: Path):
+    script = '{"@graph": [{"@type": "Product", "name": "Tea", "offers": {"price": "3"}}]}'
+    pages: dict[str, Page] = {"/": f'<script type="application/ld+json">{script}</script>'}
+
+    assert await crawled(Products, pages, tmp_path) == [{"name": "Tea", "price": "3"}]

@@ -1,0 +1,81 @@
+"""Commands in the process of the test, as `crawlcw.cli.main` runs them in one of their own.
+
+A process takes most of a second to start, and a command that only asks a ledger
+a few hundredths. Commands that load somebody's code, or are sent signals, want a
+process: `tests.cli.test_cli.crawlcw`.
+"""
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from unittest import mock
+
+from crawlcw.cli.main import cli, exit_code
+
+
+def invoke(*arguments: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run `crawlcw` with *arguments*, and *given* on stdin; return what it ends with and writes."""
+    out, err = _stream(), _stream()
+    ends: list[int] = []
+
+    def run() -> None:
+        ends.append(exit_code(lambda: cli.main(arguments, "crawlcw", standalone_mode=False)))
+
+    with (
+        mock.patch.object(sys, "stdin", _stream(given)),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        _logging_kept(),
+    ):
+        if _has_loop():
+            # A command runs a loop of its own.
+            running = threading.Thread(target=run)
+            running.start()
+            running.join()
+        else:
+            run()  # it may want to hear of signals
+    (code,) = ends
+    return subprocess.CompletedProcess(arguments, code, _text(out), _text(err))
+
+
+def _has_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class _Stream(BytesIO):
+    name = "<stream>"  # those of a process have one
+
+
+def _stream(given: str = "") -> TextIOWrapper:
+    return TextIOWrapper(_Stream(given.encode()), "utf-8", "backslashreplace", write_through=True)
+
+
+def _text(stream: TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+@contextmanager
+def _logging_kept() -> Iterator[None]:
+    """Take back what a command has set up."""
+    root = logging.getLogger()
+    level, raises = root.level, logging.raiseExceptions
+    before = root.handlers[:]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(capture=False)
+        logging.raiseExceptions = raises
+        root.setLevel(level)
+        for handler in [each for each in root.handlers if each not in before]:
+            root.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,149 @@
+"""A site for members: every page but a few needs a login, which the server may end at any time.
+
+It runs in a thread of the tests' own process, so that they can ask it who was logged in
+and when, and crawls of other processes can ask it for pages.
+"""
+
+import asyncio
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urljoin
+
+from aiohttp import web
+
+from crawlcw import Request, Spider
+from crawlcw.api.sessions import LoginSession
+
+PASSWORD = "open sesame"
+
+
+class Members(Spider):
+    """Logs in, and records each page with the name that it is greeted by."""
+
+    name = "members"
+    password = PASSWORD
+
+    async def login(self, session: LoginSession) -> None:
+        url = urljoin(next(iter(self.start_urls)), "/login")
+        page = await session.fetch(url)
+        form = {"token": page.text, "user": session.name, "password": self.password}
+        await session.submit(Request(url, data=form))
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.split("/", 3)[3], "user": response.text.split("\n")[0]}
+        yield from response.follow_all("a")
+
+
+@dataclass(slots=True)
+class Login:
+    """One login, as the server saw it."""
+
+    began: float
+    ended: float | None = None  #: None: nobody came back with the form
+
+
+@dataclass(slots=True)
+class MemberSite:
+    """The site's state; written by its thread alone."""
+
+    pages: int
+    latency: float = 0.0
+    login_takes: float = 0.0
+    forbidden: frozenset[int] = frozenset()  #: pages that nobody may see
+    base: str = ""
+    logins: dict[str, Login] = field(default_factory=dict)
+    members: dict[str, str] = field(default_factory=dict)  #: session id -> user
+    seen: Counter[str] = field(default_factory=Counter)  #: paths that members were shown
+    refused: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def start(self) -> str:
+        return f"{self.base}/in/0"
+
+    def log_everybody_out(self) -> None:
+        self.members.clear()
+
+    def overlapping(self) -> list[Login]:
+        """Return the logins that began while another one, which ended, was under way."""
+        return [
+            each
+            for each in self.logins.values()
+            for other in self.logins.values()
+            if other.ended is not None and other.began < each.began < other.ended
+        ]
+
+    async def form(self, request: web.Request) -> web.Response:
+        token = secrets.token_hex(4)
+        self.logins[token] = Login(asyncio.get_running_loop().time())
+        response = web.Response(text=token)
+        response.set_cookie("csrf", token)
+        return response
+
+    async def log_in(self, request: web.Request) -> web.Response:
+        given = await request.post()
+        token = str(given["token"])
+        await asyncio.sleep(self.login_takes)
+        if request.cookies.get("csrf") != token or given["password"] != PASSWORD:
+            return web.Response(status=403)
+        self.logins[token].ended = asyncio.get_running_loop().time()
+        response = web.Response(status=302, headers={"Location": "/in/0"})
+        sid = secrets.token_hex(8)
+        self.members[sid] = str(given["user"])
+        response.set_cookie("sid", sid, httponly=True)
+        return response
+
+    async def page(self, request: web.Request) -> web.Response:
+        number = int(request.match_info["number"])
+        await asyncio.sleep(self.latency)
+        user = self.members.get(request.cookies.get("sid", ""))
+        if user is None or number in self.forbidden:
+            self.refused[request.path] += 1
+            return web.Response(status=401, text="who are you?")
+        self.seen[request.path] += 1
+        below = (2 * number + 1, 2 * number + 2)
+        links = "".join(f'<a href="/in/{each}">{each}</a>' for each in below if each < self.pages)
+        response = web.Response(text=f"{user}\n{links}", content_type="text/html")
+        response.set_cookie("last", str(number))
+        return response
+
+    async def open_page(self, request: web.Request) -> web.Response:
+        links = '<a href="/in/0">in</a><a href="/open/1">1</a><a href="/open/2">2</a>'
+        return web.Response(text=f"anybody\n{links}", content_type="text/html")
+
+
+@contextmanager
+def served(pages: int, **options: Any) -> Iterator[MemberSite]:
+    """Serve a site of so many pages on a port of its own."""
+    site = MemberSite(pages, **options)
+    loop = asyncio.new_event_loop()
+    ready, end = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_get("/login", site.form)
+        app.router.add_post("/login", site.log_in)
+        app.router.add_get("/in/{number}", site.page)
+        app.router.add_get("/open/{number}", site.open_page)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        server = web.TCPSite(runner, "127.0.0.1", 0)
+        await server.start()
+        site.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        await end.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield site
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join()
+        loop.close()

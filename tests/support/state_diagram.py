@@ -1,0 +1,16 @@
+"""The diagram of the guide on guarantees, drawn from the table that the code runs on."""
+
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import TABLE
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram."""
+    names = {status: status.name.lower() for status in Status}
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {name}: {name} {status.value}" for status, name in names.items()]
+    for (before, event), afters in TABLE.items():
+        start = "[*]" if before is None else names[before]
+        lines += [f"    {start} --> {names[after]}: {event}" for after in afters]
+    lines += ["    finished --> [*]", "    ignored --> [*]"]
+    return "\n".join(lines)

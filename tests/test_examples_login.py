@@ -1,0 +1,9 @@
+"""The example of a crawl behind a login, by the one command that its first lines name."""
+
+from pathlib import Path
+
+from tests.test_examples_tracking import output_of
+
+
+def test_a_crawl_that_was_interrupted_and_logged_out_finishes_every_page(tmp_path: Path):
+    assert output_of("login.py", tmp_path) == "20 pages, 2 logins, {} failures\n"
