@@ -72,6 +72,9 @@ _IDLE_IN_TOTAL = 1_000
 #: Seconds that a timer of uvloop, which counts milliseconds, may be early.
 _TIMER_STEP = 0.001
 _RESOLVER_THREADS = 32
+#: A handshake costs the server more than a wait does: so many times as long is waited for
+#: a connection that rests as a new one takes.
+_OPENING_COSTS = 2.5
 #: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
 _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 
@@ -216,14 +219,14 @@ class RestingConnector(TCPConnector):
         return False
 
     def _worth_waiting(self, key: "ConnectionKey", origin: Origin) -> float:
-        """Return after how many seconds one has rested, where that is sooner than a new one."""
+        """Return after how many seconds one has rested, where a new one would cost more."""
         idle = self._conns.get(key, ())
         if origin.waiting >= len(idle):
             return 0.0
         # Those that wait already take the ones before.
         protocol, since = cast("tuple[_Listener, float]", idle[origin.waiting])
         left = since + origin.rest_after(protocol.endpoint) - monotonic()
-        return left if 0 < left < origin.opening else 0.0
+        return left if 0 < left < _OPENING_COSTS * origin.opening else 0.0
 
     def _close_longest_idle(self) -> None:
         protocol, key = self._idle.popitem(last=False)

@@ -261,7 +261,17 @@ async def test_a_request_waits_for_a_rest_that_ends_sooner_than_a_connection_ope
     assert origin_of(downloader, server).waiting == 0
 
 
-async def test_a_request_does_not_wait_where_a_connection_opens_sooner(
+async def test_a_request_waits_as_well_where_a_connection_opens_only_a_little_sooner(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await get(downloader, server.url("/ok"))
+    origin_of(downloader, server).opening = trust.REST / 2
+    await get(downloader, server.url("/ok"))
+
+    assert server.connections == 1
+
+
+async def test_a_request_does_not_wait_where_a_connection_opens_much_sooner(
     downloader: AiohttpDownloader, server: HostileServer
 ) -> None:
     await get(downloader, server.url("/ok"))
