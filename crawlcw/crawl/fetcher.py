@@ -635,6 +635,9 @@ class Fetcher:
             self.errors.succeeded(callback)
             self._stop_for(produced)
         elif produced.reason is Reason.PARSE_ERROR:
+            if self.errors.is_broken(callback):
+                # It waited for its turn meanwhile, and is for the mended callback as well.
+                raise NotTriedError
             broken = self.errors.raised(callback, produced, url=lease.task.url)
             if broken is not None:
                 self.end(FinishReason.CALLBACK_BROKEN, broken)
