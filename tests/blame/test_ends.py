@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +16,7 @@ from signal import SIGTERM
 import pytest
 
 from tests.blame.code_site import crawled, running, wait_until
+from tests.blame.crawl_command import children_of
 from tests.faults.proxy import Command as Sent
 from tests.faults.proxy import Fault, proxied
 from tests.support.mongod import with_database
@@ -270,6 +271,17 @@ def replaced_by_another_file(ledger: Path) -> None:
 MISHAPS = [removed, replaced_by_a_copy, replaced_by_another_file]
 
 
+def holders(command: int, ledger: Path) -> int:
+    """Return how many of a command's processes have the ledger's file open."""
+    links = [link for pid in children_of(command) for link in Path(f"/proc/{pid}/fd").glob("*")]
+    held = set()
+    for link in links:
+        with suppress(OSError):  # closed meanwhile
+            if link.readlink() == ledger:
+                held.add(link.parts[2])
+    return len(held)
+
+
 @pytest.mark.representative("removed-1")
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("mishap", MISHAPS)
@@ -282,7 +294,8 @@ def test_a_ledger_file_that_is_gone_ends_the_crawl(
         Site(300, takes=0.1) as site,
         running(tmp_path, spider(site.url), f"sqlite:///{ledger}", *options) as command,
     ):
-        wait_until(lambda: site.asked > 5)
+        # One that has not opened it yet would begin a new one.
+        wait_until(lambda: site.asked > 5 and holders(command.process.pid, ledger) == processes)
         mishap(ledger)
         code, report = command.end()
 
