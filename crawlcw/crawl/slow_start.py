@@ -1,12 +1,16 @@
 """How many requests at once a host is asked for that is new here: one, and more as it answers.
 
 As TCP's slow start does, each answer brings one more where the host is no slower for it;
-where it is, or is slow by itself, ten pages do.
+where it is, or is slow by itself, ten pages do. Until some pages are finished they are few
+all the same: a host that limits its requests refuses all that are under way.
 """
 
 from dataclasses import dataclass
 
 _PAGES_A_STEP = 10
+#: So many at once, however fast the answers are, until so many pages are finished.
+_FEW = 2
+_FIRST_PAGES = 24
 #: Seconds. Such an answer is fast, however much faster others were.
 _FAST = 0.1
 #: A slower one may take so many times as long as the fastest, and no longer than this.
@@ -33,4 +37,5 @@ class SlowStart:
 
     def window(self, *, finished: int) -> int:
         """Return how many requests at once are allowed, *finished* pages of it behind us."""
-        return 1 + finished // _PAGES_A_STEP + self.steps
+        window = 1 + finished // _PAGES_A_STEP + self.steps
+        return min(window, _FEW) if finished < _FIRST_PAGES else window

@@ -32,9 +32,11 @@ async def run(
     run_slice: RunSlice,
     write: WriteLinks,
 ) -> Produced | Failed:
-    """Run *callback* to its end; return what it produced but for the links, which are written.
+    """Run *callback* to its end; return what it produced but for the links that are written.
 
-    A `Failed` where it raises: what it had yielded before is written all the same.
+    The last slice's links are returned: no page of them is taken before it is noted that
+    the callback has ended well. A `Failed` where it raises: what it had yielded before is
+    written all the same.
     """
     responses = [*callbacks.responses_in(arguments)]
     for each in responses:
@@ -48,7 +50,10 @@ async def run(
         produced = await run_slice(slices.next, task, scope)
         if isinstance(produced, Failed):
             return produced
-        await write(produced.tasks, produced.too_deep)
+        if slices.ended or produced.stop is not None:
+            whole.tasks, whole.too_deep = produced.tasks, produced.too_deep
+        else:
+            await write(produced.tasks, produced.too_deep)
         whole.items += produced.items
         whole.items_dropped += produced.items_dropped
         whole.dropped.add(produced.dropped)
