@@ -150,7 +150,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert key not in self.claimed_fences
             self.claimed_fences.add(key)
             self.leases.append((client, lease))
-        return len(answer.leases) + answer.abandoned
+        return len(answer.leases) + answer.abandoned + answer.put_off
 
     @rule(data=st.data())
     def renew(self, data):
