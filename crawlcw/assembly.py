@@ -1,6 +1,7 @@
 """Putting the parts together: the only place that chooses implementations."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, logs_in, scope
 from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import Committer
@@ -49,6 +51,8 @@ from crawlcw.downloader import memory_budget
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxying import ProxyingDownloader
 from crawlcw.downloader.rendering import RenderingDownloader
 from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.engine.excuses import LoopExcuses
@@ -62,6 +66,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model import urls
+from crawlcw.model.proxies import ProxyEnvironment
 from crawlcw.model.standstill import Rests
 
 if TYPE_CHECKING:
@@ -198,9 +203,11 @@ async def open_crawl(
     settings = settings or spider.settings
     opened = await open_ledger(ledger, spider.name, settings=settings)
     try:
-        default = downloader or web(spider, settings, public_names=StartNames(opened.notes))
+        proxies = proxy_pool(settings)
+        names = StartNames(opened.notes)
+        default = downloader or web(spider, settings, public_names=names, proxies=proxies)
         async with downloader_of(spider, default) as way:
-            yield assemble(spider, opened, way, settings, children=children)
+            yield assemble(spider, opened, way, settings, children=children, proxies=proxies)
     finally:
         await opened.close()
 
@@ -212,10 +219,12 @@ def assemble(
     settings: Settings,
     *,
     children: Children | None = None,
+    proxies: ProxyPool | None = None,
 ) -> Crawl:
     """Return a crawl on a ledger and a downloader that are open, and stay so; in its event loop.
 
     *children* work on suspects, where they can be had; else these run alone here.
+    *proxies* are those that the downloader's requests go through.
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
     check(spider)
@@ -228,7 +237,10 @@ def assemble(
         settings=settings,
         children=children,
         browser=Browser(settings),
+        proxies=proxies or ProxyPool(settings),
     )
+    parts.proxies.on_lost = partial(parts.ending.end, FinishReason.PROXIES_FAILED)
+    parts.rests.proxies_away = parts.proxies.away
     return Crawl(
         Parts(
             spider=spider,
@@ -259,6 +271,7 @@ class _Assembly:
     settings: Settings
     children: Children | None
     browser: Browser
+    proxies: ProxyPool
     seen: SeenFilter = field(default_factory=SeenFilter)
     rests: Rests = field(default_factory=Rests)
     start_hosts: set[str] = field(default_factory=set)
@@ -336,6 +349,7 @@ class _Assembly:
             heartbeat=session.heartbeat,
             probes=self.probes,
             watch=self.watch,
+            proxies=self.proxies,
             suspects=self.suspects,
             worker=session.worker,
             excuses=self.excuses,
@@ -391,7 +405,7 @@ class _Assembly:
             ),
             robots=self.robots,
             frontier=self.frontier,
-            blame=Blame(self.frontier, self.watch),
+            blame=Blame(self.frontier, self.watch, self.proxies),
             scope=self.scope,
             held=session.held,
             seen=self.seen,
@@ -407,6 +421,10 @@ class _Assembly:
             adder=self._adder,
             write_links=self.committer.write_links,
             identities=self._identities,
+            proxies=self.proxies,
+            bans=Bans(
+                self.settings, self.proxies, banned_when=condition(self.spider, "banned_when")
+            ),
         )
 
     def _rendered(self, downloader: Downloader) -> Downloader:
@@ -424,7 +442,7 @@ class _Assembly:
             ledger=session.ledger,
             downloader=self.downloader,
             settings=self.settings,
-            politeness=HeldHosts(self.robots, self.frontier, self.watch),
+            politeness=HeldHosts(self.robots, self.frontier, self.watch, self.proxies),
             stalled=session.watchdog.stalled,
             stop=self.ending.wished,
         )
@@ -438,6 +456,8 @@ class _Assembly:
             probe=self._probe,
             downloader=self.downloader,
             give_up=partial(self.ending.end, FinishReason.LOGIN_FAILED),
+            proxies=self.proxies,
+            logs_in=has_login,
         )
 
     async def _probe(self, request: Request, downloader: Downloader) -> Response:
@@ -495,7 +515,8 @@ async def open_trial(spider: Spider, url: str, settings: Settings) -> AsyncItera
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )
     credentials.learn_password(url)
-    async with downloader_of(spider, web(spider, settings, also=[url])) as way:
+    default = web(spider, settings, also=[url], proxies=proxy_pool(settings))
+    async with downloader_of(spider, default) as way:
         saving = SavingDownloader(way, settings)
         trial = Trial(spider, AuthorizingDownloader(saving, credentials), settings)
         try:
@@ -510,17 +531,28 @@ def web(
     *,
     public_names: "PublicNames | None" = None,
     also: Iterable[str] = (),
+    proxies: ProxyPool | None = None,
 ) -> Downloader:
-    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own."""
+    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own.
+
+    Its requests go through *proxies*, by default those of the settings and the environment.
+    """
     from crawlcw.downloader.aiohttp import AiohttpDownloader
 
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
-    way = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
+    client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
+    way = ProxyingDownloader(client, proxies or proxy_pool(settings))
     if settings.cache == "off":
         return way
     from crawlcw.downloader.dev_cache import CachingDownloader
 
     return CachingDownloader(way, settings)
+
+
+def proxy_pool(settings: Settings) -> ProxyPool:
+    """Return the proxies of the settings, else those of the environment; raises `SettingsError`."""
+    environment = ProxyEnvironment.of(os.environ) if settings.proxy_env else None
+    return ProxyPool(settings, environment)
 
 
 def _without_password(url: str) -> str:

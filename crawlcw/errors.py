@@ -6,6 +6,8 @@
     │   └── SpiderError
     │       └── InvalidItemError       an item has a value that no ledger keeps
     ├── FetchError                     an attempt failed; carries a `Reason`
+    │   ├── ProxyFailedError           the proxy could not be used; nothing was asked
+    │   │   └── ProxiesAwayError       none can be used now; carries how long to wait
     │   └── ParseRefusedError          the page would hang the HTML parser
     │       └── XmlError               a sitemap or feed is no XML, or is built to do harm
     ├── LedgerError
@@ -35,6 +37,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from crawlcw.api.response import Response
+    from crawlcw.model.proxies import Proxy
 
 
 class Reason(StrEnum):
@@ -73,6 +76,8 @@ class Reason(StrEnum):
     CRASHED_WORKER = "crashed-worker"
     HOST_UNREACHABLE = "host-unreachable"  #: its host was given up
     HOST_FULL = "max-pages-per-host"  #: its host has had its `max_pages_per_host`
+    PROXY = "proxy"  #: the proxy that its request names does not work
+    BANNED = "banned"  #: its answer bans whichever proxy or session asks for it
     LOGGED_OUT = "logged-out"  #: its answer says so, though its session is logged in
     INTERNAL = "internal"
 
@@ -148,6 +153,7 @@ class FetchError(CrawlcwError):
 
     hop = 1
     response: "Response | None" = None
+    proxy: "Proxy | None" = None  #: through which it failed, where it may be to blame
     deadline: float | None = None  #: seconds, where it was the request's own and is over
 
     def __init__(
@@ -169,6 +175,25 @@ class FetchError(CrawlcwError):
         """The reason of the failed fetch that this one follows from, if any; else its own."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
+
+
+class ProxyFailedError(FetchError):
+    """A proxy could not be used, so no server was asked.
+
+    *for_good*: it refuses us, and waiting will not help.
+    """
+
+    def __init__(self, message: str, *, for_good: bool = False) -> None:
+        super().__init__(Reason.PROXY, message)
+        self.for_good = for_good
+
+
+class ProxiesAwayError(ProxyFailedError):
+    """No proxy can be used for *wait* seconds: neither the page nor its host is to blame."""
+
+    def __init__(self, message: str, *, wait: float) -> None:
+        super().__init__(message)
+        self.wait = wait
 
 
 class ParseRefusedError(FetchError):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from crawlcw.errors import SettingsError, SpiderError
-from crawlcw.model import durations, visits
+from crawlcw.model import durations, proxies, visits
 from crawlcw.model.identities import SESSION_NAMES, is_session_name
 from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.statuses import statuses
@@ -54,6 +54,7 @@ def options(
     max_body: int | None,
     revisit: timedelta | float | str | None,
     session: str | None,
+    proxy: str | None,
     cookies: Mapping[str, str] | None,
 ) -> RequestOptions:
     """Return what a request asks for; raises `SpiderError`."""
@@ -64,7 +65,7 @@ def options(
         raise SpiderError(f"Request(session={session!r}) is no name: {SESSION_NAMES}")
     given = (
         *(max_retry, timeout, retry_statuses, accept_statuses, max_depth, max_body),
-        *(browser, save_to, truncate, revisit, session, cookies or None),
+        *(browser, save_to, truncate, revisit, session, proxy, cookies or None),
     )
     if all(each is None for each in given):
         return _AS_THE_SETTINGS
@@ -80,6 +81,7 @@ def options(
         max_body=max_body,
         revisit=None if revisit is None else _recurrence(revisit),
         session=session,
+        proxy=None if proxy is None else _proxy(proxy),
         cookies=_cookie_pairs(cookies) if cookies else None,
     )
 
@@ -113,6 +115,16 @@ def _recurrence(revisit: timedelta | float | str) -> float | str:
         return visits.stored(visits.recurrence(revisit))
     except SettingsError as error:
         raise SpiderError(f"Request(revisit=...): {error}") from None
+
+
+def _proxy(proxy: str) -> str:
+    if proxy == proxies.DIRECT:
+        return proxy
+    try:
+        return proxies.parse(proxy).url
+    except SettingsError as error:
+        # Without the text, which may have a password.
+        raise SpiderError(f"Request(proxy=...): {error}; or `direct`") from None
 
 
 def _statuses(name: str, given: Statuses | None) -> tuple[int, ...] | None:

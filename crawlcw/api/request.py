@@ -44,6 +44,8 @@ class Request:
       `"adaptive"` or `"never"`; None: as the settings say.
     - *max_body*: bytes of its body, the rest is cut off; None: as the settings say.
     - *session*: the name of the session that asks for it; None: the spider's.
+    - *proxy*: the URL of the proxy that it goes through, or `"direct"`; None: as the
+      settings say. It is stored with the request, its password included.
     - *cookies*: sent with this request besides, to its own origin; stored with it.
     - *dont_filter*: make a task of its own even if the URL is known already.
     - *changed*: when what is there has last changed, as far as is known: where it was
@@ -101,6 +103,7 @@ class Request:
         changed: datetime | None = None,
         each_run: bool = False,
         session: str | None = None,
+        proxy: str | None = None,
         cookies: Mapping[str, str] | None = None,
         **unknown: Never,
     ) -> None:
@@ -143,6 +146,7 @@ class Request:
             revisit=revisit,
             max_body=max_body,
             session=session,
+            proxy=proxy,
             cookies=cookies,
         )
 

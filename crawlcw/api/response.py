@@ -19,6 +19,7 @@ from crawlcw.api.syndication import feed_of
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.dropped import DroppedLinks
+from crawlcw.model.proxies import Proxy
 
 #: The reason under which links of a page are counted that asks for none to be followed.
 NOFOLLOW = "nofollow"
@@ -70,6 +71,8 @@ class Response(Document):
         self.file = file
         #: The session that the page was asked for with; one without a name where there is none.
         self.session = PageSession()
+        #: The proxy that it came through, whose `str()` has no password; None: it came without.
+        self.proxy: Proxy | None = None
         #: Links that `follow_all` has left out: unfetchable, or of a page that says `nofollow`.
         self.dropped = DroppedLinks()
         #: What pages call this crawler that ask something of it alone.

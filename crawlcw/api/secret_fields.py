@@ -7,9 +7,12 @@ from typing import Any
 
 from crawlcw.api.settings_fields import SettingField
 from crawlcw.errors import SettingsError
+from crawlcw.model import proxies
+from crawlcw.model.proxies import Proxy
 
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]] | str
 UserAndPassword = tuple[str, str] | str
+ProxyTexts = Iterable[str | Proxy] | str
 
 #: RFC 9110, sections 5.1 and 5.5.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -40,6 +43,15 @@ class SecretLogin(tuple[str, str]):
         return "<a user and a password>"
 
 
+class SecretProxies(tuple[Proxy, ...]):
+    """Proxies, whose users and passwords are not shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<proxies {', '.join(map(str, self)) or 'none'}>"
+
+
 class Headers(SettingField[Pairs, SecretPairs]):
     """Headers by name; in text a JSON object, or one `Name: value` a line."""
 
@@ -65,6 +77,30 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
         ):
             raise SettingsError("it is no user with a password: write user:password, or a pair")
         return SecretLogin(pair)
+
+    def shown(self) -> str:
+        return "none"
+
+
+class Proxies(SettingField[ProxyTexts, SecretProxies]):
+    """Proxies by their URLs; in text parted by commas or spaces, or `none`."""
+
+    def read(self, value: ProxyTexts) -> SecretProxies:
+        if isinstance(value, str):
+            value = [] if value.strip() in ("", "none") else value.replace(",", " ").split()
+        try:
+            given = list(value)
+        except TypeError:
+            raise SettingsError("they are no list of proxies") from None
+        found = []
+        for number, each in enumerate(given, 1):
+            try:
+                found.append(each if isinstance(each, Proxy) else proxies.parse(each))
+            except SettingsError as error:
+                which = "the proxy" if len(given) == 1 else f"proxy {number} of {len(given)}"
+                raise SettingsError(f"{which}: {error}") from None
+        # One that is named twice is asked twice as often.
+        return SecretProxies(found)
 
     def shown(self) -> str:
         return "none"

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from crawlcw.api.secret_fields import Headers, Login
+from crawlcw.api.secret_fields import Headers, Login, Proxies
 from crawlcw.api.settings_fields import (
     Ceiling,
     Choice,
@@ -184,6 +184,24 @@ class Settings:
         "logins of a session that may fail in a row until it is given up",
         unit="logins",
         minimum=1,
+    )
+    sessions: Count = Count(
+        0,
+        "sessions that requests without one of their own are spread over; 0: no pool",
+        unit="sessions",
+    )
+    proxies: Proxies = Proxies(
+        (),
+        "`http://user:password@host:port`, https, socks5 or socks5h: requests go through each in "
+        "turn, those of a session through its own",
+        unit="proxies",
+    )
+    proxy_env: Flag = Flag(
+        True,
+        "where `proxies` is none, use HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; obey NO_PROXY",
+    )
+    proxy_ban_statuses: Statuses = Statuses(
+        (), "answers that ban the proxy, or the session of a pool, which got them: another one asks"
     )
     allow_private: Names = Names(
         (), "hosts (`10.0.0.5`, `intranet:8080`) that may be at a private address", unit="names"

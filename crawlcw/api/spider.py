@@ -88,6 +88,10 @@ class Spider:
     #: the response. Of spiders with a `login` alone.
     login_when: Any = 401
 
+    #: Which answers say that a proxy, or a session of a pool, is banned, beside the setting
+    #: `proxy_ban_statuses`: a status, several, or a function of the response.
+    banned_when: Any = None
+
     _arguments: Mapping[str, Any]  #: what the constructor was given
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
@@ -248,6 +252,7 @@ def _check_sessions(spider: Spider) -> None:
     if not inspect.iscoroutinefunction(type(spider).login):
         raise SpiderError(f"{kind}.login() must be `async def login(self, session)`")
     condition(spider, "login_when")
+    condition(spider, "banned_when")
 
 
 def logs_in(spider: Spider) -> bool:

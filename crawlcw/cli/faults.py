@@ -20,6 +20,7 @@ _WHY = {
     FinishReason.CALLBACK_BROKEN: "Stopped",
     FinishReason.FILES_UNWRITABLE: "Stopped",
     FinishReason.LOGIN_FAILED: "Stopped",
+    FinishReason.PROXIES_FAILED: "Stopped",
     FinishReason.FAILED: "Failed",
 }
 
@@ -36,6 +37,8 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
         return (printable(report.detail) or "files cannot be saved",)
     if report.finish_reason == FinishReason.LOGIN_FAILED:
         return (printable(report.detail) if report.detail else "the login failed",)
+    if report.finish_reason == FinishReason.PROXIES_FAILED:
+        return (printable(report.detail) if report.detail else "no proxy works",)
     if report.finish_reason not in _COMPLETE:
         return ()
     faults = []

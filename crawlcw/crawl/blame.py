@@ -11,6 +11,7 @@ from datetime import datetime
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import NOBODYS, OWN, Fault
 from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.hosts import HOST_FAILURES, PAST_THE_NAME
 from crawlcw.model.sanitize import printable
@@ -39,9 +40,10 @@ def is_in_doubt(
 class Blame:
     """Tells the frontier and the network how attempts ended; returns whose fault failures were."""
 
-    def __init__(self, frontier: Frontier, watch: NetworkWatch) -> None:
+    def __init__(self, frontier: Frontier, watch: NetworkWatch, proxies: ProxyPool) -> None:
         self._frontier = frontier
         self._watch = watch
+        self._proxies = proxies
 
     def may_begin(self, task: Task) -> bool:
         """Return whether the origin of a task may be asked now."""
@@ -81,15 +83,25 @@ class Blame:
         if witness is not None:
             self._watch.network.remember(task.host, witness)
 
-    def failed(self, task: Task, error: FetchError, *, sent: datetime, began: float) -> Fault:
+    def failed(
+        self,
+        task: Task,
+        error: FetchError,
+        *,
+        sent: datetime,
+        began: float,
+        has_own_proxy: bool = False,
+    ) -> Fault:
         """Return whose fault it is that a request came to nothing.
 
         *sent* and *began* are when the attempt began, by the ledger's clock and the
-        monotonic one.
+        monotonic one; *has_own_proxy* says that it goes through its session's proxy alone.
         """
         if error.hop > 1:
             self.answered(task)
             return OWN
+        if self._proxies.may_be_to_blame(error, task.url, is_fixed=has_own_proxy):
+            return NOBODYS
         reason, now = error.underlying, time.monotonic()
         scheme = scheme_of(task.url)
         if is_in_doubt(self._watch, self._frontier, task.host, reason, scheme=scheme, began=began):

@@ -29,6 +29,7 @@ from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.suspects import Suspects
+from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
@@ -82,6 +83,7 @@ class Coordinator:
         heartbeat: Heartbeat,
         probes: Probes,
         watch: NetworkWatch,
+        proxies: ProxyPool,
         suspects: Suspects,
         worker: str,
         excuses: Excuses,
@@ -127,6 +129,7 @@ class Coordinator:
             robots,
             probes,
             watch,
+            proxies,
             at_once=2 * settings.concurrency,
             ledger_now=ledger.now,
             on_change=self._changed.set,
@@ -271,7 +274,7 @@ class Coordinator:
             return known  # what is under way are questions whether it is back
         if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
             return None
-        return known if known.hosts else self._waits_for or known
+        return known if known.hosts or known.proxies else self._waits_for or known
 
     def dispatch(self) -> None:
         """Move leases whose turn has come to the queue, as many as fetchers are free."""

@@ -22,6 +22,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callback_errors import CallbackErrors
 from crawlcw.crawl.callbacks import Produced, Scope
@@ -55,6 +56,7 @@ from crawlcw.downloader import memory_budget, rendering
 from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.identified import IdentifiedDownloader
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.pool import Pool
@@ -63,6 +65,7 @@ from crawlcw.errors import (
     FAILURE_REASONS,
     FetchError,
     LedgerError,
+    ProxiesAwayError,
     Reason,
     SpiderError,
     StopCrawl,
@@ -101,6 +104,11 @@ _BEHIND_AN_ANSWER = frozenset(
         Reason.URL_INVALID,
     }
 )
+#: What is said of a page that is denied by an answer whose status says nothing.
+_DENIED = {
+    Reason.LOGGED_OUT: "with a session that is logged in",
+    Reason.BANNED: "whichever proxy or session asks",
+}
 
 
 class NotTriedError(Exception):
@@ -171,6 +179,8 @@ class Fetcher:
     adder: TaskAdder
     write_links: WriteLinks
     identities: Identities
+    proxies: ProxyPool
+    bans: Bans
     identified: Identified | None = None  #: as whom the one page is asked for
     errors: CallbackErrors = field(default_factory=CallbackErrors)
 
@@ -228,9 +238,9 @@ class Fetcher:
                 runner = child.runner(
                     scope=self.scope, seen=self.seen, now=self.ledger.now, write=self.write_links
                 )
-                # A session, and its cookies, are this process's.
+                # A session with its cookies is this process's, and so are the proxies.
                 downloader: Downloader = self.downloader
-                if self.identified is None and not lease.task.options.cookies:
+                if not self._is_asked_here(lease.task):
                     downloader = ChildDownloader(
                         child.downloader(self.credentials), self.downloader
                     )
@@ -245,6 +255,13 @@ class Fetcher:
             return lease if verdict is None else Done(settlements=(self._settle(lease, verdict),))
         self.suspects.lived(lease)
         return done
+
+    def _is_asked_here(self, task: Task) -> bool:
+        """Return whether only this process may ask for a page, whoever parses it."""
+        options = task.options
+        if self.identified is not None or options.cookies or options.proxy:
+            return True
+        return self.proxies.asks_for(task.url)
 
     async def tried(self, lease: Lease, slot: Slot) -> Done | Lease:
         """Return what comes of an attempt, or the lease where nothing does.
@@ -282,9 +299,10 @@ class Fetcher:
             raise NotTriedError from wish
         except SpiderFaultError as fault_of_spider:
             return await self._faulty(lease, request, fault_of_spider)
-        except LoggedOutError as refused:
+        except (LoggedOutError, BannedError) as refused:
             sent = _Sent(at, self.excuses.seconds(began))
-            return await self._refused(lease, request, refused.response, slot, sent=sent)
+            denied = self._banned if isinstance(refused, BannedError) else self._refused
+            return await denied(lease, request, refused.response, slot, sent=sent)
         except FetchError as refusal:
             return await self._unanswered(lease, request, refusal, slot, at=at, began=began)
         # Before the page is parsed: that takes time as well, and is not its host's.
@@ -308,6 +326,47 @@ class Fetcher:
         if response.url != request.url and request.method == "GET":
             return await self._redirected(lease, request, response, sent=sent)
         return await self._parsed(lease, request, response)
+
+    def _may_be_banned(self, response: Response) -> bool:
+        if self.identified is not None:
+            return self.identified.may_be_banned
+        return response.proxy is not None
+
+    async def _banned(
+        self, lease: Lease, request: Request, response: Response, slot: Slot, *, sent: _Sent
+    ) -> Done:
+        """Have another proxy or session ask for a page; or settle what is refused to all."""
+        self.blame.answered(lease.task)
+        why = f"HTTP {response.status} for {response.url}"
+        if self.identified is not None:
+            own = self.bans.note(lease.task, None)
+            await self.identities.banned(self.identified, f"banned: {why}")
+        else:
+            own = self.bans.note(lease.task, response.proxy)
+        if not own:
+            raise NotTriedError
+        return await self._denied(lease, request, response, slot, sent=sent, reason=Reason.BANNED)
+
+    async def _denied(
+        self,
+        lease: Lease,
+        request: Request,
+        response: Response,
+        slot: Slot,
+        *,
+        sent: _Sent,
+        reason: Reason,
+    ) -> Done:
+        """Settle a page that nobody is given, with any session or proxy."""
+        if response.status >= 400:
+            error = status_error(response, now=self.ledger.now())
+        else:
+            message = f"HTTP {response.status} for {response.url}, {_DENIED[reason]}"
+            error = FetchError(reason, message)
+        failed = replace(self._failure(error), response=_info(response))
+        self._note(lease, failed, error, sent=sent)
+        slot.free()
+        return await self._failed(lease, request, failed, error)
 
     async def _no_page(
         self, lease: Lease, request: Request, response: Response, slot: Slot, *, sent: _Sent
@@ -339,9 +398,14 @@ class Fetcher:
             # Nor would any other file be saved: no attempt is spent until somebody mends it.
             self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
             raise NotTriedError from refusal
+        if isinstance(refusal, ProxiesAwayError):
+            return put_off(lease, until=at + timedelta(seconds=refusal.wait))
         if self.excuses.failure(refusal, began):
             raise NotTriedError from refusal
-        fault = self.blame.failed(lease.task, refusal, sent=at, began=began)
+        own_proxy = self.identified is not None and self.identified.proxy is not None
+        fault = self.blame.failed(
+            lease.task, refusal, sent=at, began=began, has_own_proxy=own_proxy
+        )
         if not fault.own:
             return _not_tried(lease, fault)
         sent = _Sent(at, self.excuses.seconds(began))
@@ -390,6 +454,8 @@ class Fetcher:
         self.stats.bytes += response.size
         self.stats.truncated += response.truncated is not None
         self.stats.statuses[response.status] += 1
+        if self._may_be_banned(response) and self.bans.is_ban(response):
+            raise BannedError(response)
         return response
 
     def _conditional(self, request: Request, task: Task) -> Request:
@@ -415,14 +481,9 @@ class Fetcher:
         why = f"HTTP {response.status} for {response.url}"
         if not await self.identities.refused(self.identified, lease.task, why, told=False):
             raise NotTriedError
-        if response.status >= 400:
-            error = status_error(response, now=self.ledger.now())
-        else:
-            error = FetchError(Reason.LOGGED_OUT, f"{why}, with a session that is logged in")
-        failed = replace(self._failure(error), response=_info(response))
-        self._note(lease, failed, error, sent=sent)
-        slot.free()
-        return await self._failed(lease, request, failed, error)
+        return await self._denied(
+            lease, request, response, slot, sent=sent, reason=Reason.LOGGED_OUT
+        )
 
     async def _admit_hop(self, url: str) -> None:
         self.scope.admit_url(url)

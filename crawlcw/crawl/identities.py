@@ -14,6 +14,7 @@ that counts as a failed login, so a login that never helps comes to an end.
 
 import asyncio
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -30,10 +31,12 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.logins import Logins
 from crawlcw.downloader.identified import CheckedDownloader, IdentifiedDownloader
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, Reason, StopCrawl
 from crawlcw.ledger.protocol import Ledger, Left
 from crawlcw.model import identities
-from crawlcw.model.identities import Identity
+from crawlcw.model.identities import POOLED, Identity
+from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 
@@ -84,6 +87,12 @@ class Identified:
     identity: Identity
     jar: "SiteCookies"
     is_logged_out: Callable[[Response], bool]
+    proxy: Proxy | None = None
+
+    @property
+    def may_be_banned(self) -> bool:
+        """Whether a ban retires the session: it is a pool's, or has a proxy of its own."""
+        return self.proxy is not None or self.identity.name.startswith(POOLED)
 
     def downloader(
         self, downloader: Downloader, rendered: Callable[[Downloader], Downloader] = lambda d: d
@@ -97,6 +106,7 @@ class Identified:
             jar=self.jar,
             headers=self.identity.headers,
             origins=self.identity.origins,
+            proxy=self.proxy,
         )
         return CheckedDownloader(rendered(inside), self.check)
 
@@ -121,6 +131,7 @@ class _Held:
 
     identity: Identity
     jar: "SiteCookies"
+    proxy: Proxy | None = None  #: the one that `identity.proxy` names
     ready: bool = False  #: as far as is known here
     not_before: datetime | None = None  #: no look at it is worth its while before
     useful: int = 0  #: what showed that the login is of use, to be written
@@ -149,10 +160,13 @@ class Identities:
         probe: Probe,
         downloader: Downloader,
         give_up: Callable[[str], None],
+        proxies: ProxyPool,
+        logs_in: bool,
     ) -> None:
         """*default* is the session of requests that name none, None where they have none.
 
         *probe* asks for a page as a downloader does it; *give_up* ends the crawl, and is told why.
+        Each session keeps one of *proxies*. Without *logs_in* a new session is ready at once.
         """
         self._ledger = ledger
         self._logins = logins
@@ -164,6 +178,10 @@ class Identities:
         self._probe = probe
         self.downloader = downloader
         self._give_up = give_up
+        self._proxies = proxies
+        self._logs_in = logs_in
+        self._pool = settings.sessions
+        self._turn = random.randrange(self._pool) if self._pool else 0
         self._since = ledger.now()
         self._held: dict[str, _Held] = {}
         #: By task, the fences of the logins after which it was refused.
@@ -174,15 +192,53 @@ class Identities:
 
         Logs the session in where nobody else does. Raises `NotReadyError`.
         """
-        name = task.options.session or self._default
+        name = task.options.session or self._of_pool() or self._default
         if name is None:
             return None
         held = self._held.get(name) or self._new(name)
         held.used_at = time.monotonic()
+        if held.proxy is not None and self._proxies.is_dead(held.proxy):
+            held.ready = False
         if not held.ready:
             await self._make_ready(held)
             held.used_at = time.monotonic()
-        return Identified(identity=held.identity, jar=held.jar, is_logged_out=self._is_logged_out)
+        return Identified(
+            identity=held.identity,
+            jar=held.jar,
+            is_logged_out=self._is_logged_out,
+            proxy=held.proxy,
+        )
+
+    def _of_pool(self) -> str | None:
+        """Return the session of the pool whose turn it is, of those that need not be waited for."""
+        now = self._ledger.now()
+        for _ in range(self._pool):
+            self._turn = self._turn % self._pool + 1
+            name = f"{POOLED}{self._turn}"
+            held = self._held.get(name)
+            waits = held is not None and held.not_before is not None and held.not_before > now
+            if held is None or held.ready or not waits:
+                return name
+        return f"{POOLED}{self._turn}" if self._pool else None
+
+    async def banned(self, used: Identified, why: str) -> None:
+        """Have a new session in the place of one that was banned, through another proxy."""
+        held = self._held.get(used.identity.name) or self._new(used.identity.name)
+        async with held.waiting:
+            if await self._is_current(held, used):
+                await self._replace(held, why)
+
+    async def _replace(self, held: _Held, why: str) -> None:
+        """Let a new session take a name; the caller has its lock."""
+        used, why = held.identity, printable(why)
+        proxy = self._proxies.another(used.proxy)
+        key = None if proxy is None else proxy.key
+        new = identities.replaced(used, why, proxy=key, logs_in=self._logs_in)
+        held.ready = False
+        if await self._ledger.sessions.change(used, new):
+            extra = {"event": "session_retired"}
+            logger.info("session %s is retired: %s", used.name, why, extra=extra)
+            held.identity = new
 
     def answered_well(self, used: Identified, task: Task, *, witness: str | None) -> None:
         """Note that a page was answered well; *witness* is its URL, if it may be asked again."""
@@ -211,6 +267,9 @@ class Identities:
                 return True
             if not told and await self._is_alive(held, used, task):
                 return True
+            if not self._logs_in:
+                await self._replace(held, why)
+                return False
             useful = held.useful + held.identity.score + (len(held.candidates) if told else 0)
             await self._retire(held, why, useful=useful)
         return False
@@ -322,8 +381,15 @@ class Identities:
         name = held.identity.name
         found = await self._ledger.sessions.get(name)
         known = found or Identity(name=name)
+        proxy = self._proxies.bound(known.proxy, place=_place(name))
+        key = None if proxy is None else proxy.key
         if known.is_ready:
-            self._adopt(held, known)
+            if key == known.proxy:
+                self._adopt(held, known, proxy)
+            else:
+                moved = identities.moved(known, proxy=key)
+                if await self._ledger.sessions.change(found, moved):
+                    self._adopt(held, moved, proxy)
             return
         now = self._ledger.now()
         begin = identities.login_from(known, now=now, since=self._since)
@@ -335,21 +401,23 @@ class Identities:
         elif begin > now:
             await anyio.sleep(min(_LOOK, (begin - now).total_seconds()))
         else:
-            begun = identities.login_begun(known, owner=self._worker, now=now, lease=self._lease)
+            begun = identities.login_begun(
+                known, owner=self._worker, now=now, lease=self._lease, proxy=key
+            )
             if await self._ledger.sessions.change(found, begun):
-                await self._log_in(held, begun)
+                await self._log_in(held, begun, proxy)
 
-    async def _log_in(self, held: _Held, begun: Identity) -> None:
-        ended = await self._logins.run(begun)
+    async def _log_in(self, held: _Held, begun: Identity, proxy: Proxy | None) -> None:
+        ended = await self._logins.run(begun, proxy=proxy)
         if ended is None:
             return
         held.identity = ended
         if ended.is_ready:
-            self._adopt(held, ended)
+            self._adopt(held, ended, proxy)
         else:
             self._check_given_up(ended)
 
-    def _adopt(self, held: _Held, known: Identity) -> None:
+    def _adopt(self, held: _Held, known: Identity, proxy: Proxy | None) -> None:
         """Use a session as the ledger has it."""
         if known.fence != held.identity.fence or not held.ready:
             # What comes late of requests of an earlier login goes into the old jar.
@@ -358,6 +426,7 @@ class Identities:
             held.candidates.clear()
         held.jar.restore(known.cookies)
         held.identity, held.ready, held.not_before = known, True, None
+        held.proxy = proxy
         held.read_at = time.monotonic()
 
     async def run(self) -> None:
@@ -401,6 +470,12 @@ class Identities:
                 return
             held.jar.restore(known.cookies)
             held.identity = known
+
+
+def _place(name: str) -> int | None:
+    """Return the place of a session in its pool, None for one that is in none."""
+    number = name.removeprefix(POOLED)
+    return int(number) - 1 if name != number and number.isdigit() else None
 
 
 def _jar() -> "SiteCookies":

@@ -12,7 +12,8 @@ from crawlcw.crawl.blame import is_in_doubt
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.robots import Robots
-from crawlcw.errors import FetchError
+from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.errors import FetchError, ProxiesAwayError
 from crawlcw.model import urls
 from crawlcw.model.hosts import HOST_FAILURES
 
@@ -20,10 +21,13 @@ from crawlcw.model.hosts import HOST_FAILURES
 class HeldHosts:
     """The hosts as this process holds them; fulfils `logins.Politeness`."""
 
-    def __init__(self, robots: Robots, frontier: Frontier, watch: NetworkWatch) -> None:
+    def __init__(
+        self, robots: Robots, frontier: Frontier, watch: NetworkWatch, proxies: ProxyPool
+    ) -> None:
         self._robots = robots
         self._frontier = frontier
         self._watch = watch
+        self._proxies = proxies
         self._asked: dict[str, float] = {}
 
     async def before(self, url: str) -> None:
@@ -42,6 +46,10 @@ class HeldHosts:
 
     def failed(self, url: str, error: FetchError, *, began: float) -> bool:
         """See `logins.Politeness.failed`."""
+        if isinstance(error, ProxiesAwayError):
+            return True
+        if self._proxies.may_be_to_blame(error, url, is_fixed=True):
+            return True
         if error.hop > 1 or error.underlying not in HOST_FAILURES:
             return False
         host, scheme = urls.locate(url).host, urls.scheme_of(url)

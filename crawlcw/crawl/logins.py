@@ -30,6 +30,7 @@ from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls, values
 from crawlcw.model.identities import Identity
+from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import describe_error, text_of
 
@@ -67,10 +68,11 @@ class Logins:
     stalled: Callable[[float], float]  #: see `time_limit`
     stop: Callable[[str], None]  #: is told why, where the spider raises `StopCrawl`
 
-    async def run(self, begun: Identity) -> Identity | None:
+    async def run(self, begun: Identity, *, proxy: Proxy | None = None) -> Identity | None:
         """Log in a session whose login this process has begun; return what became of it.
 
-        None where somebody else has taken it over. Cancelled, it gives the login back.
+        Its requests go through *proxy*. None where somebody else has taken it over.
+        Cancelled, it gives the login back.
         """
         holder = _Holder(self.ledger, begun, lease=self.settings.lease)
         jar = SiteCookies()
@@ -78,7 +80,7 @@ class Logins:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(holder.renew, group.cancel_scope)
-                ended = await self._outcome(holder, jar)
+                ended = await self._outcome(holder, jar, proxy)
                 group.cancel_scope.cancel()
         finally:
             if ended is None and not holder.lost:
@@ -89,10 +91,10 @@ class Logins:
             return None
         return holder.identity
 
-    async def _outcome(self, holder: "_Holder", jar: SiteCookies) -> Identity:
+    async def _outcome(self, holder: "_Holder", jar: SiteCookies, proxy: Proxy | None) -> Identity:
         """Return what the spider's login makes of a session."""
         name = holder.identity.name
-        login = _Login(self, jar)
+        login = _Login(self, jar, proxy)
         session = LoginSession(
             name, send=login.send, add_cookie=login.add_cookie, data=holder.identity.data
         )
@@ -140,9 +142,10 @@ class Logins:
 class _Login:
     """The requests of one login."""
 
-    def __init__(self, logins: Logins, jar: SiteCookies) -> None:
+    def __init__(self, logins: Logins, jar: SiteCookies, proxy: Proxy | None) -> None:
         self._logins = logins
         self._jar = jar
+        self._proxy = proxy
         self.origins: dict[str, None] = {}
         self.innocent = False  #: whether our own network was in doubt
 
@@ -153,7 +156,7 @@ class _Login:
         logins, politeness = self._logins, self._logins.politeness
         await politeness.before(location.url)
         began = time.monotonic()
-        downloader = IdentifiedDownloader(logins.downloader, jar=self._jar)
+        downloader = IdentifiedDownloader(logins.downloader, jar=self._jar, proxy=self._proxy)
         try:
             with memory_budget.page():
                 return await attempt(

@@ -19,6 +19,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.downloader.credentials import HARMLESS
 from crawlcw.downloader.memory_budget import attempt_deadline
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.routes import one_route
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.retry import retry_after
@@ -55,27 +56,29 @@ async def attempt(
     """
     own = request.options.timeout
     seconds = settings.timeout.total_seconds() if own is None else own
-    try:
-        async with asyncio.timeout(seconds) as deadline:
-            token = attempt_deadline.set(deadline)
-            try:
-                return await _followed(
-                    request,
-                    downloader=downloader,
-                    admit=admit,
-                    stays=stays,
-                    settings=settings,
-                    cookies=cookies or settings.cookies,
-                )
-            finally:
-                attempt_deadline.reset(token)
-    except TimeoutError:
-        if not deadline.expired():
-            raise
-        message = f"no response within {seconds:g} s"
-        late = FetchError(Reason.TIMEOUT_TOTAL, message)
-        late.deadline = own
-        raise late from None
+    with one_route() as way:
+        try:
+            async with asyncio.timeout(seconds) as deadline:
+                token = attempt_deadline.set(deadline)
+                try:
+                    return await _followed(
+                        request,
+                        downloader=downloader,
+                        admit=admit,
+                        stays=stays,
+                        settings=settings,
+                        cookies=cookies or settings.cookies,
+                    )
+                finally:
+                    attempt_deadline.reset(token)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            message = f"no response within {seconds:g} s"
+            late = FetchError(Reason.TIMEOUT_TOTAL, message)
+            late.deadline = own
+            late.proxy = way.proxy
+            raise late from None
 
 
 def onward(request: Request, response: Response, *, refresh: str | None = None) -> Request:

@@ -22,7 +22,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader import memory_budget
 from crawlcw.downloader.protocol import Downloader
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.retry import retry_after
 from crawlcw.model.sanitize import printable
@@ -138,7 +138,8 @@ class Robots:
         error = None if answer.cancelled() else answer.exception()
         if error is None:
             return
-        if isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE:
+        unknown = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
+        if unknown or isinstance(error, ProxiesAwayError):
             # Its host rests now; the next caller after that is to ask again.
             self._known.pop(origin, None)
         else:
@@ -159,9 +160,13 @@ class Robots:
                 return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
             if error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT):
                 raise  # its pages are refused for the same reason, for good
-            raise FetchError(
+            if isinstance(error, ProxiesAwayError):
+                raise  # nobody has asked for it
+            unknown = FetchError(
                 Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
-            ) from error
+            )
+            unknown.proxy = error.proxy
+            raise unknown from error
         if response.status == 429 or response.status >= 500:
             raise FetchError(
                 Reason.ROBOTS_UNAVAILABLE,

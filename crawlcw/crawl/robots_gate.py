@@ -20,7 +20,8 @@ from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
-from crawlcw.errors import FetchError, Reason
+from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
@@ -41,6 +42,7 @@ class RobotsGate:
         robots: Robots,
         probes: Probes,
         watch: NetworkWatch,
+        proxies: ProxyPool,
         *,
         at_once: int,
         ledger_now: Callable[[], datetime],
@@ -56,6 +58,7 @@ class RobotsGate:
         self._robots = robots
         self._probes = probes
         self._watch = watch
+        self._proxies = proxies
         self._room = anyio.Semaphore(at_once)
         self._ledger_now = ledger_now
         self._on_change = on_change
@@ -125,7 +128,8 @@ class RobotsGate:
         except FetchError as error:
             if error.status is not None:
                 self._watch.answered(name)
-            self._host_failed(name, url, error, sent=sent, began=began)
+            if not self._proxies.may_be_to_blame(error, url, is_fixed=False):
+                self._host_failed(name, url, error, sent=sent, began=began)
             return
         finally:
             self._frontier.sent(name, at=began)
@@ -144,7 +148,10 @@ class RobotsGate:
         try:
             rules = await self._robots.rules(url)
         except FetchError as error:
-            if self._excuses.failure(error, began):
+            asked = f"{origin_of(url)}/robots.txt"
+            if self._excuses.failure(error, began) or self._proxies.may_be_to_blame(
+                error, asked, is_fixed=False
+            ):
                 return
             self._failed(name, url, error, sent=sent, began=began)
             return
@@ -164,6 +171,8 @@ class RobotsGate:
         self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
     ) -> None:
         now = time.monotonic()
+        if isinstance(error, ProxiesAwayError):
+            return  # it has waited for one, and will again
         if error.reason is not Reason.ROBOTS_UNAVAILABLE:
             # The pages are refused for the same reason, each as its own outcome.
             self._frontier.open(name, crawl_delay=0.0, robots=None, asked=False, now=now)
@@ -179,6 +188,8 @@ class RobotsGate:
     def _host_failed(
         self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
     ) -> None:
+        if isinstance(error, ProxiesAwayError):
+            return
         reason, scheme = error.underlying, scheme_of(url)
         if is_in_doubt(self._watch, self._frontier, name, reason, scheme=scheme, began=began):
             return

@@ -21,6 +21,7 @@ import yarl
 from aiohttp.connector import AddrInfoType
 
 from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.model.proxies import Proxy, address_of, is_loopback
 
 _PORTS = frozenset({80, 443, *range(8000, 9000)})
 _WEB_PORTS = frozenset({80, 443})
@@ -58,6 +59,11 @@ class _Trusted:
     by_itself: bool  #: or only while it is a name that never was public
 
 
+NOT_PUBLIC = "the host is at an address that is not public"
+
+#: What is connected to is a proxy, which the user has named.
+_A_PROXY = _Trusted("", by_itself=True)
+
 #: The trusted host that the request under way in this context goes to, or
 #: None. aiohttp races the addresses of a name in tasks of their own, which
 #: inherit the context of the request; no other request can see it.
@@ -70,7 +76,7 @@ class AddressRefusedError(PermissionError):
     def __init__(self) -> None:
         # The same text for every address, so that aiohttp does not merge those
         # of one name into an OSError of no particular kind.
-        super().__init__(errno.EACCES, "the host is at an address that is not public")
+        super().__init__(errno.EACCES, NOT_PUBLIC)
 
 
 class PublicNames(Protocol):
@@ -143,6 +149,32 @@ class AddressGuard:
         else:
             _trusted_host.set(None)
 
+    def admit_through(self, url: yarl.URL, proxy: Proxy) -> None:
+        """Prepare this task to connect to *proxy*, which is to connect to *url*.
+
+        The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for
+        an address that is not public. Of a name that the proxy looks up nobody here
+        knows the address, so only the names of the proxy's own machine are refused.
+        """
+        self.admit(url)
+        if not proxy.resolves_names:
+            return
+        host = url.raw_host or ""
+        address = address_of(host)
+        refused = (
+            is_loopback(host) and _trusted_host.get() is None
+            if address is None
+            else not self._permits(str(address))
+        )
+        if refused:
+            raise FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
+        _trusted_host.set(_A_PROXY)
+
+    def check(self, address: str) -> None:
+        """Raise `AddressRefusedError` where nobody may connect to *address* for this request."""
+        if not self._permits(address):
+            raise AddressRefusedError
+
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
         """Learn which *addresses* a name has just now; raises `OSError` where that is no use yet.
 
@@ -169,14 +201,15 @@ class AddressGuard:
         To be used as the `socket_factory` of aiohttp's connector.
         """
         family, kind, protocol, _, place = address
-        if not self._permits(str(place[0])):
-            raise AddressRefusedError
+        self.check(str(place[0]))
         return socket.socket(family=family, type=kind, proto=protocol)
 
     def _permits(self, address: str) -> bool:
         if is_public(address):
             return True
         trusted = _trusted_host.get()
+        if trusted is _A_PROXY:
+            return True
         if trusted is None or not (trusted.by_itself or trusted.host in self._private):
             return False
         return trusted.host == address or not _is_kept(address)

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
@@ -32,8 +33,10 @@ from crawlcw.downloader.connector import NameResolver, RestingConnector, sending
 from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, StreamDecoder, codings_of
 from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
 from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
-from crawlcw.errors import FetchError, Reason
+from crawlcw.downloader.passages import Passage, PassingRequest, passage
+from crawlcw.errors import FetchError, ProxyFailedError, Reason
 from crawlcw.model import urls
+from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -116,7 +119,11 @@ class AiohttpDownloader:
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response to *request* sent to *url*; see `Downloader`."""
         target = urls.parse(url)
-        self._guard.admit(target)
+        on = passage.get()
+        if on is None:
+            self._guard.admit(target)
+        else:
+            self._guard.admit_through(target, on.proxy)
         session = self._session or self._opened()
         while True:
             try:
@@ -127,7 +134,7 @@ class AiohttpDownloader:
                 raise
             except Exception as error:
                 if not _out_of_descriptors(error):
-                    raise failure_of(error) from error
+                    raise _failure(error, on) from error
             # Not the page's fault, so it costs no attempt: the idle
             # connections go first, then this waits until others have ended.
             if self._connector is not None:
@@ -351,6 +358,7 @@ class AiohttpDownloader:
         )
         self._session = aiohttp.ClientSession(
             connector=self._connector,
+            request_class=PassingRequest,
             # In a crawl each attempt has the cookies of its own session.
             cookie_jar=AttemptCookies(_cookies() if settings.cookies else None),
             headers={"User-Agent": settings.user_agent, "Accept-Encoding": ACCEPTED},
@@ -394,14 +402,58 @@ async def _asked(
     headers: Sequence[tuple[str, str]],
     timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own
 ) -> aiohttp.ClientResponse:
-    return await session.request(
+    on = passage.get()
+    proxy = None if on is None or on.proxy.is_socks else on.proxy
+    login = {} if proxy is None else _login(proxy)
+    # In a tunnel the server would be told it; without one it goes with each request.
+    spoken = login if target.scheme == "http" else {}
+    answer = await session.request(
         request.method,
         target,
-        headers=headers or None,
+        headers=[*headers, *spoken.items()] or None,
         data=request.body,
         allow_redirects=False,
         timeout=timeout,
+        proxy=None
+        if proxy is None
+        else yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port),
+        proxy_headers=login or None,
     )
+    if proxy is not None and target.scheme == "http" and answer.status == 407:
+        answer.close()
+        raise _login_refused(proxy)
+    return answer
+
+
+def _login(proxy: Proxy) -> dict[str, str]:
+    if proxy.user is None:
+        return {}
+    encoded = b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
+    return {"Proxy-Authorization": f"Basic {encoded}"}
+
+
+def _login_refused(proxy: Proxy) -> ProxyFailedError:
+    what = "asks for a user and a password" if proxy.user is None else "refuses its password"
+    return ProxyFailedError(f"the proxy {proxy} {what} (HTTP 407)", for_good=True)
+
+
+def _failure(error: Exception, on: Passage | None) -> FetchError:
+    """Return what *error* is called in crawlcw, a proxy's own failures apart."""
+    if on is None:
+        return failure_of(error)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        if error.status == 407:
+            return _login_refused(on.proxy)
+        said = printable(f"{error.status} {error.message}".strip())
+        return FetchError(Reason.CONNECT, f"the proxy {on.proxy} answered CONNECT by {said}")
+    found = failure_of(error)
+    if on.is_reached or found.reason is Reason.REFUSED_ADDRESS:
+        return FetchError(found.reason, f"{found.message}, through the proxy {on.proxy}")
+    # With socks5 the host's name is looked up here, and is not the proxy's to know.
+    looked_up = isinstance(error, aiohttp.ClientConnectorDNSError)
+    if looked_up and not on.proxy.resolves_names and on.at_host:
+        return found
+    return ProxyFailedError(f"the proxy {on.proxy} cannot be reached: {found.message}")
 
 
 async def _feed(decoder: BodyDecoder, data: bytes, room: BodyRoom) -> None:

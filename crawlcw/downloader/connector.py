@@ -43,7 +43,14 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from aiohttp import ClientRequest, ClientTimeout, ServerDisconnectedError, TCPConnector
+from aiohttp import (
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientRequest,
+    ClientTimeout,
+    ServerDisconnectedError,
+    TCPConnector,
+)
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
@@ -52,6 +59,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from crawlcw.downloader import trust
 from crawlcw.downloader.addresses import AddressGuard
 from crawlcw.downloader.bounds import BoundedHandler
+from crawlcw.downloader.passages import Passage, greeted, passage
 from crawlcw.downloader.trust import Endpoint, Origin, OriginKey, Origins, endpoint_of
 
 if sys.platform != "win32":
@@ -118,6 +126,7 @@ class RestingConnector(TCPConnector):
             "partial[ResponseHandler]",
             partial(_Listener, loop=self._loop, origins=self._origins),
         )
+        self._guard = guard
         self._idle_per_host = idle_per_host
         #: All idle connections, the longest idle first. It may name some that
         #: aiohttp has closed meanwhile; they come up first, and are passed over.
@@ -136,6 +145,8 @@ class RestingConnector(TCPConnector):
     ) -> Connection:
         """Return a connection for a request, which is sent at once."""
         connection = await super().connect(req, traces, timeout)
+        if (on := passage.get()) is not None:
+            on.is_reached = True
         sending.set(Sending(self._loop))
         cast("_Listener", connection.protocol).ask(
             _origin_key(req.connection_key),
@@ -145,7 +156,7 @@ class RestingConnector(TCPConnector):
         )
         return connection
 
-    # aiohttp has no public hook for these three, nor for `_factory`; tests/
+    # aiohttp has no public hook for these four, nor for `_factory`; tests/
     # downloader/test_downloader.py fails if it stops calling them.
 
     async def _create_connection(
@@ -155,11 +166,78 @@ class RestingConnector(TCPConnector):
         timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
     ) -> ResponseHandler:
         began = monotonic()
-        protocol = await super()._create_connection(req, traces, timeout)
+        on = passage.get()
+        if on is not None and on.proxy.is_socks:
+            protocol = await self._through_socks(req, on, timeout)
+        else:
+            protocol = await super()._create_connection(req, traces, timeout)
         took = monotonic() - began
         origin = self._origins.of(_origin_key(req.connection_key))
         origin.opening = min(origin.opening or took, took)
         return protocol
+
+    async def _create_direct_connection(
+        self, req: ClientRequest, *arguments: Any, **options: Any
+    ) -> tuple[asyncio.Transport, ResponseHandler]:
+        made = await super()._create_direct_connection(req, *arguments, **options)
+        # With an HTTP proxy this is the connection to the proxy.
+        if (on := passage.get()) is not None:
+            on.is_reached = True
+        return made
+
+    async def _through_socks(
+        self,
+        req: ClientRequest,
+        on: Passage,
+        timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
+    ) -> ResponseHandler:
+        host, port = req.url.raw_host or "", req.port
+        assert port is not None
+        on.at_host = not on.proxy.resolves_names
+        target = await self._address(req, host, port) if on.at_host else host
+        on.at_host = False
+        sock = await self._dialled(req, on)
+        on.is_reached = True
+        sock = await greeted(on.proxy, sock, host=target.strip("[]"), port=port)
+        context = self._get_ssl_context(req)
+        name = (req.server_hostname or host).rstrip(".") if context else None
+        _, protocol = await self._wrap_existing_connection(
+            self._factory, timeout=timeout, ssl=context, sock=sock, server_hostname=name, req=req
+        )
+        return protocol
+
+    async def _address(self, req: ClientRequest, host: str, port: int) -> str:
+        """Return an address of *host* that may be asked for, looked up here."""
+        found = await self._looked_up(req, host, port)
+        try:
+            self._guard.check(found[0]["host"])
+        except OSError as error:
+            raise ClientConnectorError(req.connection_key, error) from error
+        return found[0]["host"]
+
+    async def _dialled(self, req: ClientRequest, on: Passage) -> socket.socket:
+        """Return a connection to a proxy, at the first of its addresses that takes one."""
+        failure: OSError = OSError("it has no address")
+        for each in await self._looked_up(req, on.proxy.host, on.proxy.port):
+            sock = socket.socket(each["family"], socket.SOCK_STREAM)
+            sock.setblocking(False)
+            try:
+                await self._loop.sock_connect(sock, (each["host"], each["port"]))
+            except OSError as error:
+                sock.close()
+                failure = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise ClientConnectorError(req.connection_key, failure) from failure
+
+    async def _looked_up(self, req: ClientRequest, host: str, port: int) -> list[ResolveResult]:
+        try:
+            return await self._resolve_host(host, port)
+        except OSError as error:
+            raise ClientConnectorDNSError(req.connection_key, error) from error
 
     async def _get(self, key: "ConnectionKey", traces: list[Any]) -> Connection | None:
         if key not in self._conns:
@@ -239,7 +317,8 @@ class RestingConnector(TCPConnector):
 
 
 def _origin_key(key: "ConnectionKey") -> OriginKey:
-    return key.is_ssl, key.host, key.port
+    proxy = None if key.proxy is None else hash((key.proxy, key.proxy_headers_hash))
+    return key.is_ssl, key.host, key.port, proxy
 
 
 class _Listener(BoundedHandler):

@@ -6,7 +6,9 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.downloader.attempt_cookies import Jar, cookies_of
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.routes import session_through
 from crawlcw.model import urls
+from crawlcw.model.proxies import Proxy
 
 
 class IdentifiedDownloader:
@@ -23,18 +25,20 @@ class IdentifiedDownloader:
         jar: Jar | None,
         headers: tuple[tuple[str, str], ...] = (),
         origins: Collection[str] = (),
+        proxy: Proxy | None = None,
     ) -> None:
         self._downloader = downloader
         self._jar = jar
         self._headers = headers
         self._origins = origins
+        self._proxy = proxy
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response; see `Downloader`."""
         own = dict(request.options.cookies or ())
         sent = self._with_headers(request, url)
         # At a redirect the request is still the first one, and names its origin.
-        with cookies_of(self._jar, own, url=request.url):
+        with cookies_of(self._jar, own, url=request.url), session_through(self._proxy):
             response = await self._downloader.fetch(sent, url=url)
         response.request = request
         return response

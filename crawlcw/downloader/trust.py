@@ -35,8 +35,9 @@ _COUNTS = 64  #: of one origin
 _NUMBER = re.compile(r"\d+")
 _VALUE = re.compile(r"=[^&]*")
 
-#: Whether it is over TLS, the host and the port.
-OriginKey = tuple[bool, str, int | None]
+#: Whether it is over TLS, the host and the port; and which proxy it is asked through, for what
+#: comes unasked, or is no HTTP, may be the proxy's.
+OriginKey = tuple[bool, str, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ class FinishReason(StrEnum):
     CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
     FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder takes no files
     LOGIN_FAILED = "login-failed"  #: no login of a session was of use
+    PROXIES_FAILED = "proxies-failed"  #: no proxy works any more
     FAILED = "failed"  #: all of several processes have crashed, or given up
 
 

@@ -17,6 +17,8 @@ from crawlcw.model.retry import backoff
 
 #: The session of pages whose request names none.
 DEFAULT_SESSION = "default"
+#: What the names of a pool's sessions begin with; a number follows, from 1.
+POOLED = "pool-"
 #: Names are shown and logged, so they hold nothing that has to be cleaned.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}\Z")
 SESSION_NAMES = "write letters, digits and any of _ . @ + -, 100 at most"
@@ -55,7 +57,7 @@ class Identity:
     cookies: Mapping[str, Cookie] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()  #: where the headers may be sent: those that the login asked
-    proxy: str | None = None  #: which proxy its requests go through, see `proxies`
+    proxy: str | None = None  #: `Proxy.key` of the one that its requests go through
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: the spider's own
     score: int = 0  #: what showed that this login was of use, see `crawl.identities`
     witness: str | None = None  #: a page that is answered well to whoever is logged in alone
@@ -104,8 +106,13 @@ def is_given_up(identity: Identity, *, since: datetime) -> bool:
     return identity.given_up is not None and identity.given_up >= since
 
 
-def login_begun(identity: Identity, *, owner: str, now: datetime, lease: timedelta) -> Identity:
-    """Return a session that *owner* begins to log in: a dead worker's login is taken over."""
+def login_begun(
+    identity: Identity, *, owner: str, now: datetime, lease: timedelta, proxy: str | None = None
+) -> Identity:
+    """Return a session that *owner* begins to log in: a dead worker's login is taken over.
+
+    *proxy* is the key of the one that it goes through from now on.
+    """
     anew = identity.given_up is not None
     return replace(
         identity,
@@ -114,6 +121,7 @@ def login_begun(identity: Identity, *, owner: str, now: datetime, lease: timedel
         expires=now + lease,
         given_up=None,
         not_before=None,
+        proxy=proxy,
         failures=0 if anew else identity.failures,
     )
 
@@ -163,6 +171,25 @@ def retired(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy)
     failures = 0 if identity.score else identity.failures + 1
     out = replace(_released(identity), failures=failures, cookies={}, headers=())
     return _resting(out, why, now=now, policy=policy)
+
+
+def moved(identity: Identity, *, proxy: str | None) -> Identity:
+    """Return a session that goes on through another proxy."""
+    return replace(identity, fence=identity.fence + 1, proxy=proxy)
+
+
+def replaced(identity: Identity, why: str, *, proxy: str | None, logs_in: bool) -> Identity:
+    """Return a new session in the place of one that was banned, or retired without a login.
+
+    It has nothing of the old one but its name. No login of it has failed.
+    """
+    return Identity(
+        name=identity.name,
+        fence=identity.fence + 1,
+        state=IdentityState.RETIRED if logs_in else IdentityState.READY,
+        proxy=proxy,
+        reason=why,
+    )
 
 
 def _released(identity: Identity) -> Identity:

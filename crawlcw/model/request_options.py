@@ -21,6 +21,7 @@ class RequestOptions:
     revisit: float | str | None = None  #: when to visit it again, see `visits.recurrence`
     max_body: int | None = None  #: bytes of the decoded body; the rest is cut off
     session: str | None = None  #: the name of the session that asks for it
+    proxy: str | None = field(default=None, repr=False)  #: its URL, or `direct`
     cookies: tuple[tuple[str, str], ...] | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:

@@ -29,6 +29,7 @@ _RETRIED = frozenset(
         Reason.DISCONNECTED,
         Reason.PAYLOAD_TRUNCATED,
         Reason.BROWSER_FAILED,
+        Reason.PROXY,
         Reason.ROBOTS_UNAVAILABLE,
         Reason.TASK_ERROR,
     }

@@ -5,9 +5,9 @@ away, other workers have what is due. A person who looks at it is told which.
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 #: So many resting hosts are remembered, those whose rest ends last.
@@ -22,6 +22,7 @@ class Standstill:
     hosts: int = 0  #: that rest
     until: datetime | None = None  #: when the first of them may be asked again, or a task is due
     why: str = ""  #: why that host rests, such as `429, Retry-After`
+    proxies: str = ""  #: what is wrong with the proxies, where all of them rest, `until` then
     others: bool = False  #: other workers have what is due
 
     @classmethod
@@ -38,6 +39,8 @@ class Standstill:
         """Return it for people: the times are this machine's local times of day."""
         if self.away_since is not None:
             return f"the network is away since {_time_of_day(self.away_since)}; asking again"
+        if self.proxies and self.until is not None:
+            return f"no proxy can be used until {_time_of_day(self.until)}: {self.proxies}"
         if self.hosts and self.until is not None:
             hosts = "1 host rests" if self.hosts == 1 else f"{self.hosts:,} hosts rest, the first"
             because = f": {self.why}" if self.why else ""
@@ -53,7 +56,9 @@ class Standstill:
         fields: dict[str, object] = {"sentence": self.sentence()}
         if self.away_since is not None:
             return fields | {"network_away_since": _iso(self.away_since)}
-        if self.hosts:
+        if self.proxies:
+            fields |= {"proxies": self.proxies}
+        elif self.hosts:
             fields |= {"hosts_resting": self.hosts, "why": self.why}
         if self.until is not None:
             fields |= {"until": _iso(self.until)}
@@ -93,6 +98,8 @@ class Rests:
 
     def __init__(self) -> None:
         self.network_away_since: datetime | None = None  #: set by who finds it out, and taken back
+        #: For how many seconds no proxy can be used, and why; None where one can.
+        self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._resting: dict[str, tuple[datetime, str]] = {}
         #: By their ends; those that are not in `_resting` any more are left here for a while.
         self._ends: list[tuple[datetime, str]] = []
@@ -116,6 +123,9 @@ class Rests:
 
     def standstill(self, now: datetime) -> Standstill:
         """Return what is known at *now*, for a crawl in which nothing is under way."""
+        if self.network_away_since is None and (away := self.proxies_away()) is not None:
+            wait, why = away
+            return Standstill(until=now + timedelta(seconds=wait), proxies=why)
         first = self._first()
         while first is not None and first[0] <= now:
             self._forget_first()

@@ -86,6 +86,7 @@ _OF_ALL = (
     FinishReason.CALLBACK_BROKEN,
     FinishReason.FILES_UNWRITABLE,
     FinishReason.LOGIN_FAILED,
+    FinishReason.PROXIES_FAILED,
     FinishReason.STOPPED_BY_SPIDER,
     FinishReason.STOPPED,
 )

@@ -1,0 +1,129 @@
+"""The way of one request to its server through a proxy, as the connector makes it.
+
+Which proxy that is, is told by the context of the request, so that the downloaders in
+between need not know. aiohttp speaks to HTTP proxies; SOCKS is python-socks' to speak.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yarl
+from aiohttp import ClientRequest
+
+from crawlcw.errors import FetchError, ProxyFailedError, Reason, SettingsError
+from crawlcw.model.proxies import Proxy
+from crawlcw.model.sanitize import printable
+
+if TYPE_CHECKING:
+    from aiohttp.client_reqrep import ConnectionKey
+
+#: RFC 1928, section 6: what a SOCKS server says of the host, and not of itself.
+_OF_THE_HOST = range(1, 7)
+
+
+@dataclass(slots=True)
+class Passage:
+    """One request on its way through a proxy."""
+
+    proxy: Proxy
+    is_reached: bool = False  #: whether a connection to the proxy itself was made
+    at_host: bool = False  #: whether it is the host's name that is looked up just now
+
+
+#: That of the request under way in this context; None: it goes straight to its server.
+passage: ContextVar[Passage | None] = ContextVar("passage", default=None)
+
+
+@contextmanager
+def through(proxy: Proxy | None) -> Iterator[None]:
+    """Let exchanges in the block go through *proxy*, or straight to their servers."""
+    token = passage.set(None if proxy is None else Passage(proxy))
+    try:
+        yield
+    finally:
+        passage.reset(token)
+
+
+class PassingRequest(ClientRequest):
+    """A request whose connection is told by its proxy, one that speaks SOCKS as well."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        on = passage.get()
+        # Of an HTTP proxy aiohttp knows.
+        self._socks = on.proxy if on is not None and on.proxy.is_socks else None
+
+    @property
+    def connection_key(self) -> "ConnectionKey":
+        """What a connection must have been made for to be used for this request."""
+        key = super().connection_key
+        if self._socks is None:
+            return key
+        # The user counts too: some proxies have another exit for each.
+        return key._replace(
+            proxy=yarl.URL(f"{self._socks.scheme}://{self._socks.host}"),
+            proxy_headers_hash=hash(self._socks),
+        )
+
+
+def check_installed(proxy: Proxy) -> None:
+    """Raise `SettingsError` where nothing is installed that speaks to *proxy*."""
+    if proxy.is_socks:
+        try:
+            import python_socks.async_.asyncio  # noqa: F401  # it is an extra
+        except ImportError:
+            raise SettingsError(
+                f"the proxy {proxy} needs python-socks: pip install 'crawlcw[socks]'"
+            ) from None
+
+
+async def greeted(proxy: Proxy, sock: socket.socket, *, host: str, port: int) -> socket.socket:
+    """Return *sock*, a connection to a SOCKS *proxy*, as one to *host*; it is closed on failure.
+
+    Raises `ProxyFailedError` where the proxy refuses us, and `FetchError` (`connect`)
+    where it says that it cannot reach the host.
+    """
+    from python_socks import ProxyError
+    from python_socks.async_.asyncio import Proxy as SocksProxy
+
+    class Reached(SocksProxy):
+        """The connection to the proxy, which is there already."""
+
+        async def connect(
+            self,
+            dest_host: str,  # noqa: ARG002  # python-socks'
+            dest_port: int,  # noqa: ARG002
+            timeout: float | None = None,  # noqa: ARG002, ASYNC109
+            **_: Any,
+        ) -> socket.socket:
+            return sock
+
+    way = SocksProxy.create(
+        proxy_type=_socks5(),
+        host=proxy.host,
+        port=proxy.port,
+        username=proxy.user,
+        password=proxy.password,
+        # A name goes as it is: where it is to be looked up here, it is an address by now.
+        rdns=True,
+        forward=Reached(_socks5(), proxy.host, proxy.port),
+    )
+    try:
+        return await way.connect(host, port)
+    except ProxyError as error:
+        said = printable(error)
+        if error.error_code in _OF_THE_HOST:
+            message = f"the proxy {proxy} says: {said}"
+            raise FetchError(Reason.CONNECT, message) from error
+        refuses = "authenticat" in said.lower()
+        raise ProxyFailedError(f"the proxy {proxy} says: {said}", for_good=refuses) from error
+
+
+def _socks5() -> Any:
+    from python_socks import ProxyType
+
+    return ProxyType.SOCKS5

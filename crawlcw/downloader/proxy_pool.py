@@ -1,0 +1,268 @@
+"""Which proxy a request goes through, and what their answers and failures show of them.
+
+A proxy that cannot be reached is to blame itself. Where something else goes wrong through
+one, nobody can tell at first whose fault it was: the page is asked for once more, through
+another proxy, and where that fails alike, it is the page's or its origin's. So no proxy
+that fails gives a host up, and no host that is away lets proxies rest.
+"""
+
+import logging
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import TypeVar
+
+import yarl
+
+from crawlcw.api.settings import Settings
+from crawlcw.downloader.passages import check_installed
+from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError
+from crawlcw.model import proxies, proxy_health
+from crawlcw.model.durations import format_duration
+from crawlcw.model.hosts import HOST_FAILURES
+from crawlcw.model.proxies import Proxy, ProxyEnvironment
+from crawlcw.model.proxy_health import ProxyHealth
+from crawlcw.model.sanitize import printable
+
+logger = logging.getLogger(__name__)
+
+#: A proxy that a host has banned is not used for that host for so many seconds, twice as
+#: long each time.
+_BAN = 600.0
+_LONGEST_BAN = 6 * 3600.0
+#: What was seen of an origin counts for so many seconds.
+_RECENT = 60.0
+#: So many URLs, origins and bans are remembered.
+_KEPT = 10_000
+_OVERRULED = "requests fail that another proxy gets through"
+
+
+class ProxyPool:
+    """The proxies of one process: those of the settings, else those of the environment."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environment: ProxyEnvironment | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises `SettingsError` where nothing is installed that speaks to one of them."""
+        self.proxies: tuple[Proxy, ...] = tuple(settings.proxies)
+        self._environment = environment or ProxyEnvironment()
+        self._policy = settings.host_policy
+        self._clock = clock
+        self._health: dict[Proxy, ProxyHealth] = {}
+        self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
+        #: Until when a proxy is banned by a host, and how often it was.
+        self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
+        #: By URL, the proxy that is to blame if another one is answered.
+        self._doubted: OrderedDict[str, Proxy] = OrderedDict()
+        #: By origin, which proxy was answered last and when.
+        self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
+        #: Is told why, where no proxy works any more.
+        self.on_lost: Callable[[str], None] = lambda _: None
+        for proxy in (*self.proxies, *self._environment.by_scheme.values()):
+            check_installed(proxy)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there are any proxies but those that requests name themselves."""
+        return bool(self.proxies or self._environment.by_scheme)
+
+    def asks_for(self, url: str) -> bool:
+        """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
+        target = yarl.URL(url)
+        if self._environment.no_proxy.covers(target.raw_host or "", target.port):
+            return False
+        return bool(self.proxies) or self._of_environment(target) is not None
+
+    def choose(self, url: str, *, without: Collection[Proxy] = ()) -> Proxy:
+        """Return the next proxy for a URL that `asks_for` one; raises `ProxiesAwayError`.
+
+        None of those *without* is chosen, nor one that rests or is banned by the host.
+        """
+        target = yarl.URL(url)
+        candidates = self._candidates(target)
+        host = target.raw_host or ""
+        doubted = self._doubted.get(url)
+        usable = []
+        for step in range(len(candidates)):
+            proxy = candidates[(self._turn + step) % len(candidates)]
+            if proxy not in without and self.wait(proxy, host) <= 0:
+                usable.append((proxy is doubted, step, proxy))
+        if not usable:
+            raise self._away(candidates, host)
+        _, step, proxy = min(usable, key=lambda each: each[:2])
+        self._turn = (self._turn + step + 1) % max(1, len(candidates))
+        return proxy
+
+    def wait(self, proxy: Proxy, host: str) -> float:
+        """Return for how many seconds a proxy is not to be used for a host."""
+        ready = self.health(proxy).ready_at
+        banned, _ = self._bans.get((proxy, host), (0.0, 0))
+        return max(ready, banned) - self._clock()
+
+    def rest(self, proxy: Proxy) -> float:
+        """Return for how many seconds a proxy is not to be used at all."""
+        return self.health(proxy).ready_at - self._clock()
+
+    def health(self, proxy: Proxy) -> ProxyHealth:
+        """Return what is known of a proxy."""
+        return self._health.get(proxy) or ProxyHealth()
+
+    def is_dead(self, proxy: Proxy) -> bool:
+        """Return whether nobody should wait for a proxy any more."""
+        return proxy_health.is_dead(self.health(proxy), policy=self._policy)
+
+    def answered(self, proxy: Proxy, url: str) -> None:
+        """Note that the server of *url* was reached through a proxy."""
+        origin = str(yarl.URL(url).origin())
+        self._health[proxy] = proxy_health.worked(self.health(proxy))
+        _remember(self._answered, origin, (proxy, self._clock()))
+        doubted = self._doubted.pop(url, None)
+        if doubted is not None and doubted != proxy:
+            self._failed(doubted, _OVERRULED, proxy_health.overruled)
+
+    def failed(self, proxy: Proxy, error: ProxyFailedError) -> None:
+        """Note that a proxy could not be used, by its own fault."""
+        change = proxy_health.refused if error.for_good else proxy_health.failed
+        self._failed(proxy, error.message, change)
+
+    def _failed(self, proxy: Proxy, why: str, change: Callable[..., ProxyHealth]) -> None:
+        now, before = self._clock(), self.health(proxy)
+        self._health[proxy] = after = change(before, why, now=now, policy=self._policy)
+        if after.ready_at == before.ready_at:
+            return
+        rest = format_duration(timedelta(seconds=round(after.ready_at - now)))
+        logger.warning(
+            "the proxy %s rests for %s: %s",
+            proxy,
+            rest,
+            printable(why),
+            extra={"event": "proxy_failed", "proxy": str(proxy)},
+        )
+        self._check_lost()
+
+    def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
+        """Return whether a failure behind a proxy costs nobody an attempt.
+
+        Where the page may be asked for through another one, that is to tell. A proxy that
+        *is_fixed*, a session's, is overruled by others that the origin has answered.
+        """
+        proxy = error.proxy
+        if proxy is None or proxy not in self.proxies:
+            return False
+        target = yarl.URL(url)
+        if is_fixed:
+            other, at = self._answered.get(str(target.origin()), (proxy, 0.0))
+            recent = other != proxy and self._clock() - at < _RECENT
+            if recent and error.underlying in HOST_FAILURES:
+                self._failed(proxy, _OVERRULED, proxy_health.overruled)
+                return True
+            return False
+        if self._doubted.pop(url, None) is not None:
+            return False  # two have failed alike
+        host = target.raw_host or ""
+        if all(each == proxy or self.wait(each, host) > 0 for each in self.proxies):
+            return False
+        _remember(self._doubted, url, proxy)
+        return True
+
+    def ban(self, proxy: Proxy, host: str) -> None:
+        """Leave a proxy aside for a host that has banned it."""
+        _, times = self._bans.get((proxy, host), (0.0, 0))
+        lasts = min(_BAN * (1 << min(times, 10)), _LONGEST_BAN)
+        _remember(self._bans, (proxy, host), (self._clock() + lasts, times + 1))
+        logger.info(
+            "the proxy %s is banned by %s: left aside for %s",
+            proxy,
+            printable(host),
+            format_duration(timedelta(seconds=lasts)),
+            extra={"event": "proxy_banned", "proxy": str(proxy), "host": host},
+        )
+
+    def pardon(self, host: str) -> None:
+        """Take back the bans of a host that bans whichever proxy asks."""
+        for key in [key for key in self._bans if key[1] == host]:
+            del self._bans[key]
+
+    def bound(self, key: str | None, *, place: int | None = None) -> Proxy | None:
+        """Return the proxy of a session: the one it had, by its key, while that is of use.
+
+        Else another: that of its *place* in a pool, or the next. None where the settings
+        have no proxies.
+        """
+        known = [proxy for proxy in self.proxies if proxy.key == key]
+        if known and not self.is_dead(known[0]):
+            return known[0]
+        return self.another(key, place=place)
+
+    def another(self, key: str | None, *, place: int | None = None) -> Proxy | None:
+        """Return a proxy for a session in the place of the one with *key*, where there is one."""
+        if not self.proxies:
+            return None
+        start = self._turn if place is None else place
+        self._turn = (self._turn + 1) % len(self.proxies)
+        order = [self.proxies[(start + n) % len(self.proxies)] for n in range(len(self.proxies))]
+        alive = [each for each in order if each.key != key and not self.is_dead(each)]
+        now = self._clock()
+        ready = [each for each in alive if self.health(each).ready_at <= now]
+        known = [each for each in order if each.key == key]
+        return (ready or alive or known or order)[0]
+
+    def away(self) -> tuple[float, str] | None:
+        """Return for how many seconds no proxy can be used and why; None where one can."""
+        known = [self.health(proxy) for proxy in self._all()]
+        now = self._clock()
+        if not known or any(each.ready_at <= now for each in known):
+            return None
+        first = min(known, key=lambda each: each.ready_at)
+        return first.ready_at - now, first.why
+
+    def _all(self) -> tuple[Proxy, ...]:
+        return self.proxies or tuple(set(self._environment.by_scheme.values()))
+
+    def _candidates(self, target: yarl.URL) -> tuple[Proxy, ...]:
+        if self.proxies:
+            return self.proxies
+        of_environment = self._of_environment(target)
+        return () if of_environment is None else (of_environment,)
+
+    def _of_environment(self, target: yarl.URL) -> Proxy | None:
+        return self._environment.proxy_for(target.scheme, target.raw_host or "", target.port)
+
+    def _away(self, candidates: Collection[Proxy], host: str) -> ProxiesAwayError:
+        waits = [(max(0.0, self.wait(proxy, host)), proxy) for proxy in candidates]
+        wait, first = min(waits, key=lambda each: each[0])
+        why = self.health(first).why or f"{host} has banned it"
+        return ProxiesAwayError(f"no proxy can be used now: {why}", wait=wait)
+
+    def _check_lost(self) -> None:
+        now, known = self._clock(), [self.health(proxy) for proxy in self._all()]
+        if known and all(
+            proxy_health.is_lost(each, now=now, policy=self._policy) for each in known
+        ):
+            does = "does not work" if len(known) == 1 else f"(all {len(known)}) do not work"
+            who = "the proxy" if len(known) == 1 else "the proxies"
+            self.on_lost(f"{who} {does}: {printable(known[0].why)}")
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+def _remember(known: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > _KEPT:
+        known.popitem(last=False)
+
+
+def own_proxy(text: str) -> Proxy:
+    """Return the proxy that a request names; raises `SettingsError` where it cannot be used."""
+    proxy = proxies.parse(text)
+    check_installed(proxy)
+    return proxy

@@ -1,0 +1,191 @@
+"""A proxy: how it is written, what may be shown of it, and which hosts are asked without one.
+
+No I/O, and no representation has a user or a password: `str()` of a proxy is for logs,
+errors and people.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from ipaddress import IPv4Network, IPv6Network
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+from crawlcw.errors import SettingsError
+
+#: The schemes, and the port of one that names none.
+PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+#: What a request says that is to be sent without a proxy.
+DIRECT = "direct"
+_HOW = "write http://, https://, socks5:// or socks5h://, then host:port or user:password@host:port"
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A server that passes requests on."""
+
+    scheme: str  #: one of `PORTS`
+    host: str
+    port: int
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        login = "" if self.user is None else "***@"
+        return f"{self.scheme}://{login}{host}:{self.port}"
+
+    @property
+    def key(self) -> str:
+        """What a session remembers it by: no secret, and it tells two users of one host apart."""
+        if self.user is None:
+            return str(self)
+        return f"{self}#{blake2b(self.user.encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def url(self) -> str:
+        """The whole of it, the password included: to be stored, and never to be shown."""
+        if self.user is None:
+            return str(self)
+        login = f"{quote(self.user, safe='')}:{quote(self.password or '', safe='')}@"
+        return str(self).replace("***@", login, 1)
+
+    @property
+    def is_socks(self) -> bool:
+        """Whether it speaks SOCKS, and not HTTP."""
+        return self.scheme.startswith("socks")
+
+    @property
+    def resolves_names(self) -> bool:
+        """Whether it is given the names of hosts; with `socks5` they are looked up here."""
+        return self.scheme != "socks5"
+
+
+def parse(text: object) -> Proxy:
+    """Return the proxy of a URL; without a scheme it is `http`. Raises `SettingsError`.
+
+    The error never has the text, for that may have a password.
+    """
+    if not isinstance(text, str) or not text.strip() or not text.strip().isprintable():
+        raise SettingsError(f"it is no proxy: {_HOW}")
+    whole = text.strip()
+    try:
+        split = urlsplit(whole if "://" in whole else f"http://{whole}")
+        port = split.port
+    except ValueError:
+        raise SettingsError(f"it is no proxy: {_HOW}") from None
+    return _checked(split, port)
+
+
+def _checked(split: SplitResult, port: int | None) -> Proxy:
+    scheme, host = split.scheme.lower(), split.hostname or ""
+    if scheme not in PORTS:
+        raise SettingsError(f"its scheme is none of {', '.join(PORTS)}: {_HOW}")
+    if not host or split.path not in ("", "/") or split.query or split.fragment:
+        raise SettingsError(f"it is no proxy: {_HOW}")
+    user = None if split.username is None else unquote(split.username)
+    password = None if split.password is None else unquote(split.password)
+    if user is not None and (":" in user or not (user + (password or "")).isprintable()):
+        raise SettingsError("its user has a colon, or its password is not one line of text")
+    return Proxy(scheme, host, PORTS[scheme] if port is None else port, user, password)
+
+
+@dataclass(frozen=True, slots=True)
+class NoProxy:
+    """The hosts of `NO_PROXY`: `example.com` and all below it, `10.0.0.0/8`, `host:8080`, `*`."""
+
+    names: frozenset[tuple[str, int | None]] = frozenset()
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, text: str) -> "NoProxy":
+        """Return what a variable says, its entries parted by commas or spaces."""
+        names, networks = set(), []
+        for entry in text.lower().replace(",", " ").split():
+            try:
+                networks.append(ipaddress.ip_network(entry.strip("[]"), strict=False))
+            except ValueError:
+                name, colon, port = entry.rpartition(":")
+                found = (name, int(port)) if colon and port.isdigit() else (entry, None)
+                names.add((found[0].removeprefix("*.").strip(".[]"), found[1]))
+        return cls(frozenset(names), tuple(networks))
+
+    def covers(self, host: str, port: int | None) -> bool:
+        """Return whether a host is asked without a proxy."""
+        if ("*", None) in self.names:
+            return True
+        name = host.lower().rstrip(".")
+        address = address_of(name)
+        if address is not None and any(
+            address.version == each.version and address in each for each in self.networks
+        ):
+            return True
+        parts = [name]
+        while address is None and "." in name:
+            name = name.partition(".")[2]
+            parts.append(name)
+        return any((part, at) in self.names for part in parts for at in (None, port))
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyEnvironment:
+    """What the environment says of proxies, as curl, httpx and Scrapy read it."""
+
+    by_scheme: Mapping[str, Proxy] = field(default_factory=dict)
+    no_proxy: NoProxy = NoProxy()
+
+    @classmethod
+    def of(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
+        """Return what `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` say, in both cases.
+
+        The lower case counts, where both are there. Raises `SettingsError`.
+        """
+        found: dict[str, Proxy] = {}
+        everywhere = _variable(variables, "all_proxy")
+        for scheme in ("http", "https"):
+            name = f"{scheme}_proxy"
+            # In a CGI process it is a header that a client has sent (httpoxy, CVE-2016-5385).
+            client = scheme == "http" and "REQUEST_METHOD" in variables
+            text = variables.get(name) if client else _variable(variables, name)
+            if text is None:
+                text = everywhere
+            if text:
+                try:
+                    found[scheme] = parse(text)
+                except SettingsError as error:
+                    raise SettingsError(f"the variable {name} (or all_proxy): {error}") from None
+        return cls(found, NoProxy.of(_variable(variables, "no_proxy") or ""))
+
+    def proxy_for(self, scheme: str, host: str, port: int | None) -> Proxy | None:
+        """Return the proxy of the environment for a URL; a loopback host has none."""
+        if self.no_proxy.covers(host, port) or is_loopback(host):
+            return None
+        return self.by_scheme.get(scheme)
+
+
+def _variable(variables: Mapping[str, str], name: str) -> str | None:
+    return variables.get(name, variables.get(name.upper()))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether *host* is this machine, by an address or by RFC 6761's name for it."""
+    name = host.lower().rstrip(".")
+    address = address_of(name)
+    if address is not None:
+        return address.is_loopback
+    return name == "localhost" or name.endswith(".localhost")
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the address that a host's text is, in any spelling a resolver takes; None: a name."""
+    bare = host.strip("[]").partition("%")[0]
+    try:
+        return ipaddress.ip_address(bare)
+    except ValueError:
+        pass
+    try:
+        # `127.1`, `0x7f.1` and `2130706433` are addresses to whoever resolves names.
+        return ipaddress.IPv4Address(socket.inet_aton(bare))
+    except OSError:
+        return None
