@@ -447,6 +447,8 @@ def _failure(error: Exception, on: Passage | None) -> FetchError:
         said = printable(f"{error.status} {error.message}".strip())
         return FetchError(Reason.CONNECT, f"the proxy {on.proxy} answered CONNECT by {said}")
     found = failure_of(error)
+    if found.reason is Reason.DISCONNECTED and (wrong := _untrusted(error)) is not None:
+        found = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(wrong)}")
     if on.is_reached or found.reason is Reason.REFUSED_ADDRESS:
         return FetchError(found.reason, f"{found.message}, through the proxy {on.proxy}")
     # With socks5 the host's name is looked up here, and is not the proxy's to know.
@@ -460,6 +462,14 @@ async def _feed(decoder: BodyDecoder, data: bytes, room: BodyRoom) -> None:
     for size in decoder.pieces(data):
         if size > room.size:
             await room.make(size)
+
+
+def _untrusted(error: BaseException | None) -> str | None:
+    """Return what was wrong with a certificate, where asyncio has failed to say so."""
+    # Within a tunnel over TLS, Python 3.11 raises a TypeError instead.
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return None if error is None else error.verify_message
 
 
 def failure_of(error: Exception) -> FetchError:

@@ -218,11 +218,12 @@ class RestingConnector(TCPConnector):
     async def _dialled(self, req: ClientRequest, on: Passage) -> socket.socket:
         """Return a connection to a proxy, at the first of its addresses that takes one."""
         failure: OSError = OSError("it has no address")
-        for each in await self._looked_up(req, on.proxy.host, on.proxy.port):
-            sock = socket.socket(each["family"], socket.SOCK_STREAM)
+        found = await self._looked_up(req, on.proxy.host, on.proxy.port)
+        for family, kind, protocol, _, place in self._convert_hosts_to_addr_infos(found):
+            sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)
             try:
-                await self._loop.sock_connect(sock, (each["host"], each["port"]))
+                await self._loop.sock_connect(sock, place)
             except OSError as error:
                 sock.close()
                 failure = error

@@ -92,7 +92,7 @@ def connector_of(downloader: AiohttpDownloader) -> RestingConnector:
 
 
 def origin_of(downloader: AiohttpDownloader, server: HostileServer) -> Origin:
-    return connector_of(downloader)._origins.of((False, "127.0.0.1", server.port))
+    return connector_of(downloader)._origins.of((False, "127.0.0.1", server.port, None))
 
 
 def idle(downloader: AiohttpDownloader) -> list[_Listener]:
@@ -317,7 +317,7 @@ async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
         connection.transport.resume_reading()
         while connection.is_connected():
             await asyncio.sleep(0)
-        origin = connector_of(downloader)._origins.of((True, "127.0.0.1", served.port))
+        origin = connector_of(downloader)._origins.of((True, "127.0.0.1", served.port, None))
 
     assert (reused, served.connections, body) == (1, 2, PAGE)
     assert origin.spoke_unasked

@@ -1,0 +1,102 @@
+"""A site that knows from which address each request came, so by which proxy; and may ban some.
+
+Page `/p/N` links to `/p/2N+1` and `/p/2N+2`. It runs in a thread of the tests' own process.
+"""
+
+import asyncio
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request for a page, as the server saw it."""
+
+    path: str
+    exit: str  #: the address that it came from
+    visitor: str  #: its cookie of that name, "" before it has one
+    at: float  #: by the monotonic clock
+
+
+@dataclass(slots=True)
+class ExitSite:
+    """The site's state; written by its thread alone."""
+
+    pages: int
+    host: str = "127.0.0.1"
+    port: int = 0
+    scheme: str = "http"
+    banned: set[str] = field(default_factory=set)  #: addresses that are answered by 403
+    forbidden: set[int] = field(default_factory=set)  #: pages that are 403 to everybody
+    sets_cookie: bool = False
+    says: int = 200  #: the status of every page
+    visits: list[Visit] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.host}:{self.port}"
+
+    @property
+    def exits(self) -> Counter[str]:
+        """How many pages were asked for from each address."""
+        return Counter(each.exit for each in self.visits)
+
+    async def page(self, request: web.Request) -> web.Response:
+        number = int(request.match_info["number"])
+        visitor = request.cookies.get("visitor", "")
+        exit_, now = str(request.remote), asyncio.get_running_loop().time()
+        self.visits.append(Visit(request.path, exit_, visitor, now))
+        if exit_ in self.banned or number in self.forbidden:
+            return web.Response(status=403, text="go away")
+        below = (2 * number + 1, 2 * number + 2)
+        links = "".join(f'<a href="/p/{each}">{each}</a>' for each in below if each < self.pages)
+        text = f"<p>{number}{links}"
+        response = web.Response(status=self.says, text=text, content_type="text/html")
+        if self.sets_cookie and not visitor:
+            response.set_cookie("visitor", f"{exit_}-{len(self.visits)}", max_age=3600)
+        return response
+
+
+@contextmanager
+def served(
+    pages: int = 1, *, certificate: Path | None = None, **options: Any
+) -> Iterator[ExitSite]:
+    """Serve a site of so many pages on a port of its own."""
+    site = ExitSite(pages, scheme="http" if certificate is None else "https", **options)
+    context = None
+    if certificate is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate)
+    loop = asyncio.new_event_loop()
+    ready, end = threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        app = web.Application()
+        app.router.add_get("/p/{number}", site.page)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, site.host, site.port, ssl_context=context).start()
+        site.port = runner.addresses[0][1]
+        ready.set()
+        await end.wait()
+        await runner.cleanup()
+        for _ in range(5):
+            await asyncio.sleep(0)  # the connections that were closed end in the loop
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield site
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join()
+        loop.close()

@@ -1,0 +1,254 @@
+"""Real proxies for tests: HTTP (CONNECT and absolute-form), the same over TLS, and SOCKS5.
+
+They run in a thread of the tests' own process, so crawls of other processes can use them
+and tests can ask what they have seen. A proxy on `127.0.0.N` asks servers from that very
+address, so a site knows which one has sent a request. Names are looked up by the proxy
+alone: those of `names`, else as they are.
+"""
+
+import asyncio
+import base64
+import ssl
+import struct
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@dataclass(slots=True)
+class ProxyServer:
+    """A proxy, and what it has been asked for; the lists are written by its thread alone."""
+
+    scheme: str
+    host: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    login: str | None = None  #: `user:password` that it wants
+    certificate: Path | None = None
+    port: int = 0
+    refuses_connect: int | None = None  #: the status that CONNECT is answered by
+    hangs: bool = False  #: whether what is asked for is never answered
+    asked: list[str] = field(default_factory=list)  #: `host:port` of each connection or request
+    logins: list[str] = field(default_factory=list)
+    heads: list[bytes] = field(default_factory=list)  #: what was sent to HTTP proxies
+    connections: int = 0
+    stop: "threading.Event" = field(default_factory=threading.Event)
+    _server: asyncio.Server | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _open: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        login = f"{self.login}@" if self.login else ""
+        return f"{self.scheme}://{login}{self.host}:{self.port}"
+
+    def die(self) -> None:
+        """Refuse all connections from now on, and cut those that are open."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+
+    async def revive(self) -> None:
+        assert self._loop is not None
+        running = asyncio.run_coroutine_threadsafe(self._listen(), self._loop)
+        await asyncio.wrap_future(running)
+
+    async def _listen(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        context = None
+        if self.certificate is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(self.certificate)
+        handle = self._socks if self.scheme.startswith("socks") else self._http
+        self._server = await asyncio.start_server(
+            lambda r, w: self._serve(handle, r, w), self.host, self.port, ssl=context
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+        # What has just been accepted has no task yet.
+        await asyncio.sleep(0)
+
+    async def _serve(self, handle, reader, writer) -> None:  # type: ignore[no-untyped-def]
+        self.connections += 1
+        self._open.add(writer)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await handle(reader, writer)
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _connect(self, host: str, port: int) -> Streams:
+        self.asked.append(f"{host}:{port}")
+        place = self.names.get(host, host)
+        address, _, other = place.partition(":")
+        return await asyncio.open_connection(address, int(other or port), local_addr=(self.host, 0))
+
+    async def _http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await _head(reader):
+            self.heads.append(head)
+            method, target, _ = head.split(b"\r\n", 1)[0].decode().split(" ", 2)
+            if self.hangs:
+                await asyncio.sleep(3600)
+            if not self._may_pass(head):
+                writer.write(b"HTTP/1.1 407 Who\r\nContent-Length: 0\r\n\r\n")
+                return
+            if method == "CONNECT":
+                host, _, port = target.rpartition(":")
+                await self._tunnel(host.strip("[]"), int(port), reader, writer)
+                return
+            await self._pass_on(method, target, head, reader, writer)
+
+    def _may_pass(self, head: bytes) -> bool:
+        if self.login is None:
+            return True
+        wanted = b"Proxy-Authorization: Basic " + base64.b64encode(self.login.encode())
+        return wanted.lower() in head.lower()
+
+    async def _tunnel(
+        self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if self.refuses_connect is not None:
+            writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % self.refuses_connect)
+            return
+        try:
+            there = await self._connect(host, port)
+        except OSError:
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+            return
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        await _relay((reader, writer), there)
+
+    async def _pass_on(
+        self,
+        method: str,
+        target: str,
+        head: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Pass a request of the absolute form on, each over a connection of its own."""
+        url = urlsplit(target)
+        path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+        try:
+            there, back = await self._connect(url.hostname or "", url.port or 80)
+        except OSError:
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+            return
+        lines = head.split(b"\r\n")[1:]
+        kept = [each for each in lines if not _is_hop(each)]
+        begin = f"{method} {path} HTTP/1.1".encode()
+        back.write(b"\r\n".join([begin, b"Connection: close", *kept]))
+        length = next(
+            (int(each.split(b":")[1]) for each in lines if each.lower().startswith(b"content-len")),
+            0,
+        )
+        if length:
+            back.write(await reader.readexactly(length))
+        try:
+            # The connection to the client stays.
+            answer = (await _head(there)).split(b"\r\n")
+            writer.write(b"\r\n".join(each for each in answer if not _is_hop(each)))
+            while data := await there.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        finally:
+            back.close()
+
+    async def _socks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, count = await reader.readexactly(2)
+        methods = await reader.readexactly(count)
+        if self.hangs:
+            await asyncio.sleep(3600)
+        if self.login is None:
+            writer.write(b"\x05\x00")
+        elif 2 not in methods:
+            writer.write(b"\x05\xff")
+            return
+        else:
+            writer.write(b"\x05\x02")
+            _, size = await reader.readexactly(2)
+            user = await reader.readexactly(size)
+            (size,) = await reader.readexactly(1)
+            given = f"{user.decode()}:{(await reader.readexactly(size)).decode()}"
+            self.logins.append(given)
+            writer.write(b"\x01\x00" if given == self.login else b"\x01\x01")
+            if given != self.login:
+                return
+        _, _, _, kind = await reader.readexactly(4)
+        if kind == 1:
+            host = ".".join(str(each) for each in await reader.readexactly(4))
+        else:
+            (size,) = await reader.readexactly(1)
+            host = (await reader.readexactly(size)).decode()
+        (port,) = struct.unpack("!H", await reader.readexactly(2))
+        bound = b"\x00\x01\x00\x00\x00\x00\x00\x00"
+        try:
+            there = await self._connect(host, port)
+        except OSError:
+            writer.write(b"\x05\x05" + bound)
+            return
+        writer.write(b"\x05\x00" + bound)
+        await _relay((reader, writer), there)
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return b""
+
+
+def _is_hop(line: bytes) -> bool:
+    """Return whether a header is for one connection alone."""
+    return line.lower().startswith((b"proxy-", b"connection:"))
+
+
+async def _relay(one: Streams, other: Streams) -> None:
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        # Each half alone would do for HTTP, but nobody here is to wait for the other.
+        writer.close()
+
+    await asyncio.gather(pump(one[0], other[1]), pump(other[0], one[1]))
+
+
+@contextmanager
+def proxies(*servers: ProxyServer) -> Iterator[None]:
+    """Let proxies listen, each on a port of its own, until the end of the block."""
+    loop = asyncio.new_event_loop()
+    # What is cut off in the middle of a handshake is nobody's concern.
+    loop.set_exception_handler(lambda *_: None)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def end() -> None:
+        for each in servers:
+            await each._close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for _ in range(5):
+            await asyncio.sleep(0)  # the connections that were closed end in the loop
+
+    try:
+        for each in servers:
+            asyncio.run_coroutine_threadsafe(each._listen(), loop).result()
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
