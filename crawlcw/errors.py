@@ -189,11 +189,15 @@ class ProxyFailedError(FetchError):
 
 
 class ProxiesAwayError(ProxyFailedError):
-    """No proxy can be used for *wait* seconds: neither the page nor its host is to blame."""
+    """No proxy can be used for *wait* seconds: neither the page nor its host is to blame.
 
-    def __init__(self, message: str, *, wait: float) -> None:
+    *is_dead*: the only one that may be used, a session's, is to be replaced.
+    """
+
+    def __init__(self, message: str, *, wait: float, is_dead: bool = False) -> None:
         super().__init__(message)
         self.wait = wait
+        self.is_dead = is_dead
 
 
 class ParseRefusedError(FetchError):

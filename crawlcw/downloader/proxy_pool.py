@@ -72,6 +72,13 @@ class ProxyPool:
         """Whether there are any proxies but those that requests name themselves."""
         return bool(self.proxies or self._environment.by_scheme)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether no proxy works any more, and nobody should wait for one."""
+        now, known = self._clock(), [self.health(proxy) for proxy in self._all()]
+        lost = (proxy_health.is_lost(each, now=now, policy=self._policy) for each in known)
+        return bool(known) and all(lost)
+
     def asks_for(self, url: str) -> bool:
         """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
         target = yarl.URL(url)
@@ -241,10 +248,8 @@ class ProxyPool:
         return ProxiesAwayError(f"no proxy can be used now: {why}", wait=wait)
 
     def _check_lost(self) -> None:
-        now, known = self._clock(), [self.health(proxy) for proxy in self._all()]
-        if known and all(
-            proxy_health.is_lost(each, now=now, policy=self._policy) for each in known
-        ):
+        known = [self.health(proxy) for proxy in self._all()]
+        if self.is_lost:
             does = "does not work" if len(known) == 1 else f"(all {len(known)}) do not work"
             who = "the proxy" if len(known) == 1 else "the proxies"
             self.on_lost(f"{who} {does}: {printable(known[0].why)}")

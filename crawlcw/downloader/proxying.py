@@ -38,7 +38,7 @@ class ProxyingDownloader:
                 proxy = self._proxy_for(request, url, tried)
             except ProxiesAwayError as away:
                 left = _PATIENCE - (time.monotonic() - began)
-                if left <= 0:
+                if left <= 0 or away.is_dead or self._pool.is_lost:
                     raise
                 with deadline_paused():
                     await asyncio.sleep(max(0.01, min(away.wait, left)))
@@ -100,6 +100,7 @@ class ProxyingDownloader:
         wait, why = self._pool.rest(proxy), self._pool.health(proxy).why
         if proxy not in tried and wait <= 0:
             return proxy
-        if not waits and self._pool.is_dead(proxy):
+        is_dead = self._pool.is_dead(proxy)
+        if is_dead and not waits:
             raise FetchError(Reason.PROXY, why)
-        raise ProxiesAwayError(why, wait=max(wait, 0.0))
+        raise ProxiesAwayError(why, wait=max(wait, 0.0), is_dead=is_dead)

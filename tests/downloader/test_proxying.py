@@ -1,4 +1,4 @@
-"""Requests through real proxies: each kind, what of them is verified, refused, kept and not told."""
+"""Requests through real proxies of each kind: what is verified, refused, kept and not told."""
 
 import logging
 import ssl
@@ -154,8 +154,10 @@ async def test_with_socks5_a_name_is_looked_up_here_and_checked(site: ExitSite):
 
 @pytest.mark.parametrize(
     "host",
-    ["10.1.2.3", "127.0.0.1", "[::1]", "[::ffff:10.0.0.1]", "169.254.169.254", "localhost"]
-    + ["a.localhost", "127.1", "0x7f.1", "2130706433"],
+    [
+        *("10.1.2.3", "127.0.0.1", "[::1]", "[::ffff:10.0.0.1]", "169.254.169.254"),
+        *("localhost", "a.localhost", "127.1", "0x7f.1", "2130706433"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["http", "socks5h"])
 async def test_no_proxy_is_asked_for_an_address_that_is_not_public(kind: str, host: str):

@@ -40,6 +40,7 @@ from crawlcw.model.task import Status
 from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
 from tests.support.changing_site import ChangingSpider
 from tests.support.docs import REPOSITORY, DocsSpider, path_of
+from tests.support.exit_site import ExitSpider
 from tests.support.many_hosts import HostsSpider
 from tests.support.member_site import Members
 
@@ -54,6 +55,7 @@ _SPIDERS: dict[str, type[Spider]] = {
     "hosts": HostsSpider,
     "changing": ChangingSpider,
     "members": Members,
+    "exits": ExitSpider,
 }
 _ENOUGH = 180.0
 

@@ -15,6 +15,18 @@ from typing import Any
 
 from aiohttp import web
 
+from crawlcw import Spider
+
+
+class ExitSpider(Spider):
+    """Follows all links."""
+
+    name = "exits"
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.split("/", 3)[3], "session": response.session.name}
+        yield from response.follow_all("a")
+
 
 @dataclass(frozen=True, slots=True)
 class Visit:

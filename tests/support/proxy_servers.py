@@ -46,6 +46,10 @@ class ProxyServer:
         login = f"{self.login}@" if self.login else ""
         return f"{self.scheme}://{login}{self.host}:{self.port}"
 
+    @property
+    def is_alive(self) -> bool:
+        return self._server is not None and self._server.is_serving()
+
     def die(self) -> None:
         """Refuse all connections from now on, and cut those that are open."""
         assert self._loop is not None

@@ -1,0 +1,237 @@
+"""Crawls through real proxies: some die, some are banned, and nobody else pays for it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from crawlcw import FinishReason, Report, Request, Settings, Spider, Status
+from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.ledger.protocol import TaskFilter
+from tests.support import exit_site
+from tests.support.exit_site import ExitSite
+from tests.support.proxy_servers import ProxyServer, proxies
+
+QUICK: dict[str, Any] = {
+    "backoff_base": "0s",
+    "backoff_max": "0s",
+    "host_backoff_base": "50ms",
+    "host_backoff_max": "50ms",
+    "per_host_concurrency": 4,
+}
+
+
+class Pages(Spider):
+    name = "pages"
+
+    def parse(self, response: Any) -> Any:
+        yield {"path": response.url.split("/", 3)[3], "through": str(response.proxy)}
+        yield from response.follow_all("a")
+
+
+@pytest.fixture
+def site() -> Iterator[ExitSite]:
+    with exit_site.served(15) as running:
+        yield running
+
+
+@pytest.fixture
+def three() -> Iterator[list[ProxyServer]]:
+    servers = [ProxyServer("http", f"127.0.0.{n}") for n in (2, 3, 4)]
+    with proxies(*servers):
+        yield servers
+
+
+@pytest.fixture
+def crawl(site: ExitSite, ledger_url: str) -> Callable[..., Any]:
+    async def crawl(
+        servers: list[ProxyServer], spider: Spider | None = None, **more: Any
+    ) -> Report:
+        spider = spider or Pages()
+        spider.start_urls = [f"{site.url}/p/0"]
+        urls = [each.url for each in servers]
+        settings = Settings(**{**QUICK, "proxies": urls, **more})
+        return await run_spider(spider, ledger=ledger_url, settings=settings)
+
+    return crawl
+
+
+async def tasks(ledger_url: str) -> list[Any]:
+    ledger = await open_ledger(ledger_url, "pages")
+    try:
+        return list(await ledger.queries.find(TaskFilter(), limit=100))
+    finally:
+        await ledger.close()
+
+
+async def test_every_request_goes_through_a_proxy_and_each_has_its_share(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    report = await crawl(three)
+
+    assert report.counts[Status.FINISHED] == 15
+    assert site.exits.keys() == {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
+    assert min(site.exits.values()) >= 4
+
+
+class Killer(Pages):
+    """Lets a proxy die in the middle of the crawl."""
+
+    kill: Callable[[], None] | None = None
+
+    def parse(self, response: Any) -> Any:
+        if response.url.endswith("/p/2") and self.kill is not None:
+            self.kill()
+            self.kill = None
+        yield from super().parse(response)
+
+
+async def test_a_proxy_that_dies_and_one_that_is_banned_cost_nobody_an_attempt(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    site.banned = {"127.0.0.3"}
+    spider = Killer()
+    spider.kill = three[0].die
+
+    report = await crawl(three, spider, proxy_ban_statuses=[403])
+
+    assert report.finish_reason is FinishReason.DRAINED
+    assert report.counts[Status.FINISHED] == 15
+    assert (report.failures, report.host_failures) == ({}, {})
+    assert [record.task.retry for record in await tasks(ledger_url)] == [0] * 15
+    # Once or a few at the same time, and then it is left aside.
+    assert 1 <= site.exits["127.0.0.3"] <= 4
+
+
+async def test_the_spider_may_say_which_answers_are_bans(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    site.banned = {"127.0.0.2", "127.0.0.3"}
+
+    class Careful(Pages):
+        def banned_when(self, response: Any) -> bool:
+            return "go away" in response.text
+
+    report = await crawl(three, Careful())
+
+    assert report.counts[Status.FINISHED] == 15
+    assert report.failures == {}
+
+
+async def test_a_page_that_is_refused_to_every_proxy_fails_by_itself(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    site.forbidden = {5}
+
+    report = await crawl(three, proxy_ban_statuses="403", max_retry=1)
+
+    assert report.finish_reason is FinishReason.DRAINED
+    assert report.counts[Status.FINISHED] == 15 - 3
+    assert report.failures == {"http-status": 1}
+    assert Counter(each.path for each in site.visits)["/p/5"] == 3
+
+
+async def test_a_proxy_that_hangs_is_found_out_by_the_others(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    three[1].hangs = True
+
+    report = await crawl(three, read_timeout="200ms")
+
+    assert report.counts[Status.FINISHED] == 15
+    assert (report.failures, report.host_failures) == ({}, {})
+
+
+async def test_a_crawl_ends_and_says_why_where_no_proxy_works(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    for each in three:
+        each.login = "ann:s3cret"
+        each.die()
+
+    report = await crawl(three, host_max_failures=3)
+
+    assert report.finish_reason is FinishReason.PROXIES_FAILED
+    assert report.detail.startswith("the proxies (all 3) do not work: the proxy http://***@127.0")
+    assert "s3cret" not in report.detail
+    assert report.host_failures == {}
+    assert report.hosts_given_up == {}
+    (waiting,) = await tasks(ledger_url)
+    assert (waiting.task.status, waiting.task.retry) == (Status.TODO, 0)
+    for each in three:
+        await each.revive()
+    assert (await crawl(three)).counts[Status.FINISHED] == 15
+
+
+async def test_proxies_that_are_away_for_a_while_are_waited_for(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    spider = Killer()
+    spider.kill = lambda: [each.die() for each in three] and None
+
+    async def revive() -> None:
+        while any(each.is_alive for each in three):
+            await asyncio.sleep(0)
+        for each in three:
+            await each.revive()
+
+    reviving = asyncio.create_task(revive())
+    report = await crawl(three, spider, per_host_concurrency=1)
+    await reviving
+
+    assert report.counts[Status.FINISHED] == 15
+    assert (report.failures, report.host_failures) == ({}, {})
+
+
+async def test_a_host_that_is_down_is_given_up_and_no_proxy_is_blamed(
+    three: list[ProxyServer], ledger_url: str
+):
+    for each in three:
+        each.names = {"gone.test": "127.0.0.1:9"}
+    spider = Pages()
+    spider.start_urls = ["https://gone.test/"]
+    settings = Settings(**QUICK, proxies=[each.url for each in three], host_max_failures=2)
+
+    report = await run_spider(spider, ledger=ledger_url, settings=settings)
+
+    assert report.finish_reason is FinishReason.DRAINED
+    assert list(report.hosts_given_up) == ["https://gone.test"]
+
+
+async def test_the_delay_is_the_hosts_whatever_the_proxy(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    await crawl(three, delay="50ms", max_pages=6)
+
+    times = [each.at for each in site.visits]
+    # The proxies may take longer for one of them than for another.
+    assert times[-1] - times[0] >= (len(times) - 2) * 0.05
+    assert len(site.exits) == 3
+
+
+async def test_a_request_keeps_its_own_proxy_in_the_ledger_and_nobody_is_shown_the_password(
+    site: ExitSite, three: list[ProxyServer], ledger_url: str, crawl: Callable[..., Any]
+):
+    three[2].login = "ann:s3cret"
+
+    class Own(Pages):
+        async def start(self) -> Any:
+            yield Request(f"{site.url}/p/14", proxy=three[2].url)
+
+    report = await crawl(three[:1], Own())
+
+    assert report.counts[Status.FINISHED] == 1
+    assert site.exits == {"127.0.0.4": 1}
+    (record,) = await tasks(ledger_url)
+    assert record.task.options.proxy == three[2].url
+    assert "s3cret" not in repr(record)
+
+
+def test_the_password_of_a_proxy_is_in_no_text_of_settings_or_requests():
+    settings = Settings(proxies="http://ann:s3cret@127.0.0.1:8080")
+
+    assert "s3cret" not in repr(settings) + str(settings.proxies[0]) + repr(settings.proxies[0])
+    request = Request("http://example.com/", proxy="socks5://ann:s3cret@127.0.0.1")
+    assert "s3cret" not in repr(request) + repr(request.options)

@@ -1,0 +1,252 @@
+"""Pools of sessions: each with its own cookies and its own proxy, kept over runs and processes."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Report, Request, Settings, Spider, Status
+from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.model.identities import Identity
+from crawlcw.model.proxies import parse
+from tests.support import exit_site
+from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.exit_site import ExitSite, ExitSpider
+from tests.support.proxy_servers import ProxyServer, proxies
+
+QUICK: dict[str, Any] = {
+    "backoff_base": "0s",
+    "backoff_max": "0s",
+    "host_backoff_base": "50ms",
+    "host_backoff_max": "50ms",
+    "per_host_concurrency": 4,
+}
+
+
+@pytest.fixture
+def site() -> Iterator[ExitSite]:
+    with exit_site.served(31, sets_cookie=True) as running:
+        yield running
+
+
+@pytest.fixture
+def three() -> Iterator[list[ProxyServer]]:
+    servers = [ProxyServer("http", f"127.0.0.{n}") for n in (2, 3, 4)]
+    with proxies(*servers):
+        yield servers
+
+
+@pytest.fixture
+def crawl(site: ExitSite, ledger_url: str) -> Callable[..., Any]:
+    async def crawl(
+        servers: list[ProxyServer], spider: Spider | None = None, **more: Any
+    ) -> Report:
+        spider = spider or ExitSpider()
+        spider.start_urls = [f"{site.url}/p/0"]
+        urls = [each.url for each in servers]
+        settings = Settings(**{**QUICK, "proxies": urls, **more})
+        return await run_spider(spider, ledger=ledger_url, settings=settings)
+
+    return crawl
+
+
+async def sessions(ledger_url: str) -> dict[str, Identity]:
+    ledger = await open_ledger(ledger_url, "exits")
+    try:
+        return {each.name: each for each in await ledger.sessions.all()}
+    finally:
+        await ledger.close()
+
+
+def exits_by_visitor(site: ExitSite) -> dict[str, set[str]]:
+    found = defaultdict(set)
+    for visit in site.visits:
+        if visit.visitor:
+            found[visit.visitor].add(visit.exit)
+    return found
+
+
+async def test_requests_are_spread_over_sessions_with_cookies_and_proxies_of_their_own(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    report = await crawl(three, sessions=3)
+
+    assert report.counts[Status.FINISHED] == 31
+    assert [len(exits) for exits in exits_by_visitor(site).values()] == [1] * len(
+        exits_by_visitor(site)
+    )
+    known = await sessions(ledger_url)
+    assert known.keys() == {"pool-1", "pool-2", "pool-3"}
+    assert {each.proxy for each in known.values()} == {each.url for each in three}
+    assert all(len(each.cookies) == 1 for each in known.values())
+    assert min(site.exits.values()) >= 8
+
+
+async def test_a_session_keeps_its_proxy_and_its_cookies_in_the_next_run(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    await crawl(three, sessions=3, max_pages=12)
+    before = await sessions(ledger_url)
+
+    report = await crawl(three[::-1], sessions=3)
+
+    assert report.counts[Status.FINISHED] == 31
+    after = await sessions(ledger_url)
+    assert {name: each.proxy for name, each in after.items()} == {
+        name: each.proxy for name, each in before.items()
+    }
+    assert all(len(exits) == 1 for exits in exits_by_visitor(site).values())
+    assert len(exits_by_visitor(site)) == 3
+
+
+async def test_without_proxies_a_pool_has_cookies_alone(site: ExitSite, crawl: Callable[..., Any]):
+    report = await crawl([], sessions=4)
+
+    assert report.counts[Status.FINISHED] == 31
+    assert len(exits_by_visitor(site)) >= 4
+
+
+async def test_a_banned_session_is_replaced_by_a_new_one_with_another_proxy(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    site.banned = {"127.0.0.3"}
+
+    report = await crawl(three, sessions=3, proxy_ban_statuses=403)
+
+    assert report.counts[Status.FINISHED] == 31
+    assert (report.failures, report.host_failures) == ({}, {})
+    known = await sessions(ledger_url)
+    assert three[1].url not in {each.proxy for each in known.values()}
+    assert any(each.reason.startswith("banned: HTTP 403") for each in known.values())
+
+
+class Retiring(ExitSpider):
+    """Retires the session of each third page, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.retired: set[str] = set()
+
+    def parse(self, response: Any) -> Any:
+        number = int(response.url.rpartition("/")[2])
+        if number % 3 == 0 and response.url not in self.retired:
+            self.retired.add(response.url)
+            response.session.retire("it shows less")
+        yield from super().parse(response)
+
+
+async def test_a_callback_may_retire_a_session_as_often_as_it_likes(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    report = await crawl(three, Retiring(), sessions=2, max_logins=2)
+
+    assert report.counts[Status.FINISHED] == 31
+    assert report.failures == {}
+    assert {each.reason for each in (await sessions(ledger_url)).values()} == {"it shows less"}
+
+
+async def test_a_page_that_is_banned_whoever_asks_fails_by_itself(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    site.forbidden = {30}
+
+    report = await crawl(three, sessions=3, proxy_ban_statuses=403, max_retry=1)
+
+    assert report.counts[Status.FINISHED] == 30
+    assert report.failures == {"http-status": 1}
+
+
+async def test_a_session_whose_proxy_dies_for_good_goes_on_through_another(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    await crawl(three, cookies=True, max_pages=3)
+    (first,) = (await sessions(ledger_url)).values()
+    next(each for each in three if each.url == first.proxy).die()
+
+    report = await crawl(three, cookies=True, host_max_failures=2)
+
+    assert report.counts[Status.FINISHED] == 31
+    assert (report.failures, report.host_failures) == ({}, {})
+    (second,) = (await sessions(ledger_url)).values()
+    assert second.proxy not in (None, first.proxy)
+    assert second.cookies.keys() == first.cookies.keys()
+
+
+async def test_a_login_goes_through_the_proxy_of_its_session(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+):
+    class Member(ExitSpider):
+        async def login(self, session: Any) -> None:
+            await session.fetch(f"{site.url}/p/0?login={session.name}")
+
+    report = await crawl(three, Member(), sessions=3)
+
+    assert report.counts[Status.FINISHED] == 31
+    logins = [each for each in site.visits if not each.visitor]
+    assert {each.exit for each in logins} == {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
+    assert all(len(exits) == 1 for exits in exits_by_visitor(site).values())
+
+
+async def test_a_request_may_name_a_session_beside_the_pool(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    class Named(ExitSpider):
+        async def start(self) -> Any:
+            yield Request(f"{site.url}/p/30", session="alice")
+
+    await crawl(three, Named(), sessions=2)
+
+    assert (await sessions(ledger_url)).keys() == {"alice"}
+
+
+async def test_processes_that_are_killed_leave_each_session_with_its_proxy(
+    site: ExitSite, three: list[ProxyServer], ledger_url: str, tmp_path: Path
+):
+    settings = {
+        **QUICK,
+        "sessions": 3,
+        "delay": "10ms",
+        "per_host_concurrency": 1,
+        "proxies": ",".join(each.url for each in three),
+    }
+
+    def start() -> Process:
+        store = Store(ledger_url, "exits")
+        return Process(store, [f"{site.url}/p/0"], tmp_path / "log", on_cue=False, **settings)
+
+    for pages in (5, 12):
+        with start() as process:
+            wait_until(lambda: len(site.visits) >= pages)  # noqa: B023  # it is called here
+            process.kill()
+    with start() as process:
+        process.drained()
+
+    assert len({each.path for each in site.visits}) == 31
+    assert all(len(exits) == 1 for exits in exits_by_visitor(site).values())
+    known = await sessions(ledger_url)
+    assert {each.proxy for each in known.values()} == {parse(each.url).key for each in three}
+
+
+async def test_processes_share_the_sessions_of_a_pool(
+    site: ExitSite, three: list[ProxyServer], ledger_url: str, tmp_path: Path
+):
+    settings = {**QUICK, "sessions": 3, "proxies": ",".join(each.url for each in three)}
+    store = Store(ledger_url, "exits")
+
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(
+                Process(store, [f"{site.url}/p/0"], tmp_path / "log", on_cue=True, **settings)
+            )
+            for _ in range(2)
+        ]
+        for process in running:
+            process.cue()
+        for process in running:
+            process.drained()
+
+    assert all(len(exits) == 1 for exits in exits_by_visitor(site).values())
+    assert (await sessions(ledger_url)).keys() == {"pool-1", "pool-2", "pool-3"}
