@@ -18,6 +18,11 @@ from crawlcw.ledger.protocol import Ledger
 from tests.support import ledgers, mongod
 from tests.support.ledgers import BACKENDS, FakeClock, Ledgers
 
+# Nothing here is asked through the proxies that this machine may be told of.
+for _name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+    os.environ.pop(_name, None)
+    os.environ.pop(_name.upper(), None)
+
 _numbers = itertools.count()
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from crawlcw import DropItem, Request, Rule, Settings, Spider, run_spider
 from crawlcw.assembly import open_ledger
 from tests.ports.site import Page, served
+from tests.support import exit_site
+from tests.support.proxy_servers import ProxyServer, proxies
 
 
 async def crawled(
@@ -198,3 +200,34 @@ async def test_json_ld(tmp_path: Path):
     pages: dict[str, Page] = {"/": f'<script type="application/ld+json">{script}</script>'}
 
     assert await crawled(Products, pages, tmp_path) == [{"name": "Tea", "price": "3"}]
+
+
+class Rotating(Spider):
+    """scrapy-rotating-proxies: ROTATING_PROXY_LIST, and response_is_ban of the spider."""
+
+    name = "rotating"
+
+    def banned_when(self, response):
+        return response.status == 403 or "captcha" in response.text
+
+    def parse(self, response):
+        yield {"page": response.url.rpartition("/")[2]}
+        yield from response.follow_all("a")
+
+
+async def test_rotating_proxies(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/ports.db"
+    servers = [ProxyServer("http", f"127.0.0.{n}") for n in (2, 3, 4)]
+    with exit_site.served(15) as site, proxies(*servers):
+        site.banned = {"127.0.0.3"}
+        servers[2].die()
+        settings = Settings(proxies=[each.url for each in servers])
+
+        report = await run_spider(Rotating(start_urls=[site.start]), ledger=url, settings=settings)
+
+    ledger = await open_ledger(url, Rotating.name)
+    items = [row.item async for row in ledger.queries.items()]
+    await ledger.close()
+    assert report.drained
+    assert report.failures == {}
+    assert sorted(int(item["page"]) for item in items) == list(range(15))

@@ -57,6 +57,10 @@ class ExitSite:
         return f"{self.scheme}://{self.host}:{self.port}"
 
     @property
+    def start(self) -> str:
+        return f"{self.url}/p/0"
+
+    @property
     def exits(self) -> Counter[str]:
         """How many pages were asked for from each address."""
         return Counter(each.exit for each in self.visits)

@@ -112,8 +112,9 @@ def command(
     78, 70. With --processes 0 nothing is restarted.
 
     Exit code 3: the crawl has ended, but nothing was finished, hosts were given
-    up, more pages failed than max_failures allows (it stops no crawl), or a
-    callback is broken. The last line says which.
+    up, more pages failed than max_failures allows (it stops no crawl), a
+    callback is broken, no login was of use, or no proxy works. The last line
+    says which.
     """
     shorthands = [*_assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)]
 

@@ -1,0 +1,11 @@
+"""The example of a crawl through proxies, by the one command that its first lines name."""
+
+from pathlib import Path
+
+from tests.test_examples_tracking import output_of
+
+
+def test_a_crawl_whose_proxies_die_and_are_banned_finishes_every_page(tmp_path: Path):
+    said = "31 pages, {} failures\nthe banned proxy was left aside: True\n"
+
+    assert output_of("proxies.py", tmp_path) == said
