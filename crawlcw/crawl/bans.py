@@ -64,11 +64,11 @@ class Bans:
         host = yarl.URL(task.url).raw_host or ""
         if count >= most:
             # Whoever asks is refused, so it says nothing of the proxies.
-            self._proxies.pardon(host)
+            self._proxies.bans.pardon(host)
             return True
         self._counts[task.id] = count
         if len(self._counts) > _KEPT:
             self._counts.popitem(last=False)
         if proxy is not None:
-            self._proxies.ban(proxy, host)
+            self._proxies.bans.ban(proxy, host)
         return False

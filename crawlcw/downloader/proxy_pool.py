@@ -18,6 +18,7 @@ import yarl
 
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.passages import check_installed
+from crawlcw.downloader.proxy_bans import ProxyBans
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError
 from crawlcw.model import proxies, proxy_health
 from crawlcw.model.durations import format_duration
@@ -28,13 +29,9 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: A proxy that a host has banned is not used for that host for so many seconds, twice as
-#: long each time.
-_BAN = 600.0
-_LONGEST_BAN = 6 * 3600.0
 #: What was seen of an origin counts for so many seconds.
 _RECENT = 60.0
-#: So many URLs, origins and bans are remembered.
+#: So many URLs and origins are remembered.
 _KEPT = 10_000
 _OVERRULED = "requests fail that another proxy gets through"
 
@@ -56,8 +53,7 @@ class ProxyPool:
         self._clock = clock
         self._health: dict[Proxy, ProxyHealth] = {}
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
-        #: Until when a proxy is banned by a host, and how often it was.
-        self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
+        self.bans = ProxyBans(clock)
         #: By URL, the proxy that is to blame if another one is answered.
         self._doubted: OrderedDict[str, Proxy] = OrderedDict()
         #: By origin, which proxy was answered last and when.
@@ -109,8 +105,7 @@ class ProxyPool:
     def wait(self, proxy: Proxy, host: str) -> float:
         """Return for how many seconds a proxy is not to be used for a host."""
         ready = self.health(proxy).ready_at
-        banned, _ = self._bans.get((proxy, host), (0.0, 0))
-        return max(ready, banned) - self._clock()
+        return max(ready, self.bans.until(proxy, host)) - self._clock()
 
     def rest(self, proxy: Proxy) -> float:
         """Return for how many seconds a proxy is not to be used at all."""
@@ -177,24 +172,6 @@ class ProxyPool:
             return False
         _remember(self._doubted, url, proxy)
         return True
-
-    def ban(self, proxy: Proxy, host: str) -> None:
-        """Leave a proxy aside for a host that has banned it."""
-        _, times = self._bans.get((proxy, host), (0.0, 0))
-        lasts = min(_BAN * (1 << min(times, 10)), _LONGEST_BAN)
-        _remember(self._bans, (proxy, host), (self._clock() + lasts, times + 1))
-        logger.info(
-            "the proxy %s is banned by %s: left aside for %s",
-            proxy,
-            printable(host),
-            format_duration(timedelta(seconds=lasts)),
-            extra={"event": "proxy_banned", "proxy": str(proxy), "host": host},
-        )
-
-    def pardon(self, host: str) -> None:
-        """Take back the bans of a host that bans whichever proxy asks."""
-        for key in [key for key in self._bans if key[1] == host]:
-            del self._bans[key]
 
     def bound(self, key: str | None, *, place: int | None = None) -> Proxy | None:
         """Return the proxy of a session: the one it had, by its key, while that is of use.

@@ -57,6 +57,7 @@ def command(folder: Path, *arguments: str, **environment: str) -> "subprocess.Po
     )
 
 
+@pytest.mark.thorough
 def test_a_crawl_by_the_command_outlives_a_dead_and_a_banned_proxy_and_a_kill(
     tmp_path: Path, site: ExitSite, three: list[ProxyServer]
 ):
@@ -76,12 +77,17 @@ def test_a_crawl_by_the_command_outlives_a_dead_and_a_banned_proxy_and_a_kill(
     assert second.returncode == 0, more
     assert "Drained: nothing is left to do." in more
     shown = [said, more]
-    for arguments in (["export", "exits"], ["stats", "exits"], ["tasks", "exits", "--json"]):
+    for arguments in (
+        ["export", "exits", "-o", "-"],
+        ["stats", "exits"],
+        ["tasks", "exits", "--json"],
+    ):
         asked = command(tmp_path, *arguments)
         shown.append(asked.communicate(timeout=60)[0])
     items = [json.loads(line) for line in shown[2].splitlines() if line.startswith("{")]
     assert len({item["page"] for item in items}) == 31, shown[2]
-    assert "failed" not in shown[3]
+    tasks = [json.loads(line) for line in shown[4].splitlines()]
+    assert [task["retry"] for task in tasks] == [0] * 31
     assert not [text for text in shown if PASSWORD in text]
     # A session remembers its proxy by name, and the password is the settings'.
     assert PASSWORD.encode() not in (tmp_path / ".crawlcw" / "ledger.db").read_bytes()
@@ -104,6 +110,7 @@ def test_the_command_says_why_it_ends_where_the_password_is_wrong(
     assert "wr0ng" not in said
 
 
+@pytest.mark.thorough
 def test_a_setting_that_is_no_proxy_is_refused_without_its_password(tmp_path: Path):
     (tmp_path / "exits.py").write_text(SPIDER.format(start="http://127.0.0.1/", delay="0s"))
 

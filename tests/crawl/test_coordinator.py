@@ -24,6 +24,7 @@ from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.suspects import Suspects
+from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine import patience
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
@@ -216,6 +217,7 @@ class Around:
             heartbeat=Heartbeat(ledger, "a", self.stats, lease=lambda: self.settings.lease),
             probes=probes,
             watch=watch,
+            proxies=ProxyPool(self.settings),
             suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
             worker="a",
             excuses=NothingExcused(),

@@ -14,6 +14,8 @@ from tests.support import exit_site
 from tests.support.exit_site import ExitSite
 from tests.support.proxy_servers import ProxyServer, proxies
 
+pytestmark = pytest.mark.thorough
+
 QUICK: dict[str, Any] = {
     "backoff_base": "0s",
     "backoff_max": "0s",
@@ -88,6 +90,7 @@ class Killer(Pages):
         yield from super().parse(response)
 
 
+@pytest.mark.representative("sqlite")
 async def test_a_proxy_that_dies_and_one_that_is_banned_cost_nobody_an_attempt(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
 ):
@@ -120,6 +123,7 @@ async def test_the_spider_may_say_which_answers_are_bans(
     assert report.failures == {}
 
 
+@pytest.mark.representative("sqlite")
 async def test_a_page_that_is_refused_to_every_proxy_fails_by_itself(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
 ):
@@ -133,6 +137,7 @@ async def test_a_page_that_is_refused_to_every_proxy_fails_by_itself(
     assert Counter(each.path for each in site.visits)["/p/5"] == 3
 
 
+@pytest.mark.representative("sqlite")
 async def test_a_proxy_that_hangs_is_found_out_by_the_others(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
 ):
@@ -144,6 +149,7 @@ async def test_a_proxy_that_hangs_is_found_out_by_the_others(
     assert (report.failures, report.host_failures) == ({}, {})
 
 
+@pytest.mark.representative("sqlite")
 async def test_a_crawl_ends_and_says_why_where_no_proxy_works(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
 ):

@@ -17,6 +17,8 @@ from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.exit_site import ExitSite, ExitSpider
 from tests.support.proxy_servers import ProxyServer, proxies
 
+pytestmark = pytest.mark.thorough
+
 QUICK: dict[str, Any] = {
     "backoff_base": "0s",
     "backoff_max": "0s",
@@ -85,6 +87,7 @@ async def test_requests_are_spread_over_sessions_with_cookies_and_proxies_of_the
     assert min(site.exits.values()) >= 8
 
 
+@pytest.mark.representative("sqlite")
 async def test_a_session_keeps_its_proxy_and_its_cookies_in_the_next_run(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
 ):
@@ -109,6 +112,7 @@ async def test_without_proxies_a_pool_has_cookies_alone(site: ExitSite, crawl: C
     assert len(exits_by_visitor(site)) >= 4
 
 
+@pytest.mark.representative("sqlite")
 async def test_a_banned_session_is_replaced_by_a_new_one_with_another_proxy(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
 ):

@@ -75,6 +75,8 @@ async def refusal(downloader: ProxyingDownloader, url: str, **options: Any) -> F
     return caught.value
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("ann")
 @pytest.mark.parametrize("login", [None, "ann:p%40ss w"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_page_comes_through_each_kind_of_proxy(
@@ -92,6 +94,8 @@ async def test_a_page_comes_through_each_kind_of_proxy(
     assert not any(b"pass" in head.lower() for head in proxy.heads)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("socks5h")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_tls_is_with_the_site_whatever_the_proxy(kind: str, authority: None):
     proxy = proxy_of(kind)
@@ -103,6 +107,8 @@ async def test_tls_is_with_the_site_whatever_the_proxy(kind: str, authority: Non
     assert not any(b"/p/0" in head for head in proxy.heads), "it must not see what is asked"
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("https")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_another_name_in_the_certificate_of_a_site_is_refused_behind_a_proxy(
     kind: str, authority: None
@@ -152,6 +158,8 @@ async def test_with_socks5_a_name_is_looked_up_here_and_checked(site: ExitSite):
     assert proxy.asked == []
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("http-2130706433")
 @pytest.mark.parametrize(
     "host",
     [
@@ -179,6 +187,8 @@ async def test_a_start_url_at_a_private_address_is_asked_for_through_a_proxy_too
     assert response.status == 200
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("http]")
 @pytest.mark.parametrize("kind", ["http", "https", "socks5h"])
 async def test_a_proxy_that_refuses_the_password_says_so_in_a_clear_sentence(
     kind: str, site: ExitSite, authority: None
@@ -244,6 +254,8 @@ async def test_requests_without_a_session_take_turns(site: ExitSite):
     assert site.exits == {"127.0.0.2": 2, "127.0.0.3": 2, "127.0.0.4": 2}
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("tls-http")
 @pytest.mark.parametrize("kind", ["http", "socks5h"])
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 async def test_a_connection_is_used_again_for_its_own_proxy_user_and_origin_alone(

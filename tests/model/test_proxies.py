@@ -39,9 +39,11 @@ def test_a_proxy_is_shown_without_its_password(text: str, shown: str, port: int)
 
 @pytest.mark.parametrize(
     "text",
-    ["", "http://", "ftp://ann:s3cret@proxy", "socks4://ann:s3cret@proxy:1", "http://h:port"]
-    + ["http://ann:s3cret@proxy:99999", "http://ann:s3cret@proxy/path", "http://p?s3cret", 7]
-    + ["http://ann:s3cret\n@proxy", "http://ann:s3%0Acret@proxy"],
+    [
+        *("", "http://", "ftp://ann:s3cret@proxy", "socks4://ann:s3cret@proxy:1", "http://h:port"),
+        *("http://ann:s3cret@proxy:99999", "http://ann:s3cret@proxy/path", "http://p?s3cret", 7),
+        *("http://ann:s3cret\n@proxy", "http://ann:s3%0Acret@proxy"),
+    ],
 )
 def test_what_is_no_proxy_is_refused_in_a_sentence_without_its_text(text: object):
     with pytest.raises(SettingsError) as caught:

@@ -165,7 +165,7 @@ class ProxyServer:
                 writer.write(data)
                 await writer.drain()
         finally:
-            back.close()
+            back.transport.abort()
 
     async def _socks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         _, count = await reader.readexactly(2)
@@ -216,6 +216,12 @@ def _is_hop(line: bytes) -> bool:
     return line.lower().startswith((b"proxy-", b"connection:"))
 
 
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+
+
 async def _relay(one: Streams, other: Streams) -> None:
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -223,9 +229,13 @@ async def _relay(one: Streams, other: Streams) -> None:
                 writer.write(data)
                 await writer.drain()
         # Each half alone would do for HTTP, but nobody here is to wait for the other.
-        writer.close()
+        await _closed(writer)
 
-    await asyncio.gather(pump(one[0], other[1]), pump(other[0], one[1]))
+    try:
+        await asyncio.gather(pump(one[0], other[1]), pump(other[0], one[1]))
+    finally:
+        for _, writer in (one, other):
+            writer.transport.abort()
 
 
 @contextmanager
