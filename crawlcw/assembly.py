@@ -551,8 +551,10 @@ def web(
 
 def proxy_pool(settings: Settings) -> ProxyPool:
     """Return the proxies of the settings, else those of the environment; raises `SettingsError`."""
-    environment = ProxyEnvironment.of(os.environ) if settings.proxy_env else None
-    return ProxyPool(settings, environment)
+    if not settings.proxy_env:
+        return ProxyPool(settings)
+    read = ProxyEnvironment.exceptions if settings.proxies else ProxyEnvironment.of
+    return ProxyPool(settings, read(os.environ))
 
 
 def _without_password(url: str) -> str:

@@ -141,27 +141,38 @@ class ProxyEnvironment:
 
         The lower case counts, where both are there. Raises `SettingsError`.
         """
-        found: dict[str, Proxy] = {}
-        everywhere = _variable(variables, "all_proxy")
-        for scheme in ("http", "https"):
-            name = f"{scheme}_proxy"
-            # In a CGI process it is a header that a client has sent (httpoxy, CVE-2016-5385).
-            client = scheme == "http" and "REQUEST_METHOD" in variables
-            text = variables.get(name) if client else _variable(variables, name)
-            if text is None:
-                text = everywhere
-            if text:
-                try:
-                    found[scheme] = parse(text)
-                except SettingsError as error:
-                    raise SettingsError(f"the variable {name} (or all_proxy): {error}") from None
-        return cls(found, NoProxy.of(_variable(variables, "no_proxy") or ""))
+        return cls(_by_scheme(variables), cls.exceptions(variables).no_proxy)
+
+    @classmethod
+    def exceptions(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
+        """Return what `no_proxy` says alone, for proxies that come from elsewhere."""
+        return cls(no_proxy=NoProxy.of(_variable(variables, "no_proxy") or ""))
 
     def proxy_for(self, scheme: str, host: str, port: int | None) -> Proxy | None:
         """Return the proxy of the environment for a URL; a loopback host has none."""
         if self.no_proxy.covers(host, port) or is_loopback(host):
             return None
         return self.by_scheme.get(scheme)
+
+
+def _by_scheme(variables: Mapping[str, str]) -> dict[str, Proxy]:
+    found: dict[str, Proxy] = {}
+    everywhere = _variable(variables, "all_proxy")
+    for scheme in ("http", "https"):
+        name = f"{scheme}_proxy"
+        # In a CGI process it is a header that a client has sent (httpoxy, CVE-2016-5385).
+        of_client = scheme == "http" and "REQUEST_METHOD" in variables
+        text = variables.get(name) if of_client else _variable(variables, name)
+        if text is None:
+            text = everywhere
+        if text:
+            try:
+                found[scheme] = parse(text)
+            except SettingsError as error:
+                raise SettingsError(
+                    f"the variable {name} (or all_proxy): {error}; proxy_env=false ignores it"
+                ) from None
+    return found
 
 
 def _variable(variables: Mapping[str, str], name: str) -> str | None:

@@ -103,7 +103,13 @@ def served(
         site.port = runner.addresses[0][1]
         ready.set()
         await end.wait()
+        assert runner.server is not None
+        transports = [each.transport for each in runner.server.connections]
         await runner.cleanup()
+        for transport in transports:
+            # One over TLS would wait for its client's goodbye.
+            if transport is not None:
+                transport.abort()
         for _ in range(5):
             await asyncio.sleep(0)  # the connections that were closed end in the loop
 
