@@ -9,6 +9,7 @@ import pytest
 
 from crawlcw import FinishReason, Report, Request, Settings, Spider, Status
 from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import TaskFilter
 from tests.support import exit_site
 from tests.support.exit_site import ExitSite
@@ -171,9 +172,16 @@ async def test_a_crawl_ends_and_says_why_where_no_proxy_works(
     assert (await crawl(three)).counts[Status.FINISHED] == 15
 
 
+@pytest.mark.parametrize("patience", [5.0, 0.0], ids=["in the fetcher", "in the ledger"])
 async def test_proxies_that_are_away_for_a_while_are_waited_for(
-    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any]
+    patience: float,
+    site: ExitSite,
+    three: list[ProxyServer],
+    crawl: Callable[..., Any],
+    ledger_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr("crawlcw.downloader.proxying._PATIENCE", patience)
     spider = Killer()
     spider.kill = lambda: [each.die() for each in three] and None
 
@@ -189,6 +197,7 @@ async def test_proxies_that_are_away_for_a_while_are_waited_for(
 
     assert report.counts[Status.FINISHED] == 15
     assert (report.failures, report.host_failures) == ({}, {})
+    assert [record.task.retry for record in await tasks(ledger_url)] == [0] * 15
 
 
 async def test_a_host_that_is_down_is_given_up_and_no_proxy_is_blamed(
@@ -241,3 +250,29 @@ def test_the_password_of_a_proxy_is_in_no_text_of_settings_or_requests():
     assert "s3cret" not in repr(settings) + str(settings.proxies[0]) + repr(settings.proxies[0])
     request = Request("http://example.com/", proxy="socks5://ann:s3cret@127.0.0.1")
     assert "s3cret" not in repr(request) + repr(request.options)
+
+
+async def test_the_proxy_of_the_environment_is_used_unless_the_settings_say_no(
+    site: ExitSite, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    names = dict.fromkeys(["shop.test", "other.test"], f"127.0.0.1:{site.port}")
+    proxy = ProxyServer("http", "127.0.0.2", names=names)
+    spider = Pages()
+    spider.start_urls = ["http://shop.test/p/14"]
+    with proxies(proxy):
+        monkeypatch.setenv("http_proxy", proxy.url)
+        report = await run_spider(spider, ledger=ledger_url, settings=Settings(**QUICK))
+        spider.start_urls = ["http://other.test/p/13"]
+        without = Settings(**QUICK, proxy_env=False, max_retry=1, host_max_failures=1)
+        await run_spider(spider, ledger=ledger_url, settings=without)
+
+    assert report.counts[Status.FINISHED] == 1
+    assert [each.path for each in site.visits] == ["/p/14"]
+
+
+@pytest.mark.parametrize("proxy", ["ftp://ann:s3cret@gate:1", "http://ann:s3cret@gate/x", ""])
+def test_a_request_with_what_is_no_proxy_is_refused_without_its_password(proxy: str):
+    with pytest.raises(SpiderError, match="direct") as caught:
+        Request("http://example.com/", proxy=proxy)
+
+    assert "s3cret" not in str(caught.value)

@@ -74,17 +74,16 @@ def exits_by_visitor(site: ExitSite) -> dict[str, set[str]]:
 async def test_requests_are_spread_over_sessions_with_cookies_and_proxies_of_their_own(
     site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
 ):
-    report = await crawl(three, sessions=3)
+    # Not as many as proxies: whoever takes turns with both would meet the same again.
+    report = await crawl(three, sessions=4)
 
     assert report.counts[Status.FINISHED] == 31
-    assert [len(exits) for exits in exits_by_visitor(site).values()] == [1] * len(
-        exits_by_visitor(site)
-    )
+    assert all(len(exits) == 1 for exits in exits_by_visitor(site).values())
     known = await sessions(ledger_url)
-    assert known.keys() == {"pool-1", "pool-2", "pool-3"}
+    assert known.keys() == {"pool-1", "pool-2", "pool-3", "pool-4"}
     assert {each.proxy for each in known.values()} == {each.url for each in three}
     assert all(len(each.cookies) == 1 for each in known.values())
-    assert min(site.exits.values()) >= 8
+    assert min(site.exits.values()) >= 7
 
 
 @pytest.mark.representative("sqlite")

@@ -164,3 +164,18 @@ def test_it_tells_how_many_rest_and_the_first_end_whatever_came_before(steps):
                 if first is None
                 else Standstill(hosts=len(ends), until=at(first), why=f"why {first}")
             )
+
+
+def test_proxies_that_all_rest_are_why_nothing_moves():
+    rests = Rests()
+    rests.note("a.example", until=NOW + timedelta(minutes=1), why="429")
+    rests.proxies_away = lambda: (90.0, "the proxy http://gate:1 cannot be reached")
+
+    found = rests.standstill(NOW)
+
+    assert found.until == NOW + timedelta(seconds=90)
+    assert found.sentence().startswith("no proxy can be used until ")
+    assert found.sentence().endswith(": the proxy http://gate:1 cannot be reached")
+    assert found.fields()["proxies"] == "the proxy http://gate:1 cannot be reached"
+    rests.network_away_since = NOW
+    assert rests.standstill(NOW).sentence().startswith("the network is away")
