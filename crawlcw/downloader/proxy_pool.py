@@ -31,9 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: What was seen of an origin counts for so many seconds.
 _RECENT = 60.0
-#: So many URLs and origins are remembered.
+#: So many proxies, URLs and origins are remembered.
 _KEPT = 10_000
-_OVERRULED = "requests fail that another proxy gets through"
 
 
 class ProxyPool:
@@ -51,7 +50,7 @@ class ProxyPool:
         self._environment = environment or ProxyEnvironment()
         self._policy = settings.host_policy
         self._clock = clock
-        self._health: dict[Proxy, ProxyHealth] = {}
+        self._health: OrderedDict[Proxy, ProxyHealth] = OrderedDict()
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
         self.bans = ProxyBans(clock)
         #: By URL, the proxy that is to blame if another one is answered.
@@ -64,11 +63,6 @@ class ProxyPool:
             check_installed(proxy)
 
     @property
-    def is_used(self) -> bool:
-        """Whether there are any proxies but those that requests name themselves."""
-        return bool(self.proxies or self._environment.by_scheme)
-
-    @property
     def is_lost(self) -> bool:
         """Whether no proxy works any more, and nobody should wait for one."""
         now, known = self._clock(), [self.health(proxy) for proxy in self._all()]
@@ -77,6 +71,8 @@ class ProxyPool:
 
     def asks_for(self, url: str) -> bool:
         """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
+        if not (self.proxies or self._environment.by_scheme):
+            return False
         target = yarl.URL(url)
         if self._environment.no_proxy.covers(target.raw_host or "", target.port):
             return False
@@ -91,16 +87,19 @@ class ProxyPool:
         candidates = self._candidates(target)
         host = target.raw_host or ""
         doubted = self._doubted.get(url)
-        usable = []
+        last = None
         for step in range(len(candidates)):
-            proxy = candidates[(self._turn + step) % len(candidates)]
-            if proxy not in without and self.wait(proxy, host) <= 0:
-                usable.append((proxy is doubted, step, proxy))
-        if not usable:
+            place = (self._turn + step) % len(candidates)
+            proxy = candidates[place]
+            if proxy in without or self.wait(proxy, host) > 0:
+                continue
+            if proxy != doubted:
+                self._turn = place + 1
+                return proxy
+            last = proxy
+        if last is None:
             raise self._away(candidates, host)
-        _, step, proxy = min(usable, key=lambda each: each[:2])
-        self._turn = (self._turn + step + 1) % max(1, len(candidates))
-        return proxy
+        return last
 
     def wait(self, proxy: Proxy, host: str) -> float:
         """Return for how many seconds a proxy is not to be used for a host."""
@@ -122,26 +121,30 @@ class ProxyPool:
     def answered(self, proxy: Proxy, url: str) -> None:
         """Note that the server of *url* was reached through a proxy."""
         origin = str(yarl.URL(url).origin())
-        self._health[proxy] = proxy_health.worked(self.health(proxy))
+        _remember(self._health, proxy, proxy_health.worked(self.health(proxy)))
         _remember(self._answered, origin, (proxy, self._clock()))
         doubted = self._doubted.pop(url, None)
         if doubted is not None and doubted != proxy:
-            self._failed(doubted, _OVERRULED, proxy_health.overruled)
+            self._overruled(doubted)
 
     def failed(self, proxy: Proxy, error: ProxyFailedError) -> None:
         """Note that a proxy could not be used, by its own fault."""
         change = proxy_health.refused if error.for_good else proxy_health.failed
         self._failed(proxy, error.message, change)
 
+    def _overruled(self, proxy: Proxy) -> None:
+        why = f"the proxy {proxy} fails where another one gets through"
+        self._failed(proxy, why, proxy_health.overruled)
+
     def _failed(self, proxy: Proxy, why: str, change: Callable[..., ProxyHealth]) -> None:
         now, before = self._clock(), self.health(proxy)
-        self._health[proxy] = after = change(before, why, now=now, policy=self._policy)
+        after = change(before, why, now=now, policy=self._policy)
+        _remember(self._health, proxy, after)
         if after.ready_at == before.ready_at:
             return
         rest = format_duration(timedelta(seconds=round(after.ready_at - now)))
         logger.warning(
-            "the proxy %s rests for %s: %s",
-            proxy,
+            "a proxy rests for %s: %s",
             rest,
             printable(why),
             extra={"event": "proxy_failed", "proxy": str(proxy)},
@@ -162,7 +165,7 @@ class ProxyPool:
             other, at = self._answered.get(str(target.origin()), (proxy, 0.0))
             recent = other != proxy and self._clock() - at < _RECENT
             if recent and error.underlying in HOST_FAILURES:
-                self._failed(proxy, _OVERRULED, proxy_health.overruled)
+                self._overruled(proxy)
                 return True
             return False
         if self._doubted.pop(url, None) is not None:
