@@ -16,6 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from crawlcw import Spider
+from tests.support.proxy_servers import end_all
 
 
 class ExitSpider(Spider):
@@ -110,8 +111,7 @@ def served(
             # One over TLS would wait for its client's goodbye.
             if transport is not None:
                 transport.abort()
-        for _ in range(5):
-            await asyncio.sleep(0)  # the connections that were closed end in the loop
+        await end_all()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()

@@ -238,6 +238,16 @@ async def _relay(one: Streams, other: Streams) -> None:
             writer.transport.abort()
 
 
+async def end_all() -> None:
+    """End whatever else the loop is at, handshakes of new connections included."""
+    for _ in range(5):  # what is cancelled closes its connections, which end in the loop
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)
+
+
 @contextmanager
 def proxies(*servers: ProxyServer) -> Iterator[None]:
     """Let proxies listen, each on a port of its own, until the end of the block."""
@@ -250,12 +260,7 @@ def proxies(*servers: ProxyServer) -> Iterator[None]:
     async def end() -> None:
         for each in servers:
             await each._close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        for _ in range(5):
-            await asyncio.sleep(0)  # the connections that were closed end in the loop
+        await end_all()
 
     try:
         for each in servers:
