@@ -421,7 +421,7 @@ async def _asked(
     )
     if proxy is not None and target.scheme == "http" and answer.status == 407:
         answer.close()
-        raise _login_refused(proxy)
+        raise _login_refused(proxy, is_disputed=True)
     return answer
 
 
@@ -432,9 +432,10 @@ def _login(proxy: Proxy) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {encoded}"}
 
 
-def _login_refused(proxy: Proxy) -> ProxyFailedError:
+def _login_refused(proxy: Proxy, *, is_disputed: bool = False) -> ProxyFailedError:
     what = "asks for a user and a password" if proxy.user is None else "refuses its password"
-    return ProxyFailedError(f"the proxy {proxy} {what} (HTTP 407)", for_good=True)
+    message = f"the proxy {proxy} {what} (HTTP 407)"
+    return ProxyFailedError(message, for_good=True, is_disputed=is_disputed)
 
 
 def _failure(error: Exception, on: Passage | None) -> FetchError:

@@ -66,7 +66,13 @@ class ProxyingDownloader:
         try:
             with through(proxy):
                 response = await self._downloader.fetch(request, url=url)
-        except ProxyFailedError:
+        except ProxyFailedError as failure:
+            if failure.is_disputed and self._pool.health(proxy).has_worked:
+                # Else any site could put an end to the proxies.
+                message = f"HTTP 407, of the site or of the proxy {proxy}"
+                refusal = FetchError(Reason.HTTP_STATUS, message, status=407)
+                refusal.proxy = proxy
+                raise refusal from None
             if on is not None:
                 on.proxy = on.kept = None
             raise

@@ -224,6 +224,20 @@ async def test_a_407_of_the_site_itself_is_its_answer(authority: None):
     assert response.status == 407
 
 
+async def test_a_site_that_speaks_in_the_name_of_a_proxy_does_it_no_harm(site: ExitSite):
+    proxy = proxy_of("http")
+    with proxies(proxy):
+        async with through(proxy, start=site.url[7:]) as downloader:
+            await get(downloader, f"{site.url}/p/0")
+            site.says = 407
+            error = await refusal(downloader, f"{site.url}/p/0")
+            site.says = 200
+            response = await get(downloader, f"{site.url}/p/0")
+
+    assert (error.reason, error.status) == (Reason.HTTP_STATUS, 407)
+    assert response.status == 200
+
+
 async def test_a_proxy_that_is_down_is_passed_over_and_rests(
     site: ExitSite, caplog: pytest.LogCaptureFixture
 ):
