@@ -40,7 +40,7 @@ from crawlcw.cli.processes.messages import (
     Stopped,
     Told,
 )
-from crawlcw.cli.processes.worker_process import own_command
+from crawlcw.cli.processes.own_command import own_command, own_environment
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.suspects import ChildDiedError, NoChildError
@@ -107,6 +107,7 @@ class ChildProcess:
                 self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
                 self._process = await asyncio.create_subprocess_exec(
                     *own_command(f"--suspects-channel={theirs.fileno()}"),
+                    env=own_environment(),
                     stdin=DEVNULL,
                     pass_fds=(theirs.fileno(),),
                 )

@@ -13,6 +13,7 @@ from typing import BinaryIO, TextIO
 import anyio
 
 from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
+from crawlcw.cli.processes.own_command import own_command, own_environment
 
 #: What the last lines of a process that has ended may take to arrive.
 _LAST_LINES = 2.0
@@ -53,6 +54,7 @@ class WorkerProcess:
                 logged = theirs.enter_context(await self._open_pipe(self._logged))
                 self._process = await asyncio.create_subprocess_exec(
                     *own_command(*_options(channel=channel.fileno(), max_pages=max_pages)),
+                    env=own_environment(),
                     stdin=DEVNULL,
                     stdout=printed,
                     stderr=logged,
@@ -122,14 +124,6 @@ class WorkerProcess:
                 self.account = Account.read(line)
                 self.accounts += 1
                 self._on_account(self.account)
-
-
-def own_command(*options: str) -> list[str]:
-    """Return the command line of this process, with *options* besides."""
-    run, *rest = sys.argv[1:]
-    # With the interpreter's own options, and begun as this one was: `-m`, or a script.
-    interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
-    return [sys.executable, *interpreter, run, *options, *rest]
 
 
 def _options(*, channel: int, max_pages: int | None) -> list[str]:

@@ -1,0 +1,46 @@
+"""The command of this process once more, for its workers and children.
+
+Settings that hold secrets are left out and go by the environment: a command line can be
+read by every user of the machine, and workers live as long as the crawl.
+"""
+
+import os
+import sys
+from itertools import islice
+
+from crawlcw.api.secret_fields import Headers, Login, Proxies
+from crawlcw.api.settings import described
+
+_SECRET = frozenset(
+    name for name, field in described() if isinstance(field, Headers | Login | Proxies)
+)
+
+
+def own_command(*options: str) -> list[str]:
+    """Return the command line of this process, with *options* besides and no secrets."""
+    run, *rest = sys.argv[1:]
+    # With the interpreter's own options, and begun as this one was: `-m`, or a script.
+    interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
+    plain, _ = _parted(rest)
+    return [sys.executable, *interpreter, run, *options, *plain]
+
+
+def own_environment() -> dict[str, str]:
+    """Return the environment of this process, with the secrets of its command line."""
+    _, secrets = _parted(sys.argv[2:])
+    return os.environ | {f"CRAWLCW_{name.upper()}": value for name, value in secrets.items()}
+
+
+def _parted(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments without `-s` of secret settings, and these by name; the last counts."""
+    plain: list[str] = []
+    secrets: dict[str, str] = {}
+    given = iter(arguments)
+    for each in given:
+        parts = [each, *islice(given, 1)] if each == "-s" else [each]
+        name, equals, value = parts[-1].removeprefix("-s").partition("=")
+        if each.startswith("-s") and equals and name.strip().lower() in _SECRET:
+            secrets[name.strip().lower()] = value.strip()
+        else:
+            plain += parts
+    return plain, secrets
