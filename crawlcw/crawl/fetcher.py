@@ -399,7 +399,8 @@ class Fetcher:
             self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
             raise NotTriedError from refusal
         if isinstance(refusal, ProxiesAwayError):
-            return put_off(lease, until=at + timedelta(seconds=refusal.wait))
+            until = self.ledger.now() + timedelta(seconds=refusal.wait)
+            return put_off(lease, until=until)
         if self.excuses.failure(refusal, began):
             raise NotTriedError from refusal
         own_proxy = self.identified is not None and self.identified.proxy is not None
