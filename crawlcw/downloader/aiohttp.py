@@ -456,7 +456,11 @@ def _failure(error: Exception, on: Passage | None) -> FetchError:
     looked_up = isinstance(error, aiohttp.ClientConnectorDNSError)
     if looked_up and not on.proxy.resolves_names and on.at_host:
         return found
-    return ProxyFailedError(f"the proxy {on.proxy} cannot be reached: {found.message}")
+    # aiohttp's own sentence names the proxy once more, and the kind of TLS.
+    is_tls = found.reason is Reason.TLS
+    why = None if is_tls else getattr(getattr(error, "os_error", None), "strerror", None)
+    why = why or found.message
+    return ProxyFailedError(f"the proxy {on.proxy} cannot be reached: {printable(why)}")
 
 
 async def _feed(decoder: BodyDecoder, data: bytes, room: BodyRoom) -> None:
