@@ -18,6 +18,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, logs_in, scope
+from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
@@ -37,6 +38,7 @@ from crawlcw.crawl.own_downloader import downloader_of
 from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.probes import Probes
+from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirects import attempt
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
@@ -256,6 +258,7 @@ def assemble(
             committer=parts.committer,
             ending=parts.ending,
             identities=parts.fetcher.identities,
+            bodies=parts.recorder.bodies,
         )
     )
 
@@ -289,6 +292,11 @@ class _Assembly:
     @cached_property
     def scope(self) -> Scope:
         return Scope.of(scope(self.spider) or (), self.settings)
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        keeps = self.settings.keep_bodies
+        return Recorder(bodies=Bodies(self.spider.name, self.settings) if keeps else None)
 
     @cached_property
     def robots(self) -> Robots:
@@ -418,6 +426,7 @@ class _Assembly:
             rendered=self._rendered,
             hooked=self._hooked,
             revisits=Revisits(self.settings.revisit_policy),
+            recorder=self.recorder,
             adder=self._adder,
             write_links=self.committer.write_links,
             identities=self._identities,
@@ -431,7 +440,8 @@ class _Assembly:
         return RenderingDownloader(downloader, self.browser, self.settings, admit=self.robots.admit)
 
     def _hooked(self, downloader: Downloader) -> Downloader:
-        return hooked(self._rendered(downloader), self.spider, self.session.watchdog)
+        noted = self.recorder.notes(self._rendered(downloader))
+        return hooked(noted, self.spider, self.session.watchdog)
 
     @cached_property
     def _identities(self) -> Identities:
@@ -487,6 +497,8 @@ class _Assembly:
             stats=self.session.stats,
             listener=self.coordinator,
             adder=self._adder,
+            bodies=self.recorder.bodies,
+            end=self.ending.end,
         )
 
 

@@ -177,6 +177,12 @@ class Settings:
         words=("off", "dev", "refresh"),
     )
     cache_expires: Duration = Duration("7d", "how long a kept answer is used")
+    keep_bodies: Flag = Flag(
+        False, "keep each page in WARC files, for `crawlcw parse --stored` and for archives"
+    )
+    bodies_dir: Text = Text(
+        ".crawlcw/warc", "where these files are, in a folder with the spider's name"
+    )
     cookies: Flag = Flag(False, "keep cookies, in the session `default` of the whole crawl")
     login_timeout: Duration = Duration("2m", "for one login of a session", minimum=_AN_INSTANT)
     max_logins: Count = Count(

@@ -6,16 +6,18 @@ a crash in between repeats the page and loses none of its links.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import item_sink
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.fetcher import Done
+from crawlcw.crawl.recording import unwritable
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.stats import Stats
+from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.ledger.protocol import Added, Committed, Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import ChangedTask, Task
@@ -47,7 +49,10 @@ class Committer:
         stats: Stats,
         listener: CommitListener,
         adder: TaskAdder,
+        bodies: Bodies | None,
+        end: Callable[[FinishReason, str], None],
     ) -> None:
+        """*bodies* are what the outcomes name of files; where these fail, *end* is told."""
         self._ledger = ledger
         self._done = done
         self._held = held
@@ -55,6 +60,8 @@ class Committer:
         self._stats = stats
         self._listener = listener
         self._adder = adder
+        self._bodies = bodies
+        self._end = end
         #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
         self._kept = SeenFilter()
 
@@ -72,6 +79,8 @@ class Committer:
         aliases = [settlement for done in group for settlement in done.aliases]
         settlements = [settlement for done in group for settlement in done.settlements] + aliases
         self._held.settling(settlement.lease for settlement in settlements)
+        if not await self._is_synced(settlements):
+            return
         await self._keep([task for done in group for task in done.too_deep])
         added = await self._add([task for done in group for task in done.tasks])
         await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
@@ -81,6 +90,24 @@ class Committer:
                 item_sink.note(self._stats.items_dropped, reason, number)
         again = {s.lease.task.host for s in settlements if s.change.due is not None}
         self._listener.written(more=bool(again) or added > 0, again=again)
+
+    async def _is_synced(self, settlements: list[Settlement]) -> bool:
+        """Return whether all that the outcomes name of files is on the disk.
+
+        Where not, they are not recorded: the tasks go back as they were, and the crawl ends.
+        """
+        if self._bodies is None or all(each.change.stored is None for each in settlements):
+            return True
+        try:
+            await self._bodies.sync()
+        except OSError as error:
+            self._end(FinishReason.FILES_UNWRITABLE, unwritable(self._bodies, error).message)
+            leases = [settlement.lease for settlement in settlements]
+            await self._ledger.outcomes.release(leases)
+            await self._listener.announce(lease.task for lease in leases)
+            self._held.end(leases)
+            return False
+        return True
 
     async def _add(self, tasks: list[Task]) -> int:
         # Two pages of one group often have the same new links.

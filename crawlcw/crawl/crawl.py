@@ -8,6 +8,7 @@ What is started here ends here: nothing outlives `Crawl.run`.
 
 import asyncio
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +16,7 @@ import anyio
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
+from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.ending import LAST_WORDS, Ending
@@ -54,6 +56,7 @@ class Parts:
     committer: Committer
     ending: Ending
     identities: Identities
+    bodies: Bodies | None  #: where pages are kept, if they are
 
 
 class Crawl:
@@ -115,7 +118,8 @@ class Crawl:
         `ledger_give_up`, and `SpiderError` where the spider's own `start`,
         `opened` or `closed` raises. Whatever is held is given back first.
         """
-        async with self._session.watchdog, self._parts.parsing, self._parts.browser:
+        bodies = self._parts.bodies or nullcontext()
+        async with self._session.watchdog, self._parts.parsing, self._parts.browser, bodies:
             return await self._run()
 
     async def _run(self) -> Report:
@@ -177,6 +181,8 @@ class Crawl:
             background.start_soon(self._keep_up)
             background.start_soon(self._parts.committer.run)
             background.start_soon(self._parts.identities.run)
+            if self._parts.bodies is not None:
+                background.start_soon(self._parts.bodies.mend)
             background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))
             reason = await pool.run(
                 partial(self._parts.fetcher.run, pool, self._parts.done, coordinator),

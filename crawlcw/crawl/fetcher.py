@@ -9,18 +9,18 @@ import logging
 import random
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 
 from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl import callbacks
+from crawlcw.crawl import callbacks, recording
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
@@ -29,6 +29,7 @@ from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import Fault
 from crawlcw.crawl.identities import Identified, Identities, LoggedOutError, NotReadyError
+from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirects import (
     REDIRECTS,
     attempt,
@@ -87,6 +88,8 @@ from crawlcw.model.transitions import (
     put_off,
     settle,
 )
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -176,6 +179,7 @@ class Fetcher:
     rendered: Callable[[Downloader], Downloader]  #: puts the browser before a downloader
     hooked: Callable[[Downloader], Downloader]  #: puts the spider's hooks before that, too
     revisits: Revisits
+    recorder: Recorder
     adder: TaskAdder
     write_links: WriteLinks
     identities: Identities
@@ -238,9 +242,10 @@ class Fetcher:
                 runner = child.runner(
                     scope=self.scope, seen=self.seen, now=self.ledger.now, write=self.write_links
                 )
-                # A session with its cookies is this process's, and so are the proxies.
+                # A session with its cookies is this process's, and so are the proxies and
+                # the bodies to be kept.
                 downloader: Downloader = self.downloader
-                if not self._is_asked_here(lease.task):
+                if not self._is_asked_here(lease.task) and self.recorder.bodies is None:
                     downloader = ChildDownloader(
                         child.downloader(self.credentials), self.downloader
                     )
@@ -272,7 +277,7 @@ class Fetcher:
         if not self.blame.may_begin(lease.task):
             return lease
         try:
-            with memory_budget.page():
+            with memory_budget.page(), recording.page():
                 async with rendering.pages_open():
                     return await self._page(lease, slot)
         except NotTriedError:
@@ -320,7 +325,7 @@ class Fetcher:
         if moved:
             return await self._moved(lease, request, response)
         if same:
-            return self._unchanged(lease, response)
+            return await self._unchanged(lease, request, response)
         if (target := await self._refreshed(lease, request, response)) is not None:
             return self._handed_on(lease, target, response)
         if response.url != request.url and request.method == "GET":
@@ -462,7 +467,9 @@ class Fetcher:
     def _conditional(self, request: Request, task: Task) -> Request:
         # Of a page that scripts make, the document alone says nothing.
         wants_browser = rendering.wants_browser(request, self.settings)
-        return request if wants_browser else conditional(request, task)
+        # And a 304 has no body to be kept.
+        is_missing = self.recorder.bodies is not None and task.stored is None
+        return request if wants_browser or is_missing else conditional(request, task)
 
     def _as_identified(self, request: Request) -> Downloader:
         if self.identified is not None:
@@ -513,6 +520,7 @@ class Fetcher:
 
     async def _moved(self, lease: Lease, request: Request, response: Response) -> Done:
         """Hand on a page that is to be fetched by the owner of its host, or later."""
+        await self._kept(self.recorder.keep(request))
         try:
             task = self._target(lease, onward(request, response))
         except FetchError as refusal:
@@ -626,10 +634,11 @@ class Fetcher:
         if self.identified is not None:
             response.session = self.identified.page_session()
         if self.revisits.is_same(lease.task, response):
-            return self._unchanged(lease, response)
+            return await self._unchanged(lease, request, response)
         callback = request.callback
         if self.errors.is_broken(callback):
             raise NotTriedError
+        stored = await self._kept(self.recorder.keep(request))
         try:
             produced = await self.runner.run(callback, response, task=lease.task)
         except SpiderError as missing:
@@ -641,7 +650,7 @@ class Fetcher:
         if isinstance(produced, Failed):
             error = FetchError(produced.reason, produced.message)
             error.response = response
-            failed = replace(produced, response=info)
+            failed = replace(produced, response=info, stored=stored)
             return await self._failed(lease, request, failed, error)
         self._finished(lease, response)
         visit, revisit = self.revisits.changed(lease.task, response, now=self.ledger.now())
@@ -651,14 +660,28 @@ class Fetcher:
             visit=visit,
             revisit=revisit,
             kept_versions=self.settings.keep_versions,
+            stored=stored,
         )
         return _done(produced, self._settle(lease, outcome))
 
-    def _unchanged(self, lease: Lease, response: Response) -> Done:
+    async def _unchanged(self, lease: Lease, request: Request, response: Response) -> Done:
         """Record that a page is what it was: its callback has nothing new to read."""
+        stored = None
+        if lease.task.stored is None and response.status != NOT_MODIFIED:
+            stored = await self._kept(self.recorder.keep(request))
+        else:
+            await self._kept(self.recorder.keep_unchanged(request))
         self._finished(lease, response)
         outcome = self.revisits.unchanged(lease.task, response, now=self.ledger.now())
-        return Done(settlements=(self._settle(lease, outcome),))
+        return Done(settlements=(self._settle(lease, replace(outcome, stored=stored)),))
+
+    async def _kept(self, keeping: Awaitable[T]) -> T:
+        """Return what comes of keeping a page; where no disk takes it, the crawl ends."""
+        try:
+            return await keeping
+        except FetchError as refusal:
+            self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
+            raise NotTriedError from refusal
 
     async def _retired(self, lease: Lease, why: str) -> Produced | Failed:
         """Have a session logged in anew that the callback has retired, the page put back."""

@@ -33,6 +33,7 @@ A page that was finished once has besides
 
     visit        {time, changed, interval, etag, last_modified, digest} of its last visit
     revisit      when it is to be visited again; absent: never
+    stored       {file, offset, length} of the WARC record with its body; absent: none
     items_from   {fence, time, url} of the visit that its items are from; on MongoDB alone
     versions     the same of each visit whose items are kept; on MongoDB alone
 
@@ -61,6 +62,7 @@ from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model import values
 from crawlcw.model.hosts import Host, HostLease, Origin, RobotsRecord
 from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import (
     DONE,
     AttemptError,
@@ -122,6 +124,8 @@ def document(task: Task) -> Document:
         found["visit"] = visit_document(task.visit)
     if task.revisit is not None:
         found["revisit"] = task.revisit
+    if task.stored is not None:
+        found["stored"] = task.stored.to_document()
     if task.carried is not None:
         found["data"] = value_document(task.carried.data)
         found["results"] = results_document(task.carried.results)
@@ -179,6 +183,7 @@ def task(found: Mapping[str, Any]) -> Task:
         reason=Reason(reason) if reason is not None else None,
         visit=Visit(**visit) if (visit := found.get("visit")) else None,
         revisit=found.get("revisit"),
+        stored=StoredPage.from_document(found.get("stored")),
         carried=carried(found) if found.get("data") is not None else None,
     )
 
@@ -244,9 +249,12 @@ def visited(change: Change) -> Document:
 
     `revisit` is None where it is to be absent.
     """
+    found: Document = {}
+    if change.stored is not None:
+        found["stored"] = change.stored.to_document()
     if change.status not in DONE:
-        return {}
-    found: Document = {"revisit": change.revisit}
+        return found
+    found["revisit"] = change.revisit
     if change.visit is not None:
         found["visit"] = visit_document(change.visit)
     return found
@@ -255,7 +263,8 @@ def visited(change: Change) -> Document:
 def source_document(settlement: Settlement) -> Document:
     """Return what is written down of the visit that the items of a settlement are from."""
     task, change = settlement.lease.task, settlement.change
-    found: Document = {"fence": change.fence, "time": change.update_time}
+    time = change.fetched or change.update_time
+    found: Document = {"fence": change.fence, "time": time}
     if change.response is not None and change.response.final_url != task.url:
         found["url"] = change.response.final_url
     return found

@@ -247,6 +247,15 @@ class Outcomes(Protocol):
         cannot hold becomes `store-rejected` and is named; the rest is written.
         """
 
+    async def replace(self, settlements: Sequence[Settlement]) -> Committed:
+        """Record what pages gave that nobody works on, see `transitions.reparse`.
+
+        Each in one atomic and durable step, where the task still has the status and the
+        fence that it was read with; else nothing is written, and its lease is named as
+        lost. One that the store cannot hold is named as rejected, and not written either.
+        Sent twice it is recorded once.
+        """
+
     async def release(self, leases: Sequence[Lease]) -> int:
         """Give tasks back as they were before the claim, no attempt spent; return how many.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.urls import Location
 from crawlcw.model.visits import Visit
 
@@ -87,6 +88,7 @@ class Task:
     reason: Reason | None = None
     visit: Visit | None = None  #: of a page that was finished once
     revisit: datetime | None = None  #: when it is to be visited again, by the next run then
+    stored: StoredPage | None = None  #: where the last body that was fetched of it is kept
     carried: Payload | None = None  #: of a tracked task; `page` does not read it
 
 

@@ -17,6 +17,7 @@ from typing import Any, assert_never
 from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy, backoff
 from crawlcw.model.sanitize import printable, printable_block
+from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import (
     DONE,
     WAITING,
@@ -58,6 +59,7 @@ class Event(StrEnum):
     WITHDRAW = "withdraw"  #: nobody is to work on it any more
     REOPEN = "reopen"  #: once more, or in another stage
     REVISIT = "revisit"  #: to be visited again, its results kept until then
+    REPARSE = "parse --stored"  #: its stored body was parsed anew
     ADMIT = "admit"  #: refused for depth before, and within the limit now
 
 
@@ -91,6 +93,9 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.FINISHED, Event.REVISIT): (Status.TODO,),
     # It was a page once, and may be one again.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
+    (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
+    # Its callback had raised, for example.
+    (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
 
 #: `retry-failed` brings back ignored tasks with these reasons, and no others.
@@ -117,6 +122,7 @@ class Succeeded:
     visit: Visit | None = None  #: of a crawl's page
     revisit: datetime | None = None  #: when to visit it again, if ever
     kept_versions: int = 0  #: the items of so many visits are kept, this one's included
+    stored: StoredPage | None = None  #: where its body is kept, if it is
     progress: Progress | None = None
 
 
@@ -126,6 +132,7 @@ class Unchanged:
 
     visit: Visit
     revisit: datetime | None = None  #: when to visit it again, if ever
+    stored: StoredPage | None = None  #: where its body is kept, if that is new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +148,7 @@ class Failed:
     progress: Progress | None = None
     last: bool = False  #: whether no other attempt is wanted, whatever the policy says
     revisit: datetime | None = None  #: of a page that was finished once: when it is asked for again
+    stored: StoredPage | None = None  #: where the body is kept that nothing came of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +195,8 @@ class Change:
     visit: Visit | None = None  #: None keeps what is there
     revisit: datetime | None = None  #: where the task is done, else what is there is kept
     kept_versions: int = 0  #: the items are kept beside those of earlier visits, so many in all
+    stored: StoredPage | None = None  #: None keeps what is there
+    fetched: datetime | None = None  #: when the page of the items was fetched; None: just now
     progress: Progress | None = None  #: its data and results, where there are some
     trace: AttemptRecord | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
     next: Next | None = None  #: None keeps stage and context
@@ -420,13 +430,17 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         visit=outcome.visit,
         revisit=outcome.revisit,
         kept_versions=outcome.kept_versions,
+        stored=outcome.stored,
         progress=outcome.progress,
         trace=_trace(lease, outcome.progress, Event.FINISH, now=now),
     )
 
 
 def _confirmed(lease: Lease, outcome: Unchanged, *, now: datetime) -> Change:
-    same = _finished(lease, Succeeded(visit=outcome.visit, revisit=outcome.revisit), now=now)
+    as_before = Succeeded(
+        visit=outcome.visit, revisit=outcome.revisit, stored=outcome.stored
+    )
+    same = _finished(lease, as_before, now=now)
     assert same.status in TABLE[Status.PROCESSING, Event.CONFIRM]
     return replace(same, event=Event.CONFIRM, items=None)
 
@@ -497,6 +511,7 @@ def _failed(
         kept_errors=policy.kept_errors,
         response=outcome.response,
         revisit=None if again else outcome.revisit,
+        stored=outcome.stored,
         progress=outcome.progress,
         trace=_trace(lease, outcome.progress, event, now=now),
     )
@@ -528,6 +543,48 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)
+
+
+def reparse(
+    task: Task,
+    *,
+    response: ResponseInfo | None,
+    items: tuple[Mapping[str, Any], ...],
+    now: datetime,
+    kept_versions: int = 0,
+) -> Settlement | None:
+    """Decide that *items* are what a page gives whose stored body was parsed anew.
+
+    *response* is what is remembered of its answer. None where that cannot happen to the
+    task as it is: somebody works on it, or is to. Its lease is nobody's: the change applies
+    to a task that still has its status and fence.
+    """
+    if (task.status, Event.REPARSE) not in TABLE:
+        return None
+    # A page whose status stays was not visited again: `recrawl` goes by that time.
+    moment = task.update_time if task.status is Status.FINISHED else now
+    fetched = task.update_time if task.visit is None else task.visit.changed
+    change = Change(
+        event=Event.REPARSE,
+        status=_after(task.status, Event.REPARSE),
+        due=None,
+        update_time=moment,
+        # As at a claim: large items lie under it, and no other outcome fits any more.
+        fence=task.fence + 1,
+        settled=task.fence + 1,
+        retry=task.retry,
+        lost=task.lost,
+        begun=None,
+        reason=None,
+        response=response,
+        items=items,
+        visit=task.visit or Visit(time=fetched, changed=fetched),
+        revisit=task.revisit,
+        kept_versions=kept_versions,
+        fetched=fetched,
+    )
+    nobodys = Lease(task=task, token="", fence=change.fence, expires=now)
+    return Settlement(lease=nobodys, change=change)
 
 
 def put_off(lease: Lease, *, until: datetime) -> Lease:
@@ -593,6 +650,7 @@ def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlem
                 message=printable(message, limit=_MESSAGE_LIMIT),
                 attempt=settlement.lease.task.retry + 1,
             ),
+            stored=change.stored,
         ),
     )
 

@@ -86,6 +86,8 @@ class Writing:
             stats=self.stats,
             listener=self,
             adder=TaskAdder(ledger=ledger, max_depth=None, run=RunStart(ledger, lease=LEASE)),
+            bodies=None,
+            end=lambda *_: None,
         )
 
     async def announce(self, tasks: Iterable[Task]) -> None:

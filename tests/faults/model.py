@@ -577,6 +577,8 @@ class Worker(Process):
             stats=Stats(),
             listener=self,
             adder=TaskAdder(ledger=waiting, max_depth=None, run=RunStart(waiting, lease=LEASE)),
+            bodies=None,
+            end=lambda *_: None,
         )
         self._renewer = Renewer(
             self.ledger,

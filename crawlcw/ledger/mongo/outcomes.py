@@ -12,7 +12,7 @@ from crawlcw.ledger.mongo.connection import mapped, refusals
 from crawlcw.ledger.mongo.encoding import UNENCODABLE, encoding_error
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import MongoStore, all_of
-from crawlcw.ledger.mongo.updates import mine, update_of
+from crawlcw.ledger.mongo.updates import mine, unmoved, update_of
 from crawlcw.ledger.protocol import Committed
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
@@ -59,27 +59,62 @@ class Outcomes:
         Large items are written to their own collection first; the fence makes
         them visible when the update is applied.
         """
+        try:
+            update = await self._update(settlement)
+        except UNENCODABLE as error:
+            return _rejection(settlement, str(error), rejected)
+        return UpdateOne(mine(settlement.lease), update, hint="_id_")
+
+    async def _update(self, settlement: Settlement) -> dict[str, Any]:
+        """Return what records an outcome, its large items being set aside.
+
+        Raises one of `UNENCODABLE` for an item that the store cannot hold.
+        """
         update = _outcome(settlement.change)
         items = settlement.change.items
         if not items:
             if items is not None and settlement.lease.task.settled:
                 # An earlier outcome may have left some.
                 update.setdefault("$unset", {}).update(items="", items_from="")
-            return UpdateOne(mine(settlement.lease), update, hint="_id_")
+            return update
         lease, versions = settlement.lease, settlement.change.kept_versions
         escaped = (documents.escaped(item) for item in items)
-        try:
-            kept = await self._items.placed(
-                lease.task.id, lease.fence, escaped, all_aside=versions > 0
-            )
-        except UNENCODABLE as error:
-            return _rejection(settlement, str(error), rejected)
+        kept = await self._items.placed(lease.task.id, lease.fence, escaped, all_aside=versions > 0)
         source = documents.source_document(settlement)
         update["$set"] |= {"items": kept, "items_from": source}
         if versions:
             pushed = update.setdefault("$push", {})
             pushed["versions"] = {"$each": [source], "$slice": -versions}
-        return UpdateOne(mine(lease), update, hint="_id_")
+        return update
+
+    async def replace(self, settlements: Sequence[Settlement]) -> Committed:
+        """Write all of them in one unordered bulk of guarded updates."""
+        writes: list[UpdateOne] = []
+        tried: list[Lease] = []
+        rejected: list[tuple[Lease, str]] = []
+        with mapped():
+            for settlement in settlements:
+                lease = settlement.lease
+                try:
+                    update = await self._update(settlement)
+                except UNENCODABLE as error:
+                    rejected.append((lease, str(error)))
+                    continue
+                if (refusal := encoding_error({"update": update})) is not None:
+                    rejected.append((lease, refusal))
+                    continue
+                writes.append(UpdateOne(unmoved(lease.task), update, hint="_id_"))
+                tried.append(lease)
+            try:
+                matched = await self._write(writes)
+            except BulkWriteError as error:
+                refused = refusals(error)
+                rejected += [(tried[n], text) for n, text in refused.items()]
+                tried = [lease for n, lease in enumerate(tried) if n not in refused]
+                matched = (error.details or {}).get("nMatched", 0)
+            await self._items.forget_replaced(settlements)
+            lost = await self._not_settled(tried) if matched < len(tried) else []
+        return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     async def _write(self, writes: Sequence[UpdateOne]) -> int:
         if not writes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.model.task import Lease, Status
+from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import ADMIT, KEPT_TRACE, BulkChange, Change
 
 _MAY_BE_ABSENT = ("due", "begun", "reason", "context", "revisit")
@@ -20,6 +20,11 @@ def mine(lease: Lease) -> dict[str, Any]:
         "fence": lease.fence,
         "status": int(Status.PROCESSING),
     }
+
+
+def unmoved(task: Task) -> dict[str, Any]:
+    """Return the filter of a task that nobody has changed since it was read."""
+    return {"_id": task.id, "fence": task.fence, "status": int(task.status)}
 
 
 def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:

@@ -1,14 +1,15 @@
 """Recording the outcomes of tasks, and giving tasks back without one."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import Write, apply, mine, written
+from crawlcw.ledger.sqlite.writes import Write, apply, mine, unmoved, written
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Settlement
@@ -46,7 +47,18 @@ class Outcomes:
 
     def _settle(self, db: sqlite3.Connection, lease: Lease, write: Write) -> bool:
         """Apply what ends a lease, where it is still held; say whether it was."""
-        if not apply(db, self._store.sql, self._store.sql.settle, write, mine(lease)):
+        return self._apply(db, lease, write, self._store.sql.settle, mine(lease))
+
+    def _apply(
+        self,
+        db: sqlite3.Connection,
+        lease: Lease,
+        write: Write,
+        statement: str,
+        guard: Mapping[str, Any],
+    ) -> bool:
+        """Apply an outcome where the task still is as the guard says; say whether it was."""
+        if not apply(db, self._store.sql, statement, write, guard):
             return False
         if write.items is not None:
             db.execute(self._store.sql.forget_items, (write.task_id,))
@@ -65,6 +77,30 @@ class Outcomes:
         """Return whether an earlier send of the same settlement was applied, its reply lost."""
         row = db.execute(self._store.sql.settled, (lease.task.id,)).fetchone()
         return row is not None and row["settled"] == lease.fence
+
+    async def replace(self, settlements: Sequence[Settlement]) -> Committed:
+        """See `protocol.Outcomes.replace`."""
+        writes: list[tuple[Lease, Write]] = []
+        rejected: list[tuple[Lease, str]] = []
+        for settlement in settlements:
+            lease = settlement.lease
+            try:
+                writes.append((lease, written(lease.task, settlement.change)))
+            except UNHOLDABLE as error:
+                rejected.append((lease, describe_sqlite_error(error)))
+        lost = await self._store.writer.run(self._replace, writes)
+        return Committed(lost=tuple(lost), rejected=tuple(rejected))
+
+    def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
+        """Write what is as it was read; return the leases of the rest."""
+        statement = self._store.sql.replace
+        with durable_transaction(db):
+            return [
+                lease
+                for lease, write in writes
+                if not self._apply(db, lease, write, statement, unmoved(lease.task))
+                and not self._was_settled(db, lease)
+            ]
 
     async def release(self, leases: Sequence[Lease]) -> int:
         """See `protocol.Outcomes.release`."""

@@ -31,7 +31,7 @@ TIMES = frozenset(
 )
 _JSON = frozenset(
     {
-        *("headers", "context", "options", "errors", "response", "visit"),
+        *("headers", "context", "options", "errors", "response", "visit", "stored"),
         *("data", "results", "trace"),
         *("robots", "counts", "origins", "tally"),
     }

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 #: The condition of a task that may be visited again, as the index of those has it.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
 
 #: The document's fields as columns: times are milliseconds since 1970, and
-#: headers, context, options, errors, response, visit and what only tracked tasks have are JSON.
+#: headers, context, options, errors, response, visit, stored and what only tracked tasks have are JSON.
 COLUMNS = {
     column.partition(" ")[0]: column
     for column in (
@@ -47,6 +47,7 @@ COLUMNS = {
         "options TEXT",
         "visit TEXT",
         "revisit INTEGER",
+        "stored TEXT",
     )
 }
 #: A host's fields as columns; robots, counts and origins are JSON.
@@ -89,15 +90,17 @@ class Tables:
 
         tracked = [self._adding(column) for column in ("data", "results", "trace")]
         origins = f"ALTER TABLE {self.hosts} ADD COLUMN {HOST_COLUMNS['origins']}"
-        newest = [self._adding(column) for column in ("options", "visit", "revisit")]
-        newer = [self._adding("hops"), origins, *newest]
+        newest = [self._adding("stored")]
+        visits = [*(self._adding(column) for column in ("options", "visit", "revisit")), *newest]
+        newer = [self._adding("hops"), origins, *visits]
         unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
         #: What brings tables of an older version up to date, before `create`.
         self.upgrades: Mapping[int, list[str]] = {
             2: [self._adding("begun"), *tracked, unordered, *newer],
             3: [*tracked, unordered, *newer],
             4: newer,
-            5: newest,
+            5: visits,
+            6: newest,
         }
         self.create = [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",

@@ -114,7 +114,7 @@ class Statements:
             "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
             "retry = :retry, lost = :lost, begun = :begun, reason = :reason, "
             "errors = coalesce(:errors, errors), response = coalesce(:response, response), "
-            "visit = coalesce(:visit, visit), "
+            "visit = coalesce(:visit, visit), stored = coalesce(:stored, stored), "
             "revisit = CASE WHEN :has_revisit THEN :revisit ELSE revisit END"
         )
         mine = (
@@ -125,6 +125,7 @@ class Statements:
             "AND due <= :now"
         )
         self.settle = f"{changed} WHERE {mine}"
+        self.replace = f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"

@@ -80,7 +80,7 @@ def written(task: Task, change: Change) -> Write:
     items = None
     if change.items is not None:
         url = response.final_url if response else task.url
-        fetched = milliseconds(change.update_time)
+        fetched = milliseconds(change.fetched or change.update_time)
         items = [
             (task.id, n, to_json(documents.escaped(item)), url, fetched)
             for n, item in enumerate(change.items)
@@ -94,6 +94,7 @@ def written(task: Task, change: Change) -> Write:
                 "has_revisit": "revisit" in visited,
                 "visit": None,
                 "revisit": None,
+                "stored": None,
                 **visited,
             }
         ),
@@ -117,6 +118,11 @@ def _progressed(change: Change) -> Progressed | None:
         results=results,
         trace=documents.trace_document(change.trace) if change.trace else None,
     )
+
+
+def unmoved(task: Task) -> dict[str, Any]:
+    """Return what a task's row must still say, where nobody has changed it since it was read."""
+    return {"from_status": int(task.status), "from_fence": task.fence}
 
 
 def mine(lease: Lease) -> dict[str, Any]:

@@ -1,0 +1,198 @@
+"""Records of WARC 1.1 as bytes, by warcio: each is a gzip member of its own.
+
+warcio packs as tightly as gzip can, which takes longer than the rest of a page; so
+records are packed here.
+"""
+
+import importlib.util
+import io
+import zlib
+from base64 import b32encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha1
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from crawlcw.archive.exchange import Exchange
+from crawlcw.archive.http_text import parsed, request_head, response_head, uri
+from crawlcw.errors import UsageError
+
+_SPECIFICATION = (
+    "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
+)
+_GZIP = zlib.MAX_WBITS + 16
+#: A third of the time of zlib's own default, for files that are a tenth larger.
+_LEVEL = 3
+_UNCHANGED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+_SAME = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+_NOT_MODIFIED = 304
+#: Those that warcio and others read; the request of any other method is left out.
+_METHODS = frozenset(
+    {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "OPTIONS", "CONNECT", "PATCH"}
+)
+#: Of a record's own head, and of that of its answer.
+_LONGEST_HEADS = 4 << 20
+
+
+class DamagedRecordError(Exception):
+    """What is at the place of a record is none, or is damaged; the text says how."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer read back from its record."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    is_cut: bool
+
+
+def check_installed() -> None:
+    """Raise `UsageError` where warcio is not there."""
+    if importlib.util.find_spec("warcio") is None:
+        raise UsageError("keep_bodies needs warcio: `pip install 'crawlcw[warc]'`")
+
+
+def about_the_file(name: str, *, spider: str) -> bytes:
+    """Return the record that a file begins with: who has written it, and as what."""
+    try:
+        software = f"crawlcw/{version('crawlcw')}"
+    except PackageNotFoundError:
+        software = "crawlcw"
+    fields = {
+        "software": software,
+        "format": "WARC File Format 1.1",
+        "conformsTo": _SPECIFICATION,
+        "isPartOf": uri(spider),
+    }
+    writer, out = _writer()
+    writer.write_record(writer.create_warcinfo_record(name, fields))
+    return _packed(out)
+
+
+def pair(exchange: Exchange) -> tuple[bytes, bytes]:
+    """Return the record of an answer, and that of its request.
+
+    The latter is empty for a method that readers of WARC do not know.
+    """
+    writer, out = _writer()
+    cut = {"WARC-Truncated": "length"} if exchange.is_cut else {}
+    answer = _record(
+        writer, "response", exchange, head=response_head(exchange), body=exchange.body, fields=cut
+    )
+    writer.write_record(answer)
+    answered = _packed(out)
+    if exchange.method not in _METHODS:
+        return answered, b""
+    asked = _record(
+        writer,
+        "request",
+        exchange,
+        head=request_head(exchange),
+        body=exchange.sent or b"",
+        fields={"WARC-Concurrent-To": answer.rec_headers.get_header("WARC-Record-ID")},
+    )
+    writer.write_record(asked)
+    return answered, _packed(out)
+
+
+def revisit(exchange: Exchange) -> bytes:
+    """Return the record of an answer that says, or shows, that a page is as it was."""
+    writer, out = _writer()
+    if exchange.status == _NOT_MODIFIED:
+        fields = {"WARC-Profile": _UNCHANGED}
+    else:
+        digest = b32encode(sha1(exchange.body, usedforsecurity=False).digest()).decode()
+        fields = {"WARC-Profile": _SAME, "WARC-Payload-Digest": f"sha1:{digest}"}
+    fields["WARC-Refers-To-Target-URI"] = uri(exchange.url)
+    head = response_head(exchange, with_body=False)
+    writer.write_record(_record(writer, "revisit", exchange, head=head, body=b"", fields=fields))
+    return _packed(out)
+
+
+def read(packed: bytes, *, most: int) -> Answer:
+    """Return the answer whose record *packed* is.
+
+    One whose body is larger than *most* bytes is refused. Raises `DamagedRecordError`.
+    """
+    from warcio.archiveiterator import ArchiveIterator
+    from warcio.exceptions import ArchiveLoadFailed
+
+    content = io.BytesIO(_unpacked(packed, most + _LONGEST_HEADS))
+    try:
+        record = next(iter(ArchiveIterator(content, no_record_parse=True)), None)
+        if record is None or record.rec_type != "response":
+            raise DamagedRecordError("no answer's record is there")
+        fields = record.rec_headers
+        status, headers, body = parsed(record.raw_stream.read())
+    except (ArchiveLoadFailed, EOFError, ValueError) as error:
+        raise DamagedRecordError(f"it is no WARC record: {error}") from None
+    return Answer(
+        url=fields.get_header("WARC-Target-URI") or "",
+        status=status,
+        headers=headers,
+        body=body,
+        is_cut=fields.get_header("WARC-Truncated") is not None,
+    )
+
+
+class _Head:
+    """A head of HTTP as warcio takes it: its own would change what is not ASCII."""
+
+    def __init__(self, content: bytes) -> None:
+        self.headers_buff = content
+
+    def compute_headers_buffer(self, _header_filter: object = None) -> None:
+        """Do nothing: it is there."""
+
+
+def _writer() -> tuple[Any, io.BytesIO]:
+    from warcio.warcwriter import WARCWriter
+
+    out = io.BytesIO()
+    return WARCWriter(out, gzip=False, warc_version="1.1"), out
+
+
+def _record(
+    writer: Any,
+    kind: str,
+    exchange: Exchange,
+    *,
+    head: bytes,
+    body: bytes,
+    fields: Mapping[str, str],
+) -> Any:
+    date = exchange.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return writer.create_warc_record(
+        uri(exchange.url),
+        kind,
+        payload=io.BytesIO(body),
+        length=len(body),
+        http_headers=_Head(head),
+        warc_headers_dict={"WARC-Date": date, **fields},
+    )
+
+
+def _packed(out: io.BytesIO) -> bytes:
+    """Return what was written as a gzip member, and begin anew."""
+    content = out.getbuffer()
+    packed = zlib.compress(content, _LEVEL, _GZIP)
+    content.release()
+    out.seek(0)
+    out.truncate()
+    return packed
+
+
+def _unpacked(packed: bytes, most: int) -> bytes:
+    unpacking = zlib.decompressobj(_GZIP)
+    try:
+        content = unpacking.decompress(packed, most)
+    except zlib.error as error:
+        raise DamagedRecordError(f"it cannot be unpacked: {error}") from None
+    if not unpacking.eof:
+        why = "it is larger than it may be" if unpacking.unconsumed_tail else "its end is missing"
+        raise DamagedRecordError(why)
+    return content
