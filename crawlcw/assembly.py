@@ -18,7 +18,8 @@ from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, logs_in, scope
-from crawlcw.archive.bodies import Bodies
+from crawlcw.archive.bodies import Bodies, folder_of
+from crawlcw.archive.reading import StoredPages
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
@@ -40,15 +41,18 @@ from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirects import attempt
+from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.runner import InProcess
 from crawlcw.crawl.seeder import Seeder
+from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.crawl.trial import Trial
+from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader import memory_budget
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
@@ -70,6 +74,7 @@ from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
 from crawlcw.model.standstill import Rests
+from crawlcw.model.task import Task
 
 if TYPE_CHECKING:
     from crawlcw.downloader.addresses import PublicNames
@@ -535,6 +540,50 @@ async def open_trial(spider: Spider, url: str, settings: Settings) -> AsyncItera
             yield trial
         finally:
             await trial.close()
+
+
+@asynccontextmanager
+async def open_reparser(
+    spider: Spider, settings: Settings, ledger: Ledger, *, saving: Saving | None = None
+) -> AsyncIterator[Reparser]:
+    """Open what parsing the stored pages of *ledger* with *spider* needs, and close it afterwards.
+
+    What `url_list` callbacks find goes to *saving* at once, where it is given.
+    Raises `UsageError` without warcio.
+    """
+    seeds = Seeds.read((await ledger.notes.state()).get("seeds"))
+    hosts = {*(scope(spider) or ()), *(seeds.hosts if seeds is not None else ())}
+    within = Scope.of(hosts, settings)
+    watch = Unwatched(settings.callback_timeout.total_seconds())
+    with StoredPages(folder_of(spider.name, settings)) as pages:
+        async with Parsing(settings) as parsing:
+            yield Reparser(
+                spider=spider,
+                settings=settings,
+                pages=pages,
+                scope=within,
+                runner=InProcess(
+                    spider=spider,
+                    scope=within,
+                    seen=frozenset() if saving is None else saving.seen,
+                    now=ledger.now,
+                    watch=watch,
+                    parsing=parsing,
+                    write=_dropping if saving is None else saving.add_links,
+                ),
+                watch=watch,
+            )
+
+
+def saving_to(ledger: Ledger, settings: Settings) -> Saving:
+    """Return what records the items and the links of stored pages."""
+    run = RunStart(ledger, lease=settings.lease)
+    adder = TaskAdder(ledger=ledger, max_depth=settings.max_depth, run=run)
+    return Saving(ledger=ledger, settings=settings, seen=SeenFilter(), adder=adder)
+
+
+async def _dropping(tasks: list[Task], too_deep: list[Task]) -> None:
+    """Add no links."""
 
 
 def web(

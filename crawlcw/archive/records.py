@@ -18,9 +18,7 @@ from crawlcw.archive.exchange import Exchange
 from crawlcw.archive.http_text import parsed, request_head, response_head, uri
 from crawlcw.errors import UsageError
 
-_SPECIFICATION = (
-    "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
-)
+_SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 _GZIP = zlib.MAX_WBITS + 16
 #: A third of the time of zlib's own default, for files that are a tenth larger.
 _LEVEL = 3

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -16,6 +16,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
 from crawlcw.crawl.callbacks import Raised
 from crawlcw.crawl.spider_fault import SpiderFaultError
+from crawlcw.crawl.watch import Watch
 from crawlcw.downloader.memory_budget import attempt_deadline
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, StopCrawl
@@ -24,36 +25,11 @@ from crawlcw.model import urls
 _OUR_FILES = (__file__,)
 
 
-class Watch(Protocol):
-    """What is told when user code runs in the loop, and how long it may."""
-
-    limit: float  #: seconds; 0: for ever
-
-    def stalled(self, began: float) -> float:
-        """Return for how many seconds the loop has stood still since *began*."""
-
-    def begin(self, called: Called) -> None:
-        """Note that user code begins; it is to `end`."""
-
-    def end(self) -> None:
-        """Note that it has ended."""
-
-
-class Unwatched:
-    """The `Watch` of a loop that nobody watches."""
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-
-    def stalled(self, _: float) -> float:
-        """Return 0."""
-        return 0.0
-
-    def begin(self, called: Called) -> None:
-        """Do nothing."""
-
-    def end(self) -> None:
-        """Do nothing."""
+async def answered(response: Response, spider: Spider, watch: Watch) -> Response:
+    """Return what `after_response` of *spider* makes of an answer; raises what it wants."""
+    if type(spider).after_response is Spider.after_response:
+        return response
+    return await _after(spider.after_response, response, watch, url=response.url)
 
 
 def hooked(downloader: Downloader, spider: Spider, watch: Watch) -> Downloader:
@@ -95,7 +71,9 @@ class _HookedDownloader:
             hop = request.elsewhere(
                 url, method=request.method, headers=request.headers, body=request.body
             )
-            sent = await self._run("before_request", self._before, hop, _to_send, url=url)
+            sent = await _run(
+                "before_request", self._before, hop, _to_send, watch=self._watch, url=url
+            )
         if isinstance(sent, Response):
             response = sent
         else:
@@ -104,43 +82,51 @@ class _HookedDownloader:
         # What a hook adds to a URL, a signature for example, is for the server alone.
         response.url = url
         if self._after is not None:
-            response = await self._run("after_response", self._after, response, _answer, url=url)
+            response = await _after(self._after, response, self._watch, url=url)
         return response
 
     async def close(self) -> None:
         """Close what it asks."""
         await self._downloader.close()
 
-    @calls_user_code
-    async def _run(
-        self,
-        name: str,
-        hook: Callable[[Any], Any],
-        given: Any,
-        read: Callable[[Any, Any, str], Any],
-        *,
-        url: str,
-    ) -> Any:
-        """Return what *read* makes of what a hook returns for what it is *given*."""
-        called = Called(name=name, subject=url)
-        cancellation = Cancellation()
-        self._watch.begin(called)
-        try:
-            with _time_not_counted():
-                result = hook(given)
-                if inspect.isawaitable(result):
-                    async with time_limit(called, self._watch.limit, stalled=self._watch.stalled):
-                        result = await result
-            return read(result, given, url)
-        except (FetchError, StopCrawl):
-            raise  # its verdict
-        except BaseException as error:  # the spider's code may raise anything
-            if cancellation.passes(error):
-                raise
-            raised = Raised.by(error, own=_OUR_FILES, function=hook)
-            raise SpiderFaultError(name, raised) from None
-        finally:
-            self._watch.end()
+
+async def _after(
+    hook: Callable[[Response], Any], response: Response, watch: Watch, *, url: str
+) -> Response:
+    answer: Response = await _run("after_response", hook, response, _answer, watch=watch, url=url)
+    return answer
+
+
+@calls_user_code
+async def _run(
+    name: str,
+    hook: Callable[[Any], Any],
+    given: Any,
+    read: Callable[[Any, Any, str], Any],
+    *,
+    watch: Watch,
+    url: str,
+) -> Any:
+    """Return what *read* makes of what a hook returns for what it is *given*."""
+    called = Called(name=name, subject=url)
+    cancellation = Cancellation()
+    watch.begin(called)
+    try:
+        with _time_not_counted():
+            result = hook(given)
+            if inspect.isawaitable(result):
+                async with time_limit(called, watch.limit, stalled=watch.stalled):
+                    result = await result
+        return read(result, given, url)
+    except (FetchError, StopCrawl):
+        raise  # its verdict
+    except BaseException as error:  # the spider's code may raise anything
+        if cancellation.passes(error):
+            raise
+        raised = Raised.by(error, own=_OUR_FILES, function=hook)
+        raise SpiderFaultError(name, raised) from None
+    finally:
+        watch.end()
 
 
 def _to_send(result: object, given: Request, url: str) -> Request | Response:

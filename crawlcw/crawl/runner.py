@@ -17,7 +17,7 @@ from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.item_sink import ItemPolicy
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.url_lists import WriteLinks
-from crawlcw.engine.watchdog import Watchdog
+from crawlcw.crawl.watch import Watch
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
 
@@ -61,7 +61,7 @@ class InProcess:
     scope: Scope
     seen: Container[bytes]
     now: Callable[[], datetime]
-    watch: Watchdog
+    watch: Watch
     parsing: Parsing
     write: WriteLinks  #: of callbacks that read a list of URLs
     turns: Turns = field(default_factory=Turns)

@@ -16,10 +16,11 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, scope
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import Produced, Scope
-from crawlcw.crawl.hooks import Unwatched, hooked
+from crawlcw.crawl.hooks import hooked
 from crawlcw.crawl.item_sink import ItemPolicy
 from crawlcw.crawl.redirects import attempt, is_page
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.downloader.rendering import RenderingDownloader

@@ -437,9 +437,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
 
 
 def _confirmed(lease: Lease, outcome: Unchanged, *, now: datetime) -> Change:
-    as_before = Succeeded(
-        visit=outcome.visit, revisit=outcome.revisit, stored=outcome.stored
-    )
+    as_before = Succeeded(visit=outcome.visit, revisit=outcome.revisit, stored=outcome.stored)
     same = _finished(lease, as_before, now=now)
     assert same.status in TABLE[Status.PROCESSING, Event.CONFIRM]
     return replace(same, event=Event.CONFIRM, items=None)

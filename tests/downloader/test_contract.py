@@ -15,7 +15,8 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.hooks import Unwatched, hooked
+from crawlcw.crawl.hooks import hooked
+from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason

@@ -2,55 +2,90 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from textwrap import indent
 from typing import Any
 
 import click
 
 from crawlcw.api.request import Request
-from crawlcw.api.response import Response
 from crawlcw.api.spider import callback_named
-from crawlcw.cli import loop, trying
+from crawlcw.cli import (
+    confirming,
+    ledger_option,
+    loop,
+    parsed_pages,
+    stored_pages,
+    trying,
+)
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.callbacks import Produced, Raised
 from crawlcw.errors import FetchError, UsageError
-from crawlcw.feeds import inert
-from crawlcw.model import values
-from crawlcw.model.sanitize import printable, printable_block
+from crawlcw.model.sanitize import printable
 from crawlcw.model.transitions import Failed
 
 
 @click.command("parse")
 @click.argument("spider")
-@click.argument("url")
-@click.option("--callback", "-c", default="parse", show_default=True, metavar="NAME")
+@click.argument("urls", nargs=-1, metavar="[URL...]")
+@click.option(
+    "--callback", "-c", metavar="NAME", help="Instead of `parse`, or of a stored page's own."
+)
 @click.option("--context", metavar="JSON", help="The request's context, a JSON object.")
 @trying.arguments_option
 @trying.settings_option
+@click.option("--stored", is_flag=True, help="Parse what `keep_bodies` has kept; ask for nothing.")
+@click.option(
+    "--save", is_flag=True, help="Record the items of stored pages in the place of the old ones."
+)
+@ledger_option.ledger_option
+@confirming.yes_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(
     *,
     spider: str,
-    url: str,
-    callback: str,
+    urls: tuple[str, ...],
+    callback: str | None,
     context: str | None,
     arguments: tuple[str, ...],
     assignments: tuple[str, ...],
+    stored: bool,
+    save: bool,
+    ledger_url: str,
+    yes: bool,
     as_json: bool,
     log_level: str | None,
 ) -> int:
-    """Fetch URL, give it to a callback of SPIDER, and show what it yields.
+    """Fetch a URL, give it to a callback of SPIDER, and show what it yields.
 
     Items as JSON Lines, then the requests with their callbacks, then the links
     that were left out, and why. Nothing is recorded.
 
+    With --stored the pages are those that a crawl with `keep_bodies=true` has
+    kept: those of the URLs, or all of them. Each goes to its own callback, and
+    nothing is asked for. With --save the items take the place of what is
+    recorded of these pages, and new links wait for the next run; a page that
+    cannot be read, or whose callback raises, keeps its items.
+
     Exit code 3: there was no answer, its status is none that a callback is
-    given, or the callback raised.
+    given, the callback raised, or a stored page could not be read.
     """
     logs.set_up(log_level or "warning")
-    request = Request(url, callback, context=_context(context))
+    if stored:
+        if context is not None:
+            raise UsageError("--context is for a page that is fetched: a stored one has its own")
+        if save and as_json:
+            raise UsageError("--save shows no items: leave --json out")
+        made = trying.made(spider, arguments)
+        wish = stored_pages.Wish(
+            urls=urls, callback=callback, save=save, yes=yes, as_json=as_json, said_as=spider
+        )
+        settings = trying.settings_of(made, assignments)
+        return loop.run(stored_pages.parse(made, settings, ledger_url, wish))
+    if save:
+        raise UsageError("--save is for stored pages: say --stored as well")
+    if len(urls) != 1:
+        raise UsageError("parse takes one URL, or --stored and any number of them")
+    request = Request(urls[0], callback or "parse", context=_context(context))
     return loop.run(_parse(spider, request, arguments, assignments, as_json=as_json))
 
 
@@ -88,51 +123,11 @@ async def _parse(
             return NOT_WELL
         produced = await trial.parse(response)
     if isinstance(produced, Failed):
-        click.echo(f"crawlcw: {request.callback} failed: {printable(produced.message)}", err=True)
-        if isinstance(produced, Raised) and produced.traceback:
-            # Its text may have lines that look like ours.
-            block = indent(printable_block(produced.traceback), "    ", lambda _: True)
-            click.echo(block, err=True)
+        parsed_pages.show_failure(request.callback, produced)
         return NOT_WELL
     if as_json:
-        click.echo(inert.visible(values.to_json(_object(response, produced))))
+        parsed_pages.show_json(response, produced)
     else:
-        _show(produced)
+        parsed_pages.show(produced)
+        parsed_pages.show_numbers(produced)
     return OK
-
-
-def _show(produced: Produced) -> None:
-    for item in produced.items:
-        click.echo(inert.visible(values.to_json(item)))
-    for task in produced.tasks:
-        click.echo(printable(f"{task.callback:20} {task.method} {task.url}", limit=2000))
-    for reason, number in produced.items_dropped.items():
-        click.echo(printable(f"not recorded: {number} items: {reason}", limit=2000))
-    for reason, number in produced.dropped.counts.items():
-        examples = ", ".join(produced.dropped.examples.get(reason, ()))
-        click.echo(printable(f"left out: {number} {reason}: {examples}", limit=2000))
-    items, requests = len(produced.items), len(produced.tasks)
-    click.echo(f"{items:,} items, {requests:,} requests", err=True)
-    if produced.stop is not None:
-        click.echo(f"the crawl would stop: {produced.stop}", err=True)
-
-
-def _object(response: Response, produced: Produced) -> dict[str, Any]:
-    return {
-        "url": response.url,
-        "status": response.status,
-        "items": produced.items,
-        "items_dropped": dict(produced.items_dropped),
-        "requests": [
-            {
-                "url": task.url,
-                "method": task.method,
-                "callback": task.callback,
-                "priority": task.priority,
-                "context": task.context,
-            }
-            for task in produced.tasks
-        ],
-        "links_dropped": dict(produced.dropped.counts),
-        "stop": produced.stop,
-    }

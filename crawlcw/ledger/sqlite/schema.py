@@ -10,7 +10,8 @@ SCHEMA_VERSION = 7
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
 
 #: The document's fields as columns: times are milliseconds since 1970, and
-#: headers, context, options, errors, response, visit, stored and what only tracked tasks have are JSON.
+#: headers, context, options, errors, response, visit, stored and what only tracked tasks have
+#: are JSON.
 COLUMNS = {
     column.partition(" ")[0]: column
     for column in (

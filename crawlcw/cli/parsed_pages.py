@@ -1,0 +1,65 @@
+"""What a callback made of a page, as `parse` shows it."""
+
+from textwrap import indent
+
+import click
+
+from crawlcw.api.response import Response
+from crawlcw.crawl.callbacks import Produced, Raised
+from crawlcw.feeds import inert
+from crawlcw.model import values
+from crawlcw.model.sanitize import printable, printable_block
+from crawlcw.model.transitions import Failed
+
+
+def show(produced: Produced) -> None:
+    """Show the items as JSON Lines, then the requests, then what was left out."""
+    for item in produced.items:
+        click.echo(inert.visible(values.to_json(item)))
+    for task in produced.tasks:
+        click.echo(printable(f"{task.callback:20} {task.method} {task.url}", limit=2000))
+    for reason, number in produced.items_dropped.items():
+        click.echo(printable(f"not recorded: {number} items: {reason}", limit=2000))
+    for reason, number in produced.dropped.counts.items():
+        examples = ", ".join(produced.dropped.examples.get(reason, ()))
+        click.echo(printable(f"left out: {number} {reason}: {examples}", limit=2000))
+
+
+def show_numbers(produced: Produced) -> None:
+    """Show how many items and requests there are, beside them."""
+    items, requests = len(produced.items), len(produced.tasks)
+    click.echo(f"{items:,} items, {requests:,} requests", err=True)
+    if produced.stop is not None:
+        click.echo(f"the crawl would stop: {produced.stop}", err=True)
+
+
+def show_failure(callback: str, failed: Failed) -> None:
+    """Show why a callback came to nothing, with its traceback where it raised."""
+    click.echo(f"crawlcw: {callback} failed: {printable(failed.message)}", err=True)
+    if isinstance(failed, Raised) and failed.traceback:
+        # Its text may have lines that look like ours.
+        block = indent(printable_block(failed.traceback), "    ", lambda _: True)
+        click.echo(block, err=True)
+
+
+def show_json(response: Response, produced: Produced) -> None:
+    """Show all that a callback yielded as one line of JSON."""
+    found = {
+        "url": response.url,
+        "status": response.status,
+        "items": produced.items,
+        "items_dropped": dict(produced.items_dropped),
+        "requests": [
+            {
+                "url": task.url,
+                "method": task.method,
+                "callback": task.callback,
+                "priority": task.priority,
+                "context": task.context,
+            }
+            for task in produced.tasks
+        ],
+        "links_dropped": dict(produced.dropped.counts),
+        "stop": produced.stop,
+    }
+    click.echo(inert.visible(values.to_json(found)))

@@ -1,0 +1,171 @@
+"""Stored pages on their way to a spider: `crawlcw parse --stored`."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider, callback_named
+from crawlcw.archive.bodies import folder_of
+from crawlcw.assembly import open_reparser, saving_to
+from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
+from crawlcw.cli.exit_codes import NOT_WELL, OK
+from crawlcw.crawl.reparsing import Reparsed, Reparser, Saving, stored
+from crawlcw.errors import UsageError
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Record
+from crawlcw.model.transitions import Failed
+
+#: Pages that something is wrong with, shown one by one; the rest is counted.
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be done with which stored pages."""
+
+    urls: Sequence[str]  #: none: all of them
+    callback: str | None  #: instead of each page's own
+    save: bool
+    yes: bool
+    as_json: bool
+    said_as: str  #: the spider, as it was named
+
+
+@dataclass(slots=True, kw_only=True)
+class _Numbers:
+    """What became of the pages."""
+
+    parsed: int = 0
+    items: int = 0
+    requests: int = 0
+    missing: Counter[str] = field(default_factory=Counter)  #: by what is said of the file
+    wrong: Counter[str] = field(default_factory=Counter)  #: otherwise, by kind
+
+    @property
+    def total(self) -> int:
+        return self.parsed + self.missing.total() + self.wrong.total()
+
+
+async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish) -> int:
+    """Give stored pages to *spider*, and show or record what it yields; return the exit code.
+
+    Raises `UsageError` where nothing is stored.
+    """
+    if wish.callback is not None:
+        callback_named(spider, wish.callback)
+    async with ledger_option.opened(ledger_url, spider.name) as ledger:
+        if ledger.kind.tracked:
+            raise UsageError(f"{spider.name} is a use case, whose tasks are no pages")
+        chosen = await _chosen(ledger, spider, wish)
+        if wish.save and not wish.urls:
+            question = f"Replace the items of all stored pages of {spider.name}?"
+            confirming.confirm(question, yes=wish.yes)
+        saving = saving_to(ledger, settings) if wish.save else None
+        numbers = _Numbers()
+        async with open_reparser(spider, settings, ledger, saving=saving) as reparser:
+            await spider.opened()
+            await _parse_all(chosen, reparser, numbers, wish, saving)
+    if not numbers.total:
+        folder = folder_of(spider.name, settings)
+        raise UsageError(
+            f"no page of {spider.name} is stored: `crawlcw run {wish.said_as} -s keep_bodies=true` "
+            f"keeps pages in {folder}, those of an earlier run after `crawlcw recrawl`"
+        )
+    return _told(numbers, saving, wish)
+
+
+async def _chosen(ledger: Ledger, spider: Spider, wish: Wish) -> AsyncIterator[Record]:
+    """Return the stored pages that are meant; raises `UsageError` for a URL that is none."""
+    ids = None
+    if wish.urls:
+        ids = set()
+        for url in wish.urls:
+            task_id = selecting.task_of(ledger, url)
+            record = await ledger.tasks.get(task_id)
+            if record is None:
+                raise UsageError(f"{spider.name} has no page {url!r} in this ledger")
+            if record.task.stored is None:
+                raise UsageError(
+                    f"the body of {url!r} is not stored: a redirect has none, and other pages "
+                    "were fetched without keep_bodies"
+                )
+            ids.add(task_id)
+    return stored(ledger, ids=ids)
+
+
+async def _parse_all(
+    records: AsyncIterator[Record],
+    reparser: Reparser,
+    numbers: _Numbers,
+    wish: Wish,
+    saving: Saving | None,
+) -> None:
+    async for record in records:
+        found = await reparser.reparsed(record, callback=wish.callback)
+        produced = found.produced
+        if produced is None or isinstance(produced, Failed):
+            _note(found, numbers)
+            continue
+        numbers.parsed += 1
+        numbers.items += len(produced.items)
+        numbers.requests += len(produced.tasks)
+        if saving is not None:
+            await saving.take(record, produced)
+        elif wish.as_json:
+            assert found.response is not None
+            parsed_pages.show_json(found.response, produced)
+        else:
+            parsed_pages.show(produced)
+        if produced.stop is not None:
+            click.echo(f"crawlcw: the spider stops: {produced.stop}", err=True)
+            break
+    if saving is not None:
+        await saving.flush()
+
+
+def _note(found: Reparsed, numbers: _Numbers) -> None:
+    """Count a page that nothing came of; the first ones are shown."""
+    if found.is_missing:
+        numbers.missing[found.unreadable] += 1
+        return
+    failed = found.produced
+    if isinstance(failed, Failed):
+        kind, why = "failed", f"{found.callback} failed: {failed.message}"
+    else:
+        kind, why = "could not be read", found.unreadable
+    numbers.wrong[kind] += 1
+    if numbers.wrong.total() <= _SHOWN:
+        url = printable(found.record.task.url, limit=400)
+        click.echo(f"crawlcw: {url}: {printable(why, limit=400)}", err=True)
+
+
+def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
+    """Show what became of the pages, and return the exit code."""
+    for why, number in numbers.missing.most_common(_SHOWN):
+        click.echo(
+            f"crawlcw: {_pages(number)} could not be read: {printable(why, limit=400)} "
+            "(-s bodies_dir=... names another folder)",
+            err=True,
+        )
+    for kind, number in numbers.wrong.items():
+        click.echo(f"crawlcw: {_pages(number)} {kind}", err=True)
+    said = f"{_pages(numbers.parsed)} parsed: {numbers.items:,} items"
+    if saving is None:
+        click.echo(f"{said}, {numbers.requests:,} requests", err=True)
+        return NOT_WELL if numbers.missing or numbers.wrong else OK
+    refused = +saving.refused
+    for why, number in refused.items():
+        click.echo(f"crawlcw: {_pages(number)} stayed as recorded: {why}", err=True)
+    click.echo(f"{_pages(saving.pages)} recorded anew, with {saving.items:,} items")
+    if saving.links:
+        links = "1 new link waits" if saving.links == 1 else f"{saving.links:,} new links wait"
+        click.echo(f"{links} for `crawlcw run {wish.said_as}`")
+    return NOT_WELL if numbers.missing or numbers.wrong or refused else OK
+
+
+def _pages(number: int) -> str:
+    return "1 page" if number == 1 else f"{number:,} pages"

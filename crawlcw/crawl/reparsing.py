@@ -1,0 +1,205 @@
+"""Giving stored pages to a spider that has changed: nothing is asked for.
+
+Pages are taken one after the other; what a spider makes of them may be recorded in the
+place of what they gave before, some pages at a time. A page that cannot be read, or whose
+callback raises, keeps what it has.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+
+from anyio import to_thread
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.archive.reading import FileMissingError, StoredPages
+from crawlcw.archive.records import Answer, DamagedRecordError
+from crawlcw.crawl import callbacks
+from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.callbacks import Produced, Scope
+from crawlcw.crawl.hooks import answered
+from crawlcw.crawl.runner import Runner
+from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.watch import Watch
+from crawlcw.downloader import memory_budget
+from crawlcw.errors import FetchError, SpiderError, StopCrawl
+from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import DONE, Record, Task
+from crawlcw.model.tracebacks import text_of
+from crawlcw.model.transitions import Failed, Settlement, reparse
+
+#: Records that are read of the ledger at once.
+_PAGE = 200
+#: Pages, or items of theirs, that are recorded at once.
+_GROUP = 100
+_GROUP_ITEMS = 1_000
+
+
+async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> AsyncIterator[Record]:
+    """Yield the pages whose bodies are stored and that nobody works on, in flat memory.
+
+    The last changed first; of those with *ids*, where they are given.
+    """
+    chosen = TaskFilter(statuses=DONE, ids=ids)
+    after: Cursor | None = None
+    while True:
+        found = await ledger.queries.find(chosen, limit=_PAGE, after=after)
+        if not found:
+            return
+        last = found[-1].task
+        after = Cursor(update_time=last.update_time, id=last.id)
+        for record in found:
+            if record.task.stored is not None:
+                yield record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reparsed:
+    """What came of a stored page."""
+
+    record: Record
+    callback: str
+    response: Response | None = None  #: None where it cannot be read
+    produced: Produced | Failed | None = None  #: likewise
+    unreadable: str = ""  #: why
+    is_missing: bool = False  #: whether that is because its file is not there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reparser:
+    """Reads stored pages and gives them to the callbacks of a spider."""
+
+    spider: Spider
+    settings: Settings
+    pages: StoredPages
+    scope: Scope
+    runner: Runner
+    watch: Watch
+
+    async def reparsed(self, record: Record, *, callback: str | None = None) -> Reparsed:
+        """Return what *callback*, or that of its own, makes of a page."""
+        task = record.task
+        request = Request.of(task)
+        if callback is not None:
+            request.callback = callback
+        told = partial(Reparsed, record=record, callback=request.callback)
+        try:
+            answer = await to_thread.run_sync(self._read, record)
+        except FileMissingError as error:
+            return told(unreadable=str(error), is_missing=True)
+        except DamagedRecordError as error:
+            return told(unreadable=f"its record is damaged: {error}")
+        response = _response(record, request, answer)
+        # It was crawled, so it was in the scope.
+        self.scope.hosts.add(task.host)
+        with memory_budget.page():
+            try:
+                response = await answered(response, self.spider, self.watch)
+                response.request = request
+                produced = await self.runner.run(request.callback, response, task=task)
+            except StopCrawl as wish:
+                produced = Produced(stop=printable(text_of(wish)))
+            except SpiderError as missing:
+                produced = callbacks.missing(missing)
+            except FetchError as error:
+                produced = Failed(reason=error.reason, message=error.message)
+        return told(response=response, produced=produced)
+
+    def _read(self, record: Record) -> Answer:
+        place, options = record.task.stored, record.task.options
+        assert place is not None
+        known = 0 if record.response is None else record.response.bytes
+        most = max(self.settings.max_body, options.max_body or 0, known)
+        return self.pages.read(place, most=most)
+
+
+def _response(record: Record, request: Request, answer: Answer) -> Response:
+    info = record.response
+    return Response(
+        answer.url or record.task.url,
+        request=request,
+        status=answer.status,
+        headers=answer.headers,
+        body=answer.body,
+        elapsed=timedelta(seconds=info.elapsed if info is not None else 0),
+        truncated="bytes" if answer.is_cut else None,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Saving:
+    """Records what stored pages give now: links first, then the items, a group at a time."""
+
+    ledger: Ledger
+    settings: Settings
+    seen: SeenFilter
+    adder: TaskAdder
+    pages: int = 0  #: that have other items now, or the same again
+    items: int = 0
+    links: int = 0  #: that nobody knew
+    refused: Counter[str] = field(default_factory=Counter)  #: pages that stay as they were: why
+    _settlements: list[Settlement] = field(default_factory=list)
+    _links: list[Task] = field(default_factory=list)
+    _too_deep: list[Task] = field(default_factory=list)
+
+    async def take(self, record: Record, produced: Produced) -> None:
+        """Take what one page gives; it is recorded by the next `flush` at the latest."""
+        self._links += produced.tasks
+        self._too_deep += produced.too_deep
+        settlement = reparse(
+            record.task,
+            response=record.response,
+            items=tuple(produced.items),
+            now=self.ledger.now(),
+            kept_versions=self.settings.keep_versions,
+        )
+        if settlement is None:
+            self.refused["somebody works on it"] += 1
+        else:
+            self._settlements.append(settlement)
+        items = sum(len(each.change.items or ()) for each in self._settlements)
+        if len(self._settlements) >= _GROUP or items + len(self._links) >= _GROUP_ITEMS:
+            await self.flush()
+
+    async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
+        """Add links at once; see `url_lists.WriteLinks`."""
+        kept = [task for task in too_deep if task.id not in self.seen]
+        if kept:
+            await self.ledger.tasks.add(kept)
+        fresh = {task.id: task for task in tasks if task.id not in self.seen}
+        if not fresh:
+            return
+        added, new = await self.adder.add(list(fresh.values()))
+        self.links += new
+        dues: dict[str, datetime] = {}
+        for task in fresh.values():
+            if task.due is not None:
+                dues[task.host] = min(task.due, dues.get(task.host, task.due))
+        # As the crawl does it: whoever added them before may not have come to that.
+        await self.ledger.hosts.wake(dues)
+        rejected = {task.id for task, _ in added.rejected}
+        self.seen.add(task_id for task_id in fresh if task_id not in rejected)
+
+    async def flush(self) -> None:
+        """Record what was taken."""
+        links, too_deep, settlements = self._links, self._too_deep, self._settlements
+        self._links, self._too_deep, self._settlements = [], [], []
+        await self.add_links(links, too_deep)
+        if not settlements:
+            return
+        committed = await self.ledger.outcomes.replace(settlements)
+        failed = {lease.task.id for lease in committed.lost}
+        self.refused["it was changed meanwhile"] += len(failed)
+        for lease, why in committed.rejected:
+            self.refused[f"the ledger cannot hold it: {printable(why)}"] += 1
+            failed.add(lease.task.id)
+        for each in settlements:
+            if each.lease.task.id not in failed:
+                self.pages += 1
+                self.items += len(each.change.items or ())
