@@ -2,9 +2,11 @@
 
 from datetime import timedelta
 
+import click
+
 from crawlcw.api.settings import Settings
 from crawlcw.assembly import open_ledger
-from crawlcw.cli import confirming
+from crawlcw.cli import confirming, kept_bodies
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -35,6 +37,8 @@ async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: boo
     try:
         if await ledger.queries.has(tuple(Status)):
             await drop(ledger, name, yes=yes)
+            if (left := kept_bodies.left(name, settings)) is not None:
+                click.echo(left, err=True)
     finally:
         await ledger.close()
 

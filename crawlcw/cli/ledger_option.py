@@ -56,14 +56,18 @@ async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
     crawl that did nothing.
     """
     # The driver is a setting; the others have no bearing on a look.
-    settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
-    ledger = await open_ledger(url, name, settings=settings, create=False, kind=None)
+    ledger = await open_ledger(url, name, settings=own_settings(), create=False, kind=None)
     try:
         if not await ledger.queries.has(tuple(Status)):
             raise UsageError(nothing_of(name))
         yield ledger
     finally:
         await ledger.close()
+
+
+def own_settings() -> Settings:
+    """Return the settings without any spider: those of the project and the environment."""
+    return layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
 
 
 def nothing_of(name: str) -> str:

@@ -29,8 +29,11 @@ def whole(record: Record) -> dict[str, Any]:
         found["data"] = _shown(carried.data)
         found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
         found["trace"] = [trace_document(trace) for trace in record.trace]
-    elif record.response:
+        return found
+    if record.response:
         found["response"] = response_document(record.response)
+    if task.stored is not None:
+        found["stored"] = task.stored.to_document()
     return found
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import click
 
 from crawlcw.assembly import open_to_copy
-from crawlcw.cli import dropping, ledger_option, loading, loop
+from crawlcw.cli import dropping, kept_bodies, ledger_option, loading, loop
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Digest, Part, copy
@@ -28,7 +28,8 @@ def command(*, name: str, source_url: str, target_url: str, log_level: str | Non
     From SQLite to MongoDB, back, or between two of a kind: tasks, items, hosts
     and notes, and afterwards all of it is read back and compared. Refused while
     workers are at work on it, and where the other ledger has tasks of NAME. What
-    a copy that was interrupted has left there is taken away first.
+    a copy that was interrupted has left there is taken away first. Files that
+    `keep_bodies` or `save_to` have left stay where they are, for both.
     """
     logs.set_up(log_level or "info")
     if source_url == target_url:
@@ -40,6 +41,8 @@ def command(*, name: str, source_url: str, target_url: str, log_level: str | Non
         f"{tasks.number:,} tasks of {name} with {tasks.items:,} items and "
         f"{copied[Part.HOSTS].number:,} hosts are copied, and read back the same"
     )
+    if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
+        click.echo(f"{left}; both ledgers name them", err=True)
 
 
 async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Digest]:

@@ -2,7 +2,7 @@
 
 import click
 
-from crawlcw.cli import confirming, dropping, ledger_option, loading, loop
+from crawlcw.cli import confirming, dropping, kept_bodies, ledger_option, loading, loop
 from crawlcw.cli.terminal import logs
 
 
@@ -15,12 +15,15 @@ def command(*, name: str, ledger_url: str, yes: bool, log_level: str | None) -> 
     """Take away everything that is recorded of NAME, a spider or a use case.
 
     Its tasks, items, hosts and notes. Refused while workers are at work on it.
-    An SQLite file keeps its size; what is added later takes the room.
+    An SQLite file keeps its size; what is added later takes the room. Files that
+    `keep_bodies` or `save_to` have left are not touched.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(name)
     count = loop.run(_drop(name, ledger_url, yes=yes))
     click.echo(f"{name} is gone from the ledger, with {count:,} tasks")
+    if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
+        click.echo(left, err=True)
 
 
 async def _drop(name: str, ledger_url: str, *, yes: bool) -> int:
