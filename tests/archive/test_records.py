@@ -1,0 +1,212 @@
+"""Records of WARC as they are written, by warcio's own eyes, and as they are read back."""
+
+import io
+import zlib
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from warcio.archiveiterator import ArchiveIterator
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.archive import records
+from crawlcw.archive.exchange import Exchange
+from crawlcw.archive.records import DamagedRecordError
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+URL = "http://a.example/b?c=d"
+MOST = 1 << 20
+
+
+def exchange(**fields: Any) -> Exchange:
+    return Exchange(url=fields.pop("url", URL), at=AT, **fields)
+
+
+def seen(packed: bytes) -> list[Any]:
+    """Return the records as warcio reads them, all digests compared."""
+    found = []
+    for record in ArchiveIterator(io.BytesIO(packed), check_digests="raise"):
+        record.content = record.raw_stream.read()
+        found.append(record)
+    return found
+
+
+def test_an_answer_and_its_request_are_records_that_belong_together():
+    answered, asked = records.pair(
+        exchange(
+            asked=(("Accept", "text/html"),),
+            headers=(("content-type", "text/html"), ("content-encoding", "gzip")),
+            body=b"<h1>Hi</h1>",
+        )
+    )
+
+    answer, request = seen(answered + asked)
+
+    assert answer.rec_type == "response"
+    assert answer.rec_headers.protocol == "WARC/1.1"
+    assert answer.rec_headers.get_header("WARC-Target-URI") == URL
+    assert answer.rec_headers.get_header("WARC-Date") == "2026-01-02T03:04:05.678000Z"
+    assert answer.content == b"<h1>Hi</h1>"
+    # It is out of its coding, and nothing says otherwise.
+    assert answer.http_headers.get_header("content-encoding") is None
+    assert answer.http_headers.get_header("x-orig-content-encoding") == "gzip"
+    assert answer.http_headers.get_header("content-length") == "11"
+    assert request.rec_type == "request"
+    answer_id = answer.rec_headers.get_header("WARC-Record-ID")
+    assert request.rec_headers.get_header("WARC-Concurrent-To") == answer_id
+    assert request.http_headers.statusline == "/b?c=d HTTP/1.1"
+    assert request.http_headers.get_header("host") == "a.example"
+    assert request.http_headers.get_header("accept") == "text/html"
+
+
+def test_an_answer_is_read_back_as_it_came():
+    headers = {"content-encoding": "br", "content-length": "5", "x-a": "ü, \u2713", "etag": '"1"'}
+    answered, _ = records.pair(
+        exchange(status=404, headers=tuple(headers.items()), body=b"a\r\n\r\nb\x00", is_cut=True)
+    )
+
+    found = records.read(answered, most=MOST)
+
+    assert (found.url, found.status, found.body, found.is_cut) == (
+        URL,
+        404,
+        b"a\r\n\r\nb\x00",
+        True,
+    )
+    assert found.headers == headers
+    (record,) = seen(answered)
+    assert record.rec_headers.get_header("WARC-Truncated") == "length"
+
+
+HOSTILE = st.lists(
+    st.characters()  # lone surrogates, too
+    | st.sampled_from(["\r\n", "\r\n\r\nWARC/1.1\r\n", "\x00", "\x85", "\u2028", "\x1b[2J"]),
+    max_size=20,
+).map("".join)
+
+
+@given(
+    url=HOSTILE.map(lambda text: f"http://a.example/{text}"),
+    name=HOSTILE,
+    value=HOSTILE,
+    body=st.binary(max_size=100),
+    status=st.integers(100, 999),
+)
+def test_whatever_a_server_says_makes_one_record(
+    url: str, name: str, value: str, body: bytes, status: int
+):
+    answered, asked = records.pair(
+        exchange(
+            url=url,
+            status=status,
+            headers=((name, value), ("x-last", "1")),
+            asked=((name, value),),
+            body=body,
+        )
+    )
+
+    answer, request = seen(answered + asked)
+    found = records.read(answered, most=MOST)
+
+    assert (answer.rec_type, request.rec_type) == ("response", "request")
+    assert answer.content == found.body == body
+    assert found.status == status
+    assert found.headers["x-last"] == "1"
+    assert len(found.headers) <= 3
+    assert answer.rec_headers.get_header("WARC-Target-URI").isascii()
+
+
+def test_ten_thousand_headers_are_kept():
+    headers = tuple((f"x-{n}", "v" * 50) for n in range(10_000))
+    answered, _ = records.pair(exchange(headers=headers, body=b"x"))
+
+    found = records.read(answered, most=MOST)
+
+    assert len(seen(answered)[0].http_headers.headers) == 10_001
+    assert found.headers == {**dict(headers), "content-length": "1"}
+
+
+SECRETS = ("Authorization", "Cookie", "Proxy-Authorization")
+
+
+def test_secrets_are_in_no_record():
+    request = Request(URL, headers={**dict.fromkeys(SECRETS, "secret"), "X-Own": "told"})
+    response = Response(
+        URL, request=request, headers={"Set-Cookie": "a=secret", "X-Own": "told"}, body=b""
+    )
+
+    packed = b"".join(records.pair(Exchange.of(request, response, at=AT)))
+
+    content = b"".join(zlib.decompress(each, 31) for each in members(packed))
+    assert b"secret" not in content
+    assert content.count(b"told") == 2
+
+
+def members(packed: bytes) -> list[bytes]:
+    found = []
+    while packed:
+        unpacking = zlib.decompressobj(31)
+        unpacking.decompress(packed)
+        found.append(packed[: len(packed) - len(unpacking.unused_data)])
+        packed = unpacking.unused_data
+    return found
+
+
+def test_a_method_that_readers_do_not_know_leaves_its_answer_alone():
+    answered, asked = records.pair(exchange(method="PROPFIND", body=b"x"))
+
+    assert asked == b""
+    assert seen(answered)[0].content == b"x"
+
+
+def test_the_body_of_a_request_is_kept():
+    _, asked = records.pair(exchange(method="POST", sent=b"q=1"))
+
+    assert seen(asked)[0].content == b"q=1"
+
+
+@pytest.mark.parametrize(
+    ("status", "profile"), [(304, "server-not-modified"), (200, "identical-payload-digest")]
+)
+def test_a_page_that_is_as_it_was_makes_a_revisit_without_its_body(status: int, profile: str):
+    (record,) = seen(records.revisit(exchange(status=status, body=b"as it was")))
+
+    assert record.rec_type == "revisit"
+    assert record.rec_headers.get_header("WARC-Profile").endswith(profile)
+    assert record.content == b""
+    assert b"as it was" not in zlib.decompress(records.revisit(exchange(body=b"as it was")), 31)
+
+
+def test_a_file_begins_with_who_wrote_it():
+    (record,) = seen(records.about_the_file("books-1.warc.gz", spider="books"))
+
+    assert record.rec_type == "warcinfo"
+    assert record.rec_headers.get_header("WARC-Filename") == "books-1.warc.gz"
+    assert b"software: crawlcw" in record.content
+    assert b"isPartOf: books" in record.content
+
+
+ANSWERED, ASKED = records.pair(exchange(body=b"x" * 10_000))
+
+
+@pytest.mark.parametrize(
+    ("packed", "why"),
+    [
+        (b"", "its end is missing"),
+        (ANSWERED[:-1], "its end is missing"),
+        (b"no gzip at all", "cannot be unpacked"),
+        (ANSWERED[:-8] + bytes(8), "cannot be unpacked"),
+        (ASKED, "no answer's record"),
+        (records.about_the_file("a", spider="a"), "no answer's record"),
+        (zlib.compress(b"no WARC", wbits=31), "no WARC record"),
+        (zlib.compress(b"", wbits=31), "no answer's record"),
+        (zlib.compress(b"WARC/1.1\r\nWARC-Type: response\r\n\r\nx", wbits=31), "no WARC record"),
+        (records.pair(exchange(body=bytes(10 << 20)))[0], "larger than it may be"),
+    ],
+)
+def test_what_is_damaged_says_so(packed: bytes, why: str):
+    with pytest.raises(DamagedRecordError, match=why):
+        records.read(packed, most=MOST)
