@@ -263,7 +263,7 @@ def assemble(
             committer=parts.committer,
             ending=parts.ending,
             identities=parts.fetcher.identities,
-            bodies=parts.recorder.bodies,
+            bodies=parts.fetcher.recorder.bodies,
         )
     )
 
@@ -299,7 +299,7 @@ class _Assembly:
         return Scope.of(scope(self.spider) or (), self.settings)
 
     @cached_property
-    def recorder(self) -> Recorder:
+    def _recorder(self) -> Recorder:
         keeps = self.settings.keep_bodies
         return Recorder(bodies=Bodies(self.spider.name, self.settings) if keeps else None)
 
@@ -431,7 +431,7 @@ class _Assembly:
             rendered=self._rendered,
             hooked=self._hooked,
             revisits=Revisits(self.settings.revisit_policy),
-            recorder=self.recorder,
+            recorder=self._recorder,
             adder=self._adder,
             write_links=self.committer.write_links,
             identities=self._identities,
@@ -445,7 +445,7 @@ class _Assembly:
         return RenderingDownloader(downloader, self.browser, self.settings, admit=self.robots.admit)
 
     def _hooked(self, downloader: Downloader) -> Downloader:
-        noted = self.recorder.notes(self._rendered(downloader))
+        noted = self._recorder.notes(self._rendered(downloader))
         return hooked(noted, self.spider, self.session.watchdog)
 
     @cached_property
@@ -502,7 +502,7 @@ class _Assembly:
             stats=self.session.stats,
             listener=self.coordinator,
             adder=self._adder,
-            bodies=self.recorder.bodies,
+            bodies=self._recorder.bodies,
             end=self.ending.end,
         )
 

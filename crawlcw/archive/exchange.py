@@ -28,10 +28,10 @@ class Exchange:
     body: bytes = field(default=b"", repr=False)  #: out of its content codings
     is_cut: bool = False
 
-    def asking_only(self, headers: Collection[tuple[str, str]]) -> "Exchange":
-        """Return it without the headers of the request that are not among *headers*."""
+    def asking_only(self, headers: Collection[tuple[str, str]], *, url: str) -> "Exchange":
+        """Return it at *url*, without the headers of the request that are not among *headers*."""
         kept = (each for each in self.asked if each in headers or each[0].lower() in _CONDITIONS)
-        return replace(self, asked=tuple(kept))
+        return replace(self, url=url, asked=tuple(kept))
 
     @classmethod
     def of(cls, request: Request, response: Response, *, at: datetime) -> "Exchange":

@@ -327,6 +327,7 @@ class Fetcher:
         if same:
             return await self._unchanged(lease, request, response)
         if (target := await self._refreshed(lease, request, response)) is not None:
+            await self._kept(self.recorder.keep(request))
             return self._handed_on(lease, target, response)
         if response.url != request.url and request.method == "GET":
             return await self._redirected(lease, request, response, sent=sent)
@@ -597,6 +598,7 @@ class Fetcher:
         alias = self._settle(lease, Succeeded(response=info, visit=visit, revisit=revisit))
         home = await self._claim(target)
         if home is None:
+            await self._kept(self.recorder.keep_redirects(request))
             return Done(aliases=(alias,))
         # Its origin may be another one than that of the task which led here.
         self._answered(home, response, sent=sent)

@@ -25,7 +25,9 @@ from crawlcw.model.stored_page import StoredPage
 T = TypeVar("T")
 
 #: What is exchanged with the page that is under way.
-_exchanges: ContextVar[list[Exchange] | None] = ContextVar("recorded_exchanges", default=None)
+_exchanges: ContextVar[list[tuple[Response, Exchange]] | None] = ContextVar(
+    "recorded_exchanges", default=None
+)
 
 
 @contextmanager
@@ -51,7 +53,7 @@ class RecordingDownloader:
         noted = _exchanges.get()
         # A file is where the request wants it.
         if noted is not None and response.file is None:
-            noted.append(Exchange.of(request, response, at=at))
+            noted.append((response, Exchange.of(request, response, at=at)))
         return response
 
     async def close(self) -> None:
@@ -79,6 +81,12 @@ class Recorder:
             return None
         return await _written(self.bodies, self.bodies.keep(noted))
 
+    async def keep_redirects(self, request: Request) -> None:
+        """Keep what led to a page that is somebody else's; raises as `keep` does."""
+        redirects = _taken(request)[:-1]
+        if self.bodies is not None and redirects:
+            await _written(self.bodies, self.bodies.keep(redirects))
+
     async def keep_unchanged(self, request: Request) -> None:
         """Keep that the page of *request* is as it was; raises as `keep` does."""
         noted = _taken(request)
@@ -91,8 +99,9 @@ def _taken(request: Request) -> Sequence[Exchange]:
     noted = _exchanges.get()
     if not noted:
         return ()
-    # What hooks and sessions add may be a signature or a key, and is for the server alone.
-    taken = [each.asking_only(request.headers) for each in noted]
+    # What hooks and sessions add, to the URL too, may be a signature or a key, and is for the
+    # server alone: the answer itself knows by now where it is from.
+    taken = [each.asking_only(request.headers, url=answer.url) for answer, each in noted]
     noted.clear()
     return taken
 

@@ -59,7 +59,7 @@ class Event(StrEnum):
     WITHDRAW = "withdraw"  #: nobody is to work on it any more
     REOPEN = "reopen"  #: once more, or in another stage
     REVISIT = "revisit"  #: to be visited again, its results kept until then
-    REPARSE = "parse --stored"  #: its stored body was parsed anew
+    REPARSE = "reparse"  #: its stored body was parsed anew
     ADMIT = "admit"  #: refused for depth before, and within the limit now
 
 

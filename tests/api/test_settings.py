@@ -285,12 +285,15 @@ def test_an_unknown_variable_sets_nothing_and_is_named():
     ]
 
 
+OFF = ("cookies", "insecure", "browser", "keep_bodies")
+
+
 def test_every_setting_can_be_set_by_the_environment():
     for name, field in described():
         text = dict.fromkeys(("auto_throttle", "obey_robots", "proxy_env", "truncate"), "no").get(
             name
         )
-        text = text or {"cookies": "yes", "insecure": "yes", "browser": "yes"}.get(name)
+        text = text or dict.fromkeys(OFF, "yes").get(name)
         text = text or {"cache": "dev", "claim": "batch", "mongo_driver": "pymongo"}.get(name)
         text = text or ("2h" if field.unit == "duration" else "7")
         text = "1 GiB" if name == "memory_budget" else text

@@ -12,6 +12,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.documents import escaped, unescaped
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import AttemptError, BlobRef, Payload, Record, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Change, Event
 from crawlcw.model.visits import Visit
@@ -42,6 +43,7 @@ FULL = make_task(
     begun=4,
     visit=Visit(time=START, changed=START, etag='"1"', interval=60.0),
     revisit=START,
+    stored=StoredPage(file="books-1.warc.gz", offset=5, length=7),
 )
 
 

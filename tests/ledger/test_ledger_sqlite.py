@@ -160,17 +160,18 @@ async def test_a_file_of_the_first_schema_is_refused(path: Path):
         db.execute('UPDATE "crawlcw.schema" SET version = 1')
     db.close()
 
-    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 6"):
+    with pytest.raises(LedgerConfigurationError, match=r"version 1 for books, .* knows version 7"):
         await SqliteLedger.open(path, "books")
 
 
-NEWEST = ("options", "visit", "revisit")
+VISITS = ("options", "visit", "revisit", "stored")
 #: What each version did not have yet.
 NEWER = {
-    5: NEWEST,
-    4: ("hops", *NEWEST),
-    3: ("data", "results", "trace", "hops", *NEWEST),
-    2: ("begun", "data", "results", "trace", "hops", *NEWEST),
+    6: ("stored",),
+    5: VISITS,
+    4: ("hops", *VISITS),
+    3: ("data", "results", "trace", "hops", *VISITS),
+    2: ("begun", "data", "results", "trace", "hops", *VISITS),
 }
 
 
@@ -181,8 +182,9 @@ def made_older(path: Path, version: int) -> str:
         if version < 5:
             db.execute('ALTER TABLE "books.hosts" DROP COLUMN origins')
             db.execute('ALTER TABLE "crawlcw.schema" DROP COLUMN state')
-        db.execute('DROP INDEX "books.revisit"')
-        db.execute('DROP TABLE "books.versions"')
+        if version < 6:
+            db.execute('DROP INDEX "books.revisit"')
+            db.execute('DROP TABLE "books.versions"')
         for column in NEWER[version]:
             db.execute(f'ALTER TABLE "books" DROP COLUMN {column}')
         if version < 4:
@@ -196,7 +198,7 @@ def made_older(path: Path, version: int) -> str:
     return new
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
 async def test_a_file_of_an_older_schema_is_brought_up_to_date(path: Path, version: int):
     await (await SqliteLedger.open(path, "books", kind=LedgerKind.SPIDER)).close()
     new = made_older(path, version)

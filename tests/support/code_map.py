@@ -13,6 +13,7 @@ ROOMS = (
     "ledger.mongo",
     "ledger.sqlite",
     "files",
+    "archive",
     "downloader",
     "engine",
     "crawl",

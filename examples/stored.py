@@ -1,0 +1,54 @@
+"""A spider that changes after its crawl: the pages are parsed anew, the site is gone.
+
+    python examples/stored.py
+
+Needs no network: it crawls the bookshop that comes with crawlcw. From the command
+line it is `crawlcw run SPIDER -s keep_bodies=true`, then `crawlcw parse SPIDER --stored --save`.
+Needs warcio: `pip install 'crawlcw[warc]'`.
+"""
+
+import asyncio
+import subprocess
+import sys
+from contextlib import chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from crawlcw.demo.bookshop import Bookshop
+
+SPIDER = """
+from crawlcw import Settings, Spider
+
+class Books(Spider):
+    name = "books"
+    start_urls = ["{url}"]
+    settings = Settings(keep_bodies=True, max_depth=1)
+
+    def parse(self, response):
+        yield {{"title": response.css_first("title").text(){more}}}
+        yield from response.follow_all("a")
+"""
+
+
+def crawlcw(*arguments):
+    """Run a command, and return what it prints."""
+    command = [sys.executable, "-m", "crawlcw", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+async def main():
+    spider = Path("books.py")
+    async with Bookshop() as shop:
+        spider.write_text(SPIDER.format(url=shop.url, more=""))
+        await asyncio.to_thread(crawlcw, "run", "books.py", "--quiet")
+        url = shop.url
+    # Nobody answers at that address any more.
+    spider.write_text(SPIDER.format(url=url, more=', "links": len(response.css("a"))'))
+    print(crawlcw("parse", "books.py", "--stored", "--save", "--yes").splitlines()[0])
+    print(crawlcw("export", "books", "-o", "-").splitlines()[0])
+
+
+if __name__ == "__main__":
+    # Ledger and pages are in .crawlcw of the working directory.
+    with TemporaryDirectory() as folder, chdir(folder):
+        asyncio.run(main())
