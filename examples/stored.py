@@ -36,14 +36,23 @@ def crawlcw(*arguments):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def crawl(url):
+    """Crawl the shop with a spider that wants the titles."""
+    Path("books.py").write_text(SPIDER.format(url=url, more=""))
+    crawlcw("run", "books.py", "--quiet")
+
+
 async def main():
-    spider = Path("books.py")
     async with Bookshop() as shop:
-        spider.write_text(SPIDER.format(url=shop.url, more=""))
-        await asyncio.to_thread(crawlcw, "run", "books.py", "--quiet")
         url = shop.url
-    # Nobody answers at that address any more.
-    spider.write_text(SPIDER.format(url=url, more=', "links": len(response.css("a"))'))
+        await asyncio.to_thread(crawl, url)
+    parse_anew(url)
+
+
+def parse_anew(url):
+    """Let the spider want more, now that nobody answers at that address."""
+    changed = SPIDER.format(url=url, more=', "links": len(response.css("a"))')
+    Path("books.py").write_text(changed)
     print(crawlcw("parse", "books.py", "--stored", "--save", "--yes").splitlines()[0])
     print(crawlcw("export", "books", "-o", "-").splitlines()[0])
 

@@ -153,19 +153,24 @@ def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
         )
     for kind, number in numbers.wrong.items():
         click.echo(f"crawlcw: {_pages(number)} {kind}", err=True)
-    said = f"{_pages(numbers.parsed)} parsed: {numbers.items:,} items"
+    said = f"{_pages(numbers.parsed)} parsed: {_counted(numbers.items, 'item')}"
     if saving is None:
-        click.echo(f"{said}, {numbers.requests:,} requests", err=True)
+        click.echo(f"{said}, {_counted(numbers.requests, 'request')}", err=True)
         return NOT_WELL if numbers.missing or numbers.wrong else OK
     refused = +saving.refused
     for why, number in refused.items():
         click.echo(f"crawlcw: {_pages(number)} stayed as recorded: {why}", err=True)
-    click.echo(f"{_pages(saving.pages)} recorded anew, with {saving.items:,} items")
+    click.echo(f"{_pages(saving.pages)} recorded anew, with {_counted(saving.items, 'item')}")
     if saving.links:
-        links = "1 new link waits" if saving.links == 1 else f"{saving.links:,} new links wait"
-        click.echo(f"{links} for `crawlcw run {wish.said_as}`")
+        waits = "waits" if saving.links == 1 else "wait"
+        links = _counted(saving.links, "new link")
+        click.echo(f"{links} {waits} for `crawlcw run {wish.said_as}`")
     return NOT_WELL if numbers.missing or numbers.wrong or refused else OK
 
 
 def _pages(number: int) -> str:
-    return "1 page" if number == 1 else f"{number:,} pages"
+    return _counted(number, "page")
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"1 {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -36,7 +36,9 @@ CONCURRENCY = 100
 
 def engines(mongodb: str | None) -> dict[str, dict[str, str]]:
     """Return the ways to crawl, by name: the ledger and what is set."""
-    found = {"sqlite": {"ledger": "sqlite:///{folder}/ledger.db"}}
+    sqlite = {"ledger": "sqlite:///{folder}/ledger.db"}
+    kept = {"keep_bodies": "yes", "bodies_dir": "{folder}/warc"}
+    found = {"sqlite": sqlite, "sqlite keep_bodies": sqlite | kept}
     if mongodb:
         base, _, options = mongodb.partition("?")
         url = base.rstrip("/") + "/bench_{run}" + (f"?{options}" if options else "")
@@ -47,6 +49,8 @@ def engines(mongodb: str | None) -> dict[str, dict[str, str]]:
                     "mongo_driver": driver,
                     "claim": claim,
                 }
+        found["mongodb keep_bodies"] = {"ledger": url, "claim": "batch", "mongo_driver": "pymongo"}
+        found["mongodb keep_bodies"] |= kept
     return found
 
 
