@@ -3,8 +3,12 @@
 Of each spider no more than `start_urls` is the test's: the site has another port each time.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
+from warcio.archiveiterator import ArchiveIterator
 
 from crawlcw import DropItem, Request, Rule, Settings, Spider, run_spider
 from crawlcw.assembly import open_ledger
@@ -17,12 +21,16 @@ async def crawled(
     kind: type[Spider], pages: dict[str, Page], tmp_path: Path, *, at: str = "/", **site: str
 ) -> list[dict[str, Any]]:
     """Return the items of a whole crawl, sorted."""
-    url = f"sqlite:///{tmp_path}/ports.db"
     async with served(pages, **site) as home:
-        spider = kind(start_urls=[home + at])
-        settings = Settings(delay=0.0, concurrency=4)
-        report = await run_spider(spider, ledger=url, settings=settings)
-    ledger = await open_ledger(url, kind.name)
+        return await items_of(kind(start_urls=[home + at]), tmp_path / "ports.db")
+
+
+async def items_of(spider: Spider, path: Path) -> list[dict[str, Any]]:
+    """Return the items of a whole crawl into the ledger at *path*, sorted."""
+    url = f"sqlite:///{path}"
+    settings = replace(spider.settings, delay="0s", concurrency=4)
+    report = await run_spider(spider, ledger=url, settings=settings)
+    ledger = await open_ledger(url, spider.name)
     items = [row.item async for row in ledger.queries.items()]
     await ledger.close()
     assert report.drained
@@ -231,3 +239,54 @@ async def test_rotating_proxies(tmp_path: Path):
     assert report.drained
     assert report.failures == {}
     assert sorted(int(item["page"]) for item in items) == list(range(15))
+
+
+class Cached(Spider):
+    """HTTPCACHE_ENABLED, while a spider is written."""
+
+    name = "cached"
+    settings = Settings(cache="dev")
+
+    def parse(self, response):
+        yield {"title": response.css_first("h1").text()}
+        yield from response.follow_all("a")
+
+
+async def test_a_development_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    pages: dict[str, Page] = {"/": "<h1>One</h1><a href=/2>2</a>", "/2": "<h1>Two</h1>"}
+    async with served(pages) as home:
+        first = await items_of(Cached(start_urls=[home + "/"]), tmp_path / "first.db")
+
+    # Nobody is there any more.
+    again = await items_of(Cached(start_urls=[home + "/"]), tmp_path / "again.db")
+
+    assert again == first == [{"title": "One"}, {"title": "Two"}]
+
+
+class Archive(Spider):
+    """scrapy-warcio's: every page, with its request, in WARC files."""
+
+    name = "archive"
+    settings = Settings(keep_bodies=True)
+
+    def parse(self, response):
+        yield from response.follow_all("a")
+
+
+async def test_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    pages: dict[str, Page] = {"/": "<a href=/2>2</a>", "/2": ("ü".encode(), "text/plain")}
+
+    assert await crawled(Archive, pages, tmp_path) == []
+
+    (path,) = (tmp_path / ".crawlcw" / "warc" / "archive").iterdir()
+    with path.open("rb") as stream:
+        answers = {
+            record.rec_headers["WARC-Target-URI"].rpartition(":")[2].partition("/")[2]: (
+                record.content_stream().read()
+            )
+            for record in ArchiveIterator(stream, check_digests="raise")
+            if record.rec_type == "response"
+        }
+    assert answers == {"": b"<a href=/2>2</a>", "2": "ü".encode()}
