@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
@@ -88,6 +88,7 @@ HOSTILE = st.lists(
 ).map("".join)
 
 
+@settings(max_examples=40)
 @given(
     url=HOSTILE.map(lambda text: f"http://a.example/{text}"),
     name=HOSTILE,

@@ -18,6 +18,8 @@ from tests.support.commands import invoke
 from tests.support.docs import REPOSITORY
 
 PAGES = 12
+#: A crawl in this very process.
+RUN = ("run", "pages", "--quiet", "--processes", "0")
 SPIDER = """\
 from crawlcw import Settings, Spider
 
@@ -62,7 +64,7 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         with docs.served(pages) as served:
             start = f"{served.origin}/index.html"
             spider(start)
-            run = crawlcw("run", "pages", "--quiet")
+            run = invoke(*RUN)
         assert run.returncode == 0, run.stderr
     finally:
         os.chdir(before)
@@ -179,7 +181,7 @@ def test_a_page_whose_callback_had_raised_is_brought_back(tmp_path: Path, monkey
     with docs.served(tmp_path / "site") as served:
         start = f"{served.origin}/index.html"
         spider(start, first='assert "page 2" not in response.text')
-        crawlcw("run", "pages", "--quiet")
+        invoke(*RUN)
     spider(start)
 
     run = invoke("parse", "pages", "--stored", "--save", start.replace("index", "2"))
@@ -233,7 +235,7 @@ def test_what_is_not_stored_is_said_in_one_sentence(start: str, tmp_path: Path):
         text = Path("spiders/others.py").read_text().replace('"pages"', '"others"')
         Path("spiders/others.py").write_text(text)
         (tmp_path / "index.html").write_text("<h1>h</h1>")
-        crawlcw("run", "others", "--quiet", "-s", "keep_bodies=false")
+        invoke("run", "others", *RUN[2:], "-s", "keep_bodies=false")
 
     nothing = invoke("parse", "others", "--stored")
 
@@ -280,8 +282,8 @@ def test_kept_pages_stay_when_their_ledger_goes(start: str):
     copied = invoke("copy", "pages", "--from", here, "--to", "sqlite:///b.db")
     dropped = invoke("drop", "pages", "--yes")
     parsed = invoke("parse", "pages", "--stored", "--ledger", "sqlite:///b.db")
-    fresh = crawlcw(
-        *("run", "pages", "--fresh", "--yes", "--quiet", "--ledger", "sqlite:///b.db"),
+    fresh = invoke(
+        *(*RUN, "--fresh", "--yes", "--ledger", "sqlite:///b.db"),
         *("-s", "max_retry=1", "-s", "host_max_failures=1"),
     )
 
@@ -303,6 +305,7 @@ def test_without_warcio_one_sentence_says_what_to_install(start: str, monkeypatc
     assert run.stderr == "crawlcw: keep_bodies needs warcio: `pip install 'crawlcw[warc]'`\n"
 
 
+@pytest.mark.thorough
 def test_the_example_runs():
     finished = subprocess.run(
         [sys.executable, str(REPOSITORY / "examples" / "stored.py")],
@@ -316,6 +319,42 @@ def test_the_example_runs():
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith("20 pages recorded anew, with 20 items\n")
     assert '"links":' in finished.stdout
+
+
+def test_a_folder_that_takes_no_files_ends_the_crawl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    site(tmp_path, 2)
+    with docs.served(tmp_path) as served:
+        spider(f"{served.origin}/index.html")
+        run = invoke(*RUN, "-s", "bodies_dir=/dev/null")
+
+    assert run.returncode == 3
+    assert "cannot keep pages in /dev/null/pages: Not a directory" in run.stderr + run.stdout
+    assert (counts()["todo"], counts()["finished"]) == (1, 0)
+
+
+CRASH = """if "page 2" in response.text and not __import__("os").path.exists("crashed"):
+            open("crashed", "w").close()
+            __import__("os")._exit(9)"""
+
+
+@pytest.mark.thorough
+def test_the_page_of_a_suspect_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site").mkdir()
+    site(tmp_path / "site", 4)
+    with docs.served(tmp_path / "site") as served:
+        start = f"{served.origin}/index.html"
+        spider(start, first=CRASH)
+        run = crawlcw("run", "pages", "--quiet")
+    assert run.returncode == 0, run.stderr
+    assert Path("crashed").exists()
+
+    parsed = invoke("parse", "pages", "--stored")
+
+    assert parsed.stderr == "4 pages parsed: 4 items, 3 requests\n"
 
 
 # Many pages, and both ledgers --------------------------------------------------------
@@ -360,19 +399,26 @@ def finished(ledger_url: str) -> int:
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("sqlite")
+@pytest.mark.representative("sqlite", "one")
+@pytest.mark.parametrize(
+    ("pages", "goals"),
+    [pytest.param(40, (9,), id="one"), pytest.param(400, (1, 60, 130, 220, 300), id="five")],
+)
 def test_each_record_that_a_task_names_outlives_kills(
-    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pages: int,
+    goals: tuple[int, ...],
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "site").mkdir()
-    pages = 400
     site(tmp_path / "site", pages)
     crawl = command("run", "pages", "--quiet", "--processes", "0", "--ledger", ledger_url)
     with docs.served(tmp_path / "site") as served:
         start = f"{served.origin}/index.html"
         spider(start)
-        for goal in (1, 60, 130, 220, 300):
+        for goal in goals:
             # Two at once, each with a file of its own.
             crawls = [subprocess.Popen(crawl, env=environment()) for _ in range(2)]
             try:

@@ -19,6 +19,9 @@ from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import Record, Status
 from crawlcw.testing import Replay, ReplayDownloader
 
+#: On MongoDB with the thorough ones: the contract of ledgers is what tells.
+pytestmark = [pytest.mark.thorough, pytest.mark.representative("sqlite")]
+
 HOME = "http://a.example/"
 SETTINGS = Settings(
     keep_bodies=True, delay="0s", backoff_base="0s", backoff_max="0s", obey_robots=False
