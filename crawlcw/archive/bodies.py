@@ -1,7 +1,7 @@
-"""Keeping pages while a crawl fetches them: written at once, synced before any task names one."""
+"""Keeping pages while a crawl fetches them: on the disk before any outcome names one."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -18,8 +18,12 @@ from crawlcw.model.stored_page import StoredPage
 
 logger = logging.getLogger(__name__)
 
-#: As many as pack records beside the event loop: zlib lets others run meanwhile.
+#: Bytes of bodies that are packed in a thread, where the event loop would have to wait for them:
+#: one hop to a thread takes as long as packing some ten thousand.
+_LARGE = 1 << 17
 _THREADS = 2
+#: Bytes that wait for no outcome to be recorded, but are written.
+_MOST_WAITING = 8 << 20
 
 
 def folder_of(spider: str, settings: Settings) -> Path:
@@ -43,24 +47,33 @@ class Bodies:
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def keep(self, exchanges: Sequence[Exchange]) -> StoredPage:
-        """Write exchanges, the redirects first; return the place of the last one's answer.
+        """Keep exchanges, the redirects first; return the place of the last one's answer.
 
         It may be named by a task after the next `sync`.
         """
-        return await to_thread.run_sync(self._keep, exchanges, limiter=self._limiter)
-
-    def _keep(self, exchanges: Sequence[Exchange]) -> StoredPage:
-        packed = [records.pair(each) for each in exchanges]
-        answers_last = [*(each for pair in packed[:-1] for each in pair), *packed[-1][::-1]]
-        return self._files.append(answers_last)[-1]
+        packed = await self._packed(exchanges, _pairs)
+        place = self._files.append(packed)[-1]
+        await self._bounded()
+        return place
 
     async def keep_unchanged(self, exchanges: Sequence[Exchange]) -> None:
-        """Write that a page was asked for, and found as it was; its own record stays."""
-        await to_thread.run_sync(self._keep_unchanged, exchanges, limiter=self._limiter)
+        """Keep that a page was asked for, and found as it was; its own record stays."""
+        self._files.append(await self._packed(exchanges, _pairs_and_revisit))
+        await self._bounded()
 
-    def _keep_unchanged(self, exchanges: Sequence[Exchange]) -> None:
-        redirects = [each for hop in exchanges[:-1] for each in records.pair(hop)]
-        self._files.append([*redirects, records.revisit(exchanges[-1])])
+    async def _packed(
+        self,
+        exchanges: Sequence[Exchange],
+        pack: Callable[[Sequence[Exchange]], list[bytes]],
+    ) -> list[bytes]:
+        if sum(len(each.body) for each in exchanges) < _LARGE:
+            return pack(exchanges)
+        return await to_thread.run_sync(pack, exchanges, limiter=self._limiter)
+
+    async def _bounded(self) -> None:
+        """Write what waits where it is much: large pages come faster than outcomes."""
+        if self._files.waiting > _MOST_WAITING:
+            await self.sync()
 
     async def sync(self) -> None:
         """Return when all that was kept is on the disk."""
@@ -99,3 +112,15 @@ class Bodies:
                     printable(error),
                     extra={"event": "warc_not_closed"},
                 )
+
+
+def _pairs(exchanges: Sequence[Exchange]) -> list[bytes]:
+    """Return the records of exchanges, the last answer's behind all others."""
+    *redirects, last = map(records.pair, exchanges)
+    return [*(each for pair in redirects for each in pair), *last[::-1]]
+
+
+def _pairs_and_revisit(exchanges: Sequence[Exchange]) -> list[bytes]:
+    """Return the records of redirects, and that of a page which is as it was."""
+    redirects = [each for hop in exchanges[:-1] for each in records.pair(hop)]
+    return [*redirects, records.revisit(exchanges[-1])]

@@ -30,14 +30,11 @@ _GZIP = zlib.MAX_WBITS + 16
 _PIECE = 1 << 20
 
 
-class TornError(OSError):
-    """The end of a file is torn; nothing is to be written behind it."""
-
-
 class WarcFiles:
-    """Appends records to a file of its own, and begins the next one when that is full.
+    """Collects records for a file of its own, and begins the next one when that is full.
 
-    Blocking, for any thread. Raises `OSError`; what was appended before stays whole then.
+    `append` only notes them, in microseconds; `sync` writes what is noted, at once, however many
+    pages that is. So an event loop may append, and a thread sync.
     """
 
     def __init__(
@@ -53,55 +50,50 @@ class WarcFiles:
         self._prefix = prefix
         self._first_record = first_record
         self._largest = largest
-        self._turn = threading.Lock()
-        self._file: _OpenFile | None = None
+        self._turn = threading.Lock()  #: of what is noted; never held while a disk works
+        self._writing = threading.Lock()
+        self._files: list[_OpenFile] = []  #: those that are full, and the one that is not
         self._number = 0
+        self._appended = self._synced = 0  #: calls of `append`
         self._lost: OSError | None = None  #: why what was appended may not be on the disk
+        self.waiting = 0  #: bytes that were appended and not written yet
 
     def append(self, records: Sequence[bytes]) -> list[StoredPage]:
-        """Write records behind one another, in one file; return their places."""
+        """Take records that are to lie behind one another, in one file; return their places.
+
+        Empty ones have none. Raises the `OSError` of a `sync` that has failed.
+        """
         with self._turn:
             self._check()
             file = self._with_room(sum(map(len, records)))
-            try:
-                offset = file.append(b"".join(records))
-            except TornError as error:
-                self._lost = error
-                raise
-        places = []
-        for record in records:
-            if record:
-                place = StoredPage(file=file.name, offset=offset, length=len(record))
-                places.append(place)
-            offset += len(record)
+            places = [file.take(record) for record in records if record]
+            self._appended += 1
+            self.waiting += sum(place.length for place in places)
         return places
 
     def sync(self) -> None:
-        """Return when all that was appended is on the disk."""
+        """Return when all that was appended before is on the disk.
+
+        Raises `OSError`; what was synced before stays whole then, and nothing is taken any more.
+        """
         with self._turn:
+            mine = self._appended
+        with self._writing:
+            # What came together is written together.
+            if mine > self._synced:
+                self._write()
             self._check()
-            if self._file is None or self._file.is_synced:
-                return
-            # Others append meanwhile: the disk takes milliseconds.
-            file, size = self._file, self._file.size
-            copy = os.dup(file.descriptor)
-        try:
-            os.fsync(copy)
-        except OSError as error:
-            # What the disk has of it nobody knows, and a second try would not tell.
-            self._lost = error
-            raise
-        finally:
-            os.close(copy)
-        with self._turn:
-            file.synced = max(file.synced, size)
 
     def close(self) -> None:
-        """Give the file its name; nothing is appended afterwards."""
-        with self._turn:
-            file, self._file = self._file, None
-            if file is not None:
-                self._finish(file)
+        """Write what is left, and give the file its name; nothing is appended afterwards."""
+        with self._writing:
+            try:
+                if self._lost is None:
+                    self._write()
+            finally:
+                for file in self._files:
+                    file.finish()
+                self._files.clear()
 
     def mend(self) -> int:
         """Give those files their names that crashed processes have left; return how many."""
@@ -112,83 +104,103 @@ class WarcFiles:
             raise OSError(self._lost.errno, self._lost.strerror)
 
     def _with_room(self, size: int) -> "_OpenFile":
-        if self._file is not None and self._file.size + size > self._largest:
-            full, self._file = self._file, None
-            self._finish(full)
-        if self._file is None:
-            self._file = self._begun()
-        return self._file
+        if not self._files or self._files[-1].size + size > self._largest:
+            moment = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
+            name = f"{self._prefix}-{moment}-{self._number:05d}-{secrets.token_hex(4)}{SUFFIX}"
+            self._number += 1
+            file = _OpenFile(self._folder, name)
+            file.take(self._first_record(name))
+            self._files.append(file)
+        return self._files[-1]
 
-    def _begun(self) -> "_OpenFile":
-        # Pages may hold secrets; these are nobody else's to read.
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        moment = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
-        name = f"{self._prefix}-{moment}-{self._number:05d}-{secrets.token_hex(4)}{SUFFIX}"
-        self._number += 1
-        file = _OpenFile(self._folder, name)
+    def _write(self) -> None:
+        with self._turn:
+            self._check()
+            noted = self._appended
+            taken = [(file, file.waiting()) for file in self._files]
+            self.waiting = 0
         try:
-            file.append(self._first_record(name))
-            sync_folder(self._folder)
-        except BaseException:
-            file.drop()
-            raise
-        return file
-
-    def _finish(self, file: "_OpenFile") -> None:
-        try:
-            file.finish()
+            for file, content in taken:
+                file.write(content)
+            for file, _ in taken[:-1]:
+                file.finish()
         except OSError as error:
+            # What the disk has of it nobody knows, and after a sync that failed a second one
+            # would not tell.
             self._lost = error
             raise
+        with self._turn:
+            del self._files[: len(taken) - 1]
+        self._synced = noted
 
 
 class _OpenFile:
     """The one file that this process writes."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        _check_locks()
         self.name = name
+        self.size = 0  #: of all that was taken
         self._path = folder / f"{name}{OPEN}"
-        self.descriptor = _locked(self._path)
-        self.size = 0
-        self.synced = 0
+        self._waiting: list[bytes] = []
+        self._descriptor: int | None = None
+        self._written = 0
 
-    @property
-    def is_synced(self) -> bool:
-        return self.synced == self.size
+    def take(self, record: bytes) -> StoredPage:
+        """Note a record, and return its place."""
+        place = StoredPage(file=self.name, offset=self.size, length=len(record))
+        self._waiting.append(record)
+        self.size += len(record)
+        return place
 
-    def append(self, content: bytes) -> int:
-        """Write all of *content* or nothing; return where it begins.
+    def waiting(self) -> bytes:
+        """Return what is to be written next."""
+        content = b"".join(self._waiting)
+        self._waiting.clear()
+        return content
 
-        Raises `TornError` where a part of it can be neither completed nor taken back.
-        """
-        begin = self.size
+    def write(self, content: bytes) -> None:
+        """Write *content*, whole and synced, or as good as nothing of it."""
+        if not content:
+            return
+        is_new = self._descriptor is None
+        descriptor = self._opened()
         rest = memoryview(content)
         try:
             while rest:
-                rest = rest[os.write(self.descriptor, rest) :]
-        except OSError as error:
-            try:
-                os.ftruncate(self.descriptor, begin)
-                os.lseek(self.descriptor, begin, os.SEEK_SET)
-            except OSError:
-                raise TornError(error.errno, error.strerror) from error
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        except OSError:
+            # What stays is torn, and mended like what a crash leaves.
+            with suppress(OSError):
+                os.ftruncate(descriptor, self._written)
             raise
-        self.size += len(content)
-        return begin
+        self._written += len(content)
+        if is_new:
+            sync_folder(self._path.parent)
 
     def finish(self) -> None:
+        """Give the file its name, or take it away where nothing is in it."""
+        if self._descriptor is None:
+            return
+        descriptor, self._descriptor = self._descriptor, None
         try:
-            os.fsync(self.descriptor)
-            self._path.replace(self._path.with_suffix(""))
+            if os.fstat(descriptor).st_size > self._written:
+                return  # torn: whoever comes next mends it
+            if self._written:
+                self._path.replace(self._path.with_suffix(""))
+            else:
+                self._path.unlink()
             sync_folder(self._path.parent)
         finally:
-            os.close(self.descriptor)
+            os.close(descriptor)
 
-    def drop(self) -> None:
-        with suppress(OSError):
-            self._path.unlink()
-        os.close(self.descriptor)
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            _check_locks()
+            # Pages may hold secrets; these are nobody else's to read.
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._descriptor = _locked(self._path)
+        return self._descriptor
 
 
 def _locked(path: Path) -> int:

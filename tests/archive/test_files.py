@@ -46,6 +46,7 @@ def test_records_are_read_where_they_were_written(tmp_path: Path):
     (third,) = warc.append([answer(3)])
 
     # While it is written, too.
+    warc.sync()
     assert is_there(tmp_path, third, 3)
     warc.close()
 
@@ -72,6 +73,8 @@ def test_two_processes_write_two_files(tmp_path: Path):
 
     (first,), (second,) = one.append([answer(1)]), other.append([answer(2)])
 
+    one.sync()
+    other.sync()
     assert first.file != second.file
     assert other.mend() == 0  # both are written
     one.close()
@@ -138,9 +141,10 @@ def test_many_members_that_unpack_to_much_are_measured_piece_by_piece(
 # Disks -------------------------------------------------------------------------------
 
 
-def test_a_full_disk_leaves_whole_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_leaves_what_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     warc = opened(tmp_path)
     (first,) = warc.append([answer(1)])
+    warc.sync()
     write = os.write
 
     def half(descriptor: int, data: memoryview) -> int:
@@ -148,17 +152,19 @@ def test_a_full_disk_leaves_whole_records(tmp_path: Path, monkeypatch: pytest.Mo
             return write(descriptor, data[:100])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    warc.append([answer(2, size=1000)])
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", half)
         with pytest.raises(OSError, match="No space left"):
-            warc.append([answer(2, size=1000)])
-    (third,) = warc.append([answer(3)])
-    warc.sync()
+            warc.sync()
+    # The places that were given out since then are no record's.
+    with pytest.raises(OSError, match="No space left"):
+        warc.append([answer(3)])
     warc.close()
 
     assert is_there(tmp_path, first, 1)
-    assert is_there(tmp_path, third, 3)
-    assert kinds(tmp_path / first.file) == ["warcinfo", "response", "response"]
+    assert [path.name for path in tmp_path.iterdir()] == [first.file]
+    assert kinds(tmp_path / first.file) == ["warcinfo", "response"]
 
 
 def test_a_disk_that_is_full_from_the_start_leaves_no_file(
@@ -168,10 +174,28 @@ def test_a_disk_that_is_full_from_the_start_leaves_no_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
+    warc = opened(tmp_path)
+    warc.append([answer(1)])
     with pytest.raises(OSError, match="No space left"):
-        opened(tmp_path).append([answer(1)])
+        warc.sync()
+    warc.close()
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_syncs_that_come_together_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    warc = opened(tmp_path)
+    warc.append([answer(1)])
+    warc.sync()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    warc.append([answer(2)])
+    warc.append([answer(3)])
+
+    for _ in range(3):
+        warc.sync()
+
+    assert len(synced) == 1
 
 
 def test_after_a_sync_that_failed_nothing_is_taken_for_synced(
@@ -195,24 +219,34 @@ def test_after_a_sync_that_failed_nothing_is_taken_for_synced(
         warc.append([answer(2)])
 
 
-def test_what_can_be_neither_completed_nor_taken_back_ends_the_writing(
+def test_a_torn_end_that_cannot_be_cut_off_is_left_to_whoever_comes_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     warc = opened(tmp_path)
     (first,) = warc.append([answer(1)])
+    warc.sync()
+    write = os.write
 
-    def broken(*_: object) -> int:
+    def half(descriptor: int, data: memoryview) -> int:
+        if len(data) > 100:
+            return write(descriptor, data[:100])
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    warc.append([answer(2, size=1000)])
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", broken)
+        patched.setattr(os, "write", half)
         patched.setattr(os, "ftruncate", broken)
         with pytest.raises(OSError, match="Input/output"):
-            warc.append([answer(2)])
+            warc.sync()
+    warc.close()
 
-    with pytest.raises(OSError, match="Input/output"):
-        warc.append([answer(3)])
+    assert [path.name for path in tmp_path.iterdir()] == [f"{first.file}{OPEN}"]
+    assert opened(tmp_path).mend() == 1
     assert is_there(tmp_path, first, 1)
+    assert kinds(tmp_path / first.file) == ["warcinfo", "response"]
 
 
 # Reading -----------------------------------------------------------------------------
