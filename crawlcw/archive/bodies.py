@@ -10,9 +10,9 @@ import anyio
 from anyio import to_thread
 
 from crawlcw.api.settings import Settings
-from crawlcw.archive import records
 from crawlcw.archive.exchange import Exchange
 from crawlcw.archive.files import LARGEST_FILE, WarcFiles
+from crawlcw.archive.records import Packer, check_installed
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stored_page import StoredPage
 
@@ -36,14 +36,15 @@ class Bodies:
 
     def __init__(self, spider: str, settings: Settings, *, largest: int = LARGEST_FILE) -> None:
         """*largest* is the size of a file in bytes. Raises `UsageError` without warcio."""
-        records.check_installed()
+        check_installed()
         self.folder = folder_of(spider, settings)
         self._files = WarcFiles(
             self.folder,
             prefix=spider,
-            first_record=partial(records.about_the_file, spider=spider),
+            first_record=partial(Packer().about_the_file, spider=spider),
             largest=largest,
         )
+        self._packer = Packer()
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def keep(self, exchanges: Sequence[Exchange]) -> StoredPage:
@@ -64,11 +65,11 @@ class Bodies:
     async def _packed(
         self,
         exchanges: Sequence[Exchange],
-        pack: Callable[[Sequence[Exchange]], list[bytes]],
+        pack: Callable[[Packer, Sequence[Exchange]], list[bytes]],
     ) -> list[bytes]:
         if sum(len(each.body) for each in exchanges) < _LARGE:
-            return pack(exchanges)
-        return await to_thread.run_sync(pack, exchanges, limiter=self._limiter)
+            return pack(self._packer, exchanges)
+        return await to_thread.run_sync(pack, Packer(), exchanges, limiter=self._limiter)
 
     async def _bounded(self) -> None:
         """Write what waits where it is much: large pages come faster than outcomes."""
@@ -114,13 +115,13 @@ class Bodies:
                 )
 
 
-def _pairs(exchanges: Sequence[Exchange]) -> list[bytes]:
+def _pairs(packer: Packer, exchanges: Sequence[Exchange]) -> list[bytes]:
     """Return the records of exchanges, the last answer's behind all others."""
-    *redirects, last = map(records.pair, exchanges)
+    *redirects, last = map(packer.pair, exchanges)
     return [*(each for pair in redirects for each in pair), *last[::-1]]
 
 
-def _pairs_and_revisit(exchanges: Sequence[Exchange]) -> list[bytes]:
+def _pairs_and_revisit(packer: Packer, exchanges: Sequence[Exchange]) -> list[bytes]:
     """Return the records of redirects, and that of a page which is as it was."""
-    redirects = [each for hop in exchanges[:-1] for each in records.pair(hop)]
-    return [*redirects, records.revisit(exchanges[-1])]
+    redirects = [each for hop in exchanges[:-1] for each in packer.pair(hop)]
+    return [*redirects, packer.revisit(exchanges[-1])]

@@ -54,61 +54,87 @@ def check_installed() -> None:
         raise UsageError("keep_bodies needs warcio: `pip install 'crawlcw[warc]'`")
 
 
-def about_the_file(name: str, *, spider: str) -> bytes:
-    """Return the record that a file begins with: who has written it, and as what."""
-    try:
-        software = f"crawlcw/{version('crawlcw')}"
-    except PackageNotFoundError:
-        software = "crawlcw"
-    fields = {
-        "software": software,
-        "format": "WARC File Format 1.1",
-        "conformsTo": _SPECIFICATION,
-        "isPartOf": uri(spider),
-    }
-    writer, out = _writer()
-    writer.write_record(writer.create_warcinfo_record(name, fields))
-    return _packed(out)
+class Packer:
+    """Makes records; for one thread at a time."""
 
+    def __init__(self) -> None:
+        # Made once: it asks the system for its name.
+        from warcio.warcwriter import WARCWriter
 
-def pair(exchange: Exchange) -> tuple[bytes, bytes]:
-    """Return the record of an answer, and that of its request.
+        self._out = io.BytesIO()
+        self._writer: Any = WARCWriter(self._out, gzip=False, warc_version="1.1")
 
-    The latter is empty for a method that readers of WARC do not know.
-    """
-    writer, out = _writer()
-    cut = {"WARC-Truncated": "length"} if exchange.is_cut else {}
-    answer = _record(
-        writer, "response", exchange, head=response_head(exchange), body=exchange.body, fields=cut
-    )
-    writer.write_record(answer)
-    answered = _packed(out)
-    if exchange.method not in _METHODS:
-        return answered, b""
-    asked = _record(
-        writer,
-        "request",
-        exchange,
-        head=request_head(exchange),
-        body=exchange.sent or b"",
-        fields={"WARC-Concurrent-To": answer.rec_headers.get_header("WARC-Record-ID")},
-    )
-    writer.write_record(asked)
-    return answered, _packed(out)
+    def about_the_file(self, name: str, *, spider: str) -> bytes:
+        """Return the record that a file begins with: who has written it, and as what."""
+        try:
+            software = f"crawlcw/{version('crawlcw')}"
+        except PackageNotFoundError:
+            software = "crawlcw"
+        fields = {
+            "software": software,
+            "format": "WARC File Format 1.1",
+            "conformsTo": _SPECIFICATION,
+            "isPartOf": uri(spider),
+        }
+        return self._packed(self._writer.create_warcinfo_record(name, fields))
 
+    def pair(self, exchange: Exchange) -> tuple[bytes, bytes]:
+        """Return the record of an answer, and that of its request.
 
-def revisit(exchange: Exchange) -> bytes:
-    """Return the record of an answer that says, or shows, that a page is as it was."""
-    writer, out = _writer()
-    if exchange.status == _NOT_MODIFIED:
-        fields = {"WARC-Profile": _UNCHANGED}
-    else:
-        digest = b32encode(sha1(exchange.body, usedforsecurity=False).digest()).decode()
-        fields = {"WARC-Profile": _SAME, "WARC-Payload-Digest": f"sha1:{digest}"}
-    fields["WARC-Refers-To-Target-URI"] = uri(exchange.url)
-    head = response_head(exchange, with_body=False)
-    writer.write_record(_record(writer, "revisit", exchange, head=head, body=b"", fields=fields))
-    return _packed(out)
+        The latter is empty for a method that readers of WARC do not know.
+        """
+        cut = {"WARC-Truncated": "length"} if exchange.is_cut else {}
+        answer = self._record(
+            "response", exchange, head=response_head(exchange), body=exchange.body, fields=cut
+        )
+        answered = self._packed(answer)
+        if exchange.method not in _METHODS:
+            return answered, b""
+        asked = self._record(
+            "request",
+            exchange,
+            head=request_head(exchange),
+            body=exchange.sent or b"",
+            fields={"WARC-Concurrent-To": answer.rec_headers.get_header("WARC-Record-ID")},
+        )
+        return answered, self._packed(asked)
+
+    def revisit(self, exchange: Exchange) -> bytes:
+        """Return the record of an answer that says, or shows, that a page is as it was."""
+        if exchange.status == _NOT_MODIFIED:
+            fields = {"WARC-Profile": _UNCHANGED}
+        else:
+            digest = b32encode(sha1(exchange.body, usedforsecurity=False).digest()).decode()
+            fields = {"WARC-Profile": _SAME, "WARC-Payload-Digest": f"sha1:{digest}"}
+        fields["WARC-Refers-To-Target-URI"] = uri(exchange.url)
+        head = response_head(exchange, with_body=False)
+        return self._packed(self._record("revisit", exchange, head=head, body=b"", fields=fields))
+
+    def _record(
+        self,
+        kind: str,
+        exchange: Exchange,
+        *,
+        head: bytes,
+        body: bytes,
+        fields: Mapping[str, str],
+    ) -> Any:
+        date = exchange.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return self._writer.create_warc_record(
+            uri(exchange.url),
+            kind,
+            payload=io.BytesIO(body),
+            length=len(body),
+            http_headers=_Head(head),
+            warc_headers_dict={"WARC-Date": date, **fields},
+        )
+
+    def _packed(self, record: Any) -> bytes:
+        """Return a record as a gzip member."""
+        self._out.seek(0)
+        self._out.truncate()
+        self._writer.write_record(record)
+        return zlib.compress(self._out.getvalue(), _LEVEL, _GZIP)
 
 
 def read(packed: bytes, *, most: int) -> Answer:
@@ -145,43 +171,6 @@ class _Head:
 
     def compute_headers_buffer(self, _header_filter: object = None) -> None:
         """Do nothing: it is there."""
-
-
-def _writer() -> tuple[Any, io.BytesIO]:
-    from warcio.warcwriter import WARCWriter
-
-    out = io.BytesIO()
-    return WARCWriter(out, gzip=False, warc_version="1.1"), out
-
-
-def _record(
-    writer: Any,
-    kind: str,
-    exchange: Exchange,
-    *,
-    head: bytes,
-    body: bytes,
-    fields: Mapping[str, str],
-) -> Any:
-    date = exchange.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return writer.create_warc_record(
-        uri(exchange.url),
-        kind,
-        payload=io.BytesIO(body),
-        length=len(body),
-        http_headers=_Head(head),
-        warc_headers_dict={"WARC-Date": date, **fields},
-    )
-
-
-def _packed(out: io.BytesIO) -> bytes:
-    """Return what was written as a gzip member, and begin anew."""
-    content = out.getbuffer()
-    packed = zlib.compress(content, _LEVEL, _GZIP)
-    content.release()
-    out.seek(0)
-    out.truncate()
-    return packed
 
 
 def _unpacked(packed: bytes, most: int) -> bytes:

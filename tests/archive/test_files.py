@@ -13,13 +13,13 @@ from warcio.archiveiterator import ArchiveIterator
 from crawlcw.archive import files
 from crawlcw.archive.files import OPEN, WarcFiles
 from crawlcw.archive.reading import FileMissingError, StoredPages
-from crawlcw.archive.records import DamagedRecordError, about_the_file, pair
+from crawlcw.archive.records import DamagedRecordError
 from crawlcw.model.stored_page import StoredPage
-from tests.archive.test_records import MOST, exchange
+from tests.archive.test_records import MOST, PACKER, exchange
 
 
 def first_record(name: str) -> bytes:
-    return about_the_file(name, spider="books")
+    return PACKER.about_the_file(name, spider="books")
 
 
 def opened(folder: Path, *, largest: int = 1 << 30) -> WarcFiles:
@@ -27,7 +27,7 @@ def opened(folder: Path, *, largest: int = 1 << 30) -> WarcFiles:
 
 
 def answer(number: int, *, size: int = 10) -> bytes:
-    return pair(exchange(body=b"%d" % number + os.urandom(size)))[0]
+    return PACKER.pair(exchange(body=b"%d" % number + os.urandom(size)))[0]
 
 
 def is_there(folder: Path, place: StoredPage, number: int) -> bool:
@@ -131,7 +131,7 @@ def test_many_members_that_unpack_to_much_are_measured_piece_by_piece(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(files, "_PIECE", 100)
-    content = answer(1) + pair(exchange(body=bytes(100_000)))[0] + answer(3)
+    content = answer(1) + PACKER.pair(exchange(body=bytes(100_000)))[0] + answer(3)
     for size in (1, 7, len(content)):
         pieces = [content[n : n + size] for n in range(0, len(content), size)]
 

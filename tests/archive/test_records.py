@@ -14,11 +14,12 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.archive import records
 from crawlcw.archive.exchange import Exchange
-from crawlcw.archive.records import DamagedRecordError
+from crawlcw.archive.records import DamagedRecordError, Packer
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 URL = "http://a.example/b?c=d"
 MOST = 1 << 20
+PACKER = Packer()
 
 
 def exchange(**fields: Any) -> Exchange:
@@ -35,7 +36,7 @@ def seen(packed: bytes) -> list[Any]:
 
 
 def test_an_answer_and_its_request_are_records_that_belong_together():
-    answered, asked = records.pair(
+    answered, asked = PACKER.pair(
         exchange(
             asked=(("Accept", "text/html"),),
             headers=(("content-type", "text/html"), ("content-encoding", "gzip")),
@@ -64,7 +65,7 @@ def test_an_answer_and_its_request_are_records_that_belong_together():
 
 def test_an_answer_is_read_back_as_it_came():
     headers = {"content-encoding": "br", "content-length": "5", "x-a": "ü, \u2713", "etag": '"1"'}
-    answered, _ = records.pair(
+    answered, _ = PACKER.pair(
         exchange(status=404, headers=tuple(headers.items()), body=b"a\r\n\r\nb\x00", is_cut=True)
     )
 
@@ -99,7 +100,7 @@ HOSTILE = st.lists(
 def test_whatever_a_server_says_makes_one_record(
     url: str, name: str, value: str, body: bytes, status: int
 ):
-    answered, asked = records.pair(
+    answered, asked = PACKER.pair(
         exchange(
             url=url,
             status=status,
@@ -122,7 +123,7 @@ def test_whatever_a_server_says_makes_one_record(
 
 def test_ten_thousand_headers_are_kept():
     headers = tuple((f"x-{n}", "v" * 50) for n in range(10_000))
-    answered, _ = records.pair(exchange(headers=headers, body=b"x"))
+    answered, _ = PACKER.pair(exchange(headers=headers, body=b"x"))
 
     found = records.read(answered, most=MOST)
 
@@ -139,7 +140,7 @@ def test_secrets_are_in_no_record():
         URL, request=request, headers={"Set-Cookie": "a=secret", "X-Own": "told"}, body=b""
     )
 
-    packed = b"".join(records.pair(Exchange.of(request, response, at=AT)))
+    packed = b"".join(PACKER.pair(Exchange.of(request, response, at=AT)))
 
     content = b"".join(zlib.decompress(each, 31) for each in members(packed))
     assert b"secret" not in content
@@ -157,14 +158,14 @@ def members(packed: bytes) -> list[bytes]:
 
 
 def test_a_method_that_readers_do_not_know_leaves_its_answer_alone():
-    answered, asked = records.pair(exchange(method="PROPFIND", body=b"x"))
+    answered, asked = PACKER.pair(exchange(method="PROPFIND", body=b"x"))
 
     assert asked == b""
     assert seen(answered)[0].content == b"x"
 
 
 def test_the_body_of_a_request_is_kept():
-    _, asked = records.pair(exchange(method="POST", sent=b"q=1"))
+    _, asked = PACKER.pair(exchange(method="POST", sent=b"q=1"))
 
     assert seen(asked)[0].content == b"q=1"
 
@@ -173,16 +174,16 @@ def test_the_body_of_a_request_is_kept():
     ("status", "profile"), [(304, "server-not-modified"), (200, "identical-payload-digest")]
 )
 def test_a_page_that_is_as_it_was_makes_a_revisit_without_its_body(status: int, profile: str):
-    (record,) = seen(records.revisit(exchange(status=status, body=b"as it was")))
+    (record,) = seen(PACKER.revisit(exchange(status=status, body=b"as it was")))
 
     assert record.rec_type == "revisit"
     assert record.rec_headers.get_header("WARC-Profile").endswith(profile)
     assert record.content == b""
-    assert b"as it was" not in zlib.decompress(records.revisit(exchange(body=b"as it was")), 31)
+    assert b"as it was" not in zlib.decompress(PACKER.revisit(exchange(body=b"as it was")), 31)
 
 
 def test_a_file_begins_with_who_wrote_it():
-    (record,) = seen(records.about_the_file("books-1.warc.gz", spider="books"))
+    (record,) = seen(PACKER.about_the_file("books-1.warc.gz", spider="books"))
 
     assert record.rec_type == "warcinfo"
     assert record.rec_headers.get_header("WARC-Filename") == "books-1.warc.gz"
@@ -190,7 +191,7 @@ def test_a_file_begins_with_who_wrote_it():
     assert b"isPartOf: books" in record.content
 
 
-ANSWERED, ASKED = records.pair(exchange(body=b"x" * 10_000))
+ANSWERED, ASKED = PACKER.pair(exchange(body=b"x" * 10_000))
 
 
 @pytest.mark.parametrize(
@@ -201,11 +202,11 @@ ANSWERED, ASKED = records.pair(exchange(body=b"x" * 10_000))
         (b"no gzip at all", "cannot be unpacked"),
         (ANSWERED[:-8] + bytes(8), "cannot be unpacked"),
         (ASKED, "no answer's record"),
-        (records.about_the_file("a", spider="a"), "no answer's record"),
+        (PACKER.about_the_file("a", spider="a"), "no answer's record"),
         (zlib.compress(b"no WARC", wbits=31), "no WARC record"),
         (zlib.compress(b"", wbits=31), "no answer's record"),
         (zlib.compress(b"WARC/1.1\r\nWARC-Type: response\r\n\r\nx", wbits=31), "no WARC record"),
-        (records.pair(exchange(body=bytes(10 << 20)))[0], "larger than it may be"),
+        (PACKER.pair(exchange(body=bytes(10 << 20)))[0], "larger than it may be"),
     ],
 )
 def test_what_is_damaged_says_so(packed: bytes, why: str):
