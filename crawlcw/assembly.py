@@ -40,6 +40,7 @@ from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.recording import Recorder
+from crawlcw.crawl.redirect_targets import RedirectTargets
 from crawlcw.crawl.redirects import attempt
 from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
@@ -364,9 +365,14 @@ class _Assembly:
             watch=self.watch,
             proxies=self.proxies,
             suspects=self.suspects,
+            coming=self.targets,
             worker=session.worker,
             excuses=self.excuses,
         )
+
+    @cached_property
+    def targets(self) -> RedirectTargets:
+        return RedirectTargets(self.session.ledger)
 
     @cached_property
     def ending(self) -> Ending:
@@ -432,6 +438,7 @@ class _Assembly:
             hooked=self._hooked,
             revisits=Revisits(self.settings.revisit_policy),
             recorder=self._recorder,
+            targets=self.targets,
             adder=self._adder,
             write_links=self.committer.write_links,
             identities=self._identities,

@@ -85,9 +85,11 @@ class Coordinator:
         watch: NetworkWatch,
         proxies: ProxyPool,
         suspects: Suspects,
+        coming: Container[bytes],
         worker: str,
         excuses: Excuses,
     ) -> None:
+        """*coming* are tasks that a fetcher is about to claim by itself."""
         self.pool = Pool(settings.concurrency)
         self._ledger = ledger
         self._settings = settings
@@ -99,6 +101,7 @@ class Coordinator:
         self._heartbeat = heartbeat
         self._watch = watch
         self._suspects = suspects
+        self._coming = coming
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
@@ -438,7 +441,7 @@ class Coordinator:
         found: dict[str, list[Task]] = {}
         for task in page:
             # A lease of ours that ran out during an outage shows up again.
-            if task.id in self._held or task.id in spared:
+            if task.id in self._held or task.id in spared or task.id in self._coming:
                 continue
             # What waits for an origin that was given up is ignored, all of it at once.
             if not self._frontier.evidence.lost_origin(task):
@@ -525,7 +528,7 @@ class Coordinator:
         return await self._drained()
 
     def _is_shared(self, task: Task) -> bool:
-        if task.id in self._held or task.host not in self._frontier:
+        if task.id in self._held or task.id in self._coming or task.host not in self._frontier:
             return False
         host = self._frontier[task.host]
         return host.lease is None and not host.leaving

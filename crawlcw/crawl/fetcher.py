@@ -30,6 +30,7 @@ from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import Fault
 from crawlcw.crawl.identities import Identified, Identities, LoggedOutError, NotReadyError
 from crawlcw.crawl.recording import Recorder
+from crawlcw.crawl.redirect_targets import RedirectTargets, Way
 from crawlcw.crawl.redirects import (
     REDIRECTS,
     attempt,
@@ -180,6 +181,7 @@ class Fetcher:
     hooked: Callable[[Downloader], Downloader]  #: puts the spider's hooks before that, too
     revisits: Revisits
     recorder: Recorder
+    targets: RedirectTargets
     adder: TaskAdder
     write_links: WriteLinks
     identities: Identities
@@ -279,7 +281,13 @@ class Fetcher:
         try:
             with memory_budget.page(), recording.page():
                 async with rendering.pages_open():
-                    return await self._page(lease, slot)
+                    with self.targets.way(lease.task.id) as way:
+                        try:
+                            return await self._page(lease, slot, way)
+                        finally:
+                            if way.taken:
+                                # Others may have added what it has come to nothing with.
+                                self.frontier.look(lease.task.host)
         except NotTriedError:
             return lease
         except (LedgerError, ChildDiedError, UsageError):
@@ -294,11 +302,11 @@ class Fetcher:
             )
             return Done(settlements=(self._settle(lease, failed),))
 
-    async def _page(self, lease: Lease, slot: Slot) -> Done | Lease:
+    async def _page(self, lease: Lease, slot: Slot, way: Way) -> Done | Lease:
         request = Request.of(lease.task)
         at, began = self.ledger.now(), time.monotonic()
         try:
-            response = await self._fetch(request, lease)
+            response = await self._fetch(request, lease, way)
         except StopCrawl as wish:
             self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(wish)))
             raise NotTriedError from wish
@@ -323,7 +331,7 @@ class Fetcher:
         if response.page is None:
             slot.free()
         if moved:
-            return await self._moved(lease, request, response)
+            return await self._moved(lease, request, response, way)
         if same:
             return await self._unchanged(lease, request, response)
         if (target := await self._refreshed(lease, request, response)) is not None:
@@ -431,7 +439,7 @@ class Fetcher:
         failed = replace(fault.raised, message=fault.message)
         return await self._failed(lease, request, failed, fault)
 
-    async def _fetch(self, request: Request, lease: Lease) -> Response:
+    async def _fetch(self, request: Request, lease: Lease, way: Way) -> Response:
         """Make one attempt, with robots.txt and scope asked at every hop."""
         if self.settings.obey_robots:
             await self.robots.admit(request.url)
@@ -444,7 +452,7 @@ class Fetcher:
                 downloader=self._as_identified(request),
                 settings=self.settings,
                 admit=self._admit_hop,
-                stays=self._stays(request, lease.task),
+                stays=self._stays(request, lease.task, way),
                 cookies=self.identified is not None,
             )
         except (FetchError, LoggedOutError):
@@ -498,32 +506,37 @@ class Fetcher:
         self.scope.admit_url(url)
         await self.robots.admit(url)
 
-    def _stays(self, request: Request, task: Task) -> Callable[[str], bool] | None:
+    def _stays(
+        self, request: Request, task: Task, way: Way
+    ) -> Callable[[str], Awaitable[bool]] | None:
         """Return what says whether a redirect is followed here, or None where all are.
 
         Another host has another owner, so what it is asked for is a task of
         its own; and so it is on a host that is served with a delay, for which
-        it has to wait. But with a session the way through it may be what
-        matters, and a form, or a request that is to be repeated, is not a page.
+        it has to wait, and of a page that has a task already. But with a session the
+        way through it may be what matters, and what it leads to shows who is logged
+        out; and a form, or a request that is to be repeated, is not a page.
         """
         plain = request.method == "GET" and task.id == request.identity()[1]
         if self.identified is not None or not plain:
             return None
 
-        def stays(url: str) -> bool:
+        async def stays(url: str) -> bool:
             location = urls.locate(url)
             if location.host != task.host:
                 return False
             # Another spelling of its own URL cannot be another task.
-            return not self.frontier.delay(task.host) or task_id(location) == task.id
+            if task_id(location) == task.id:
+                return True
+            return not self.frontier.delay(task.host) and await way.goes_on(url)
 
         return stays
 
-    async def _moved(self, lease: Lease, request: Request, response: Response) -> Done:
-        """Hand on a page that is to be fetched by the owner of its host, or later."""
+    async def _moved(self, lease: Lease, request: Request, response: Response, way: Way) -> Done:
+        """Hand on a page that is to be fetched by the owner of its host, later, or is anyway."""
         await self._kept(self.recorder.keep(request))
         try:
-            task = self._target(lease, onward(request, response))
+            task = self._target(lease, onward(request, response), way)
         except FetchError as refusal:
             refusal.response = response
             return await self._failed(lease, request, self._failure(refusal), refusal)
@@ -544,16 +557,24 @@ class Fetcher:
         if rules is not None and not rules.allows(refresh.url):
             return None
         try:
-            task = self._target(lease, onward(request, response, refresh=refresh.url))
+            task = self._target(lease, onward(request, response, refresh=refresh.url), None)
         except FetchError:
             return None
         known = await self.ledger.tasks.get(task.id)
         return task if known is None or known.task.parent == lease.task.id else None
 
-    def _target(self, lease: Lease, home: Request) -> Task:
+    def _target(self, lease: Lease, home: Request, way: Way | None) -> Task:
         """Return the task of what a redirect leads to; raises `FetchError` where it may not."""
         home.changed = _like(lease.task)
         self.scope.admit_url(home.url)
+        if way is not None and home.identity()[1] in way.known:
+            # Asked for by another way, or just here by another task: no link further.
+            return home.task(
+                now=self.ledger.now(),
+                depth=lease.task.depth,
+                parent=lease.task.id,
+                hops=lease.task.hops,
+            )
         deepest = lease.task.options.max_depth
         if deepest is None:
             deepest = self.settings.max_depth
@@ -570,7 +591,8 @@ class Fetcher:
 
     def _handed_on(self, lease: Lease, target: Task, response: Response) -> Done:
         visit, revisit = self.revisits.of_alias(lease.task, now=self.ledger.now())
-        handed_on = Succeeded(response=_info(response), visit=visit, revisit=revisit)
+        info = replace(_info(response), final_url=target.url)
+        handed_on = Succeeded(response=info, visit=visit, revisit=revisit)
         alias = self._settle(lease, handed_on)
         return Done(tasks=(target,), aliases=(alias,))
 

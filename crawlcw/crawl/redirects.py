@@ -39,7 +39,7 @@ async def attempt(
     downloader: Downloader,
     settings: Settings,
     admit: Admit | None = None,
-    stays: Callable[[str], bool] | None = None,
+    stays: Callable[[str], Awaitable[bool]] | None = None,
     cookies: bool = False,
 ) -> Response:
     """Return the response that *request* leads to, redirects followed.
@@ -131,7 +131,7 @@ async def _followed(
     *,
     downloader: Downloader,
     admit: Admit | None,
-    stays: Callable[[str], bool] | None,
+    stays: Callable[[str], Awaitable[bool]] | None,
     settings: Settings,
     cookies: bool,
 ) -> Response:
@@ -155,7 +155,7 @@ async def _followed(
         except FetchError as error:
             error.hop = hops + 1  # the host has answered
             raise _with(response, error) from None
-        if stays is not None and not stays(target):
+        if stays is not None and not await stays(target):
             break
         hop = _next(hop, response.status, same_origin=_origin(url) == _origin(target))
         url = target

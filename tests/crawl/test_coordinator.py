@@ -219,6 +219,7 @@ class Around:
             watch=watch,
             proxies=ProxyPool(self.settings),
             suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
+            coming=set(),
             worker="a",
             excuses=NothingExcused(),
         )

@@ -754,6 +754,74 @@ async def test_with_cookies_a_redirect_leads_through_another_host_and_back(ledge
     assert await items(ledger) == [{"url": HOME, "n": 7}]
 
 
+async def test_a_page_that_many_redirects_lead_to_at_once_is_asked_for_once(ledger: SqliteLedger):
+    ways = [f"/old/{n}" for n in range(8)]
+    answers = {HOME: links(*ways), f"{HOME}new": "the page"}
+    answers |= {HOME + way[1:]: to("/new") for way in ways}
+    web = Web(answers)
+
+    report = await crawled(Books(), web, ledger, per_host_concurrency=0)
+
+    assert web.pages.count(f"{HOME}new") == 1
+    assert web.most["all"] > 2, "nothing was at once"
+    assert report.counts.by_status == {Status.FINISHED: 10}
+    assert await urls_of_items(ledger) == [HOME, f"{HOME}new"]
+
+
+async def test_a_page_that_fails_behind_a_redirect_is_had_by_the_next_one(ledger: SqliteLedger):
+    new = f"{HOME}new"
+    answers = {HOME: links("/1", "/2"), f"{HOME}1": to("/new"), f"{HOME}2": to("/new")}
+    web = Web({**answers, new: [down(404), "the page"]}, held=[new])
+
+    async def let_go() -> None:
+        # The first waits for the page, and the second has been told so.
+        await web.reached.wait()
+        while (await ledger.queries.counts()).by_status.get(Status.FINISHED, 0) < 2:
+            await asyncio.sleep(0.001)
+        web.go.set()
+
+    _, report = await asyncio.gather(let_go(), crawled(Books(), web, ledger))
+
+    assert web.pages.count(new) == 2
+    assert report.counts.by_status == {Status.FINISHED: 3, Status.IGNORED: 1}
+    assert await urls_of_items(ledger) == [HOME, new]
+
+
+async def test_a_redirect_to_what_is_known_is_no_link_further(ledger: SqliteLedger):
+    web = Web({HOME: links("/new", "/old"), f"{HOME}old": to("/new"), f"{HOME}new": ""})
+
+    report = await crawled(Books(), web, ledger, max_depth=1)
+
+    assert report.counts.by_status == {Status.FINISHED: 3}
+
+
+async def test_a_redirect_to_what_lay_too_deep_is_followed(ledger: SqliteLedger):
+    answers = {HOME: links("/a"), f"{HOME}a": links("/new")}
+    await crawled(Books(), Web({**answers, f"{HOME}new": ""}), ledger, max_depth=1)
+    assert (await record(ledger, f"{HOME}new")).task.reason is Reason.REFUSED_DEPTH
+    web = Web({f"{HOME}b": to("/new"), f"{HOME}new": "the page"})
+
+    await crawled(Books(start_urls=[f"{HOME}b"]), web, ledger, max_depth=1)
+
+    assert (await record(ledger, f"{HOME}new")).task.status is Status.FINISHED
+    assert web.pages == [f"{HOME}b", f"{HOME}new"]
+
+
+async def test_linked_pages_that_lead_to_one_another_are_a_loop(ledger: SqliteLedger):
+    ways = [f"/{n}" for n in range(3)]
+    answers = {HOME + ways[n - 1][1:]: to(ways[n]) for n in range(3)}
+    web = Web({HOME: links(*ways), **answers}, held=[*answers])
+
+    async def let_go() -> None:
+        while web.under_way["a.example"] < len(ways):
+            await asyncio.sleep(0.001)
+        web.go.set()
+
+    await asyncio.gather(let_go(), crawled(Books(), web, ledger, per_host_concurrency=0))
+
+    assert await ledger.queries.reasons() == {"redirect-loop": 1}
+
+
 async def test_a_redirect_loop_is_given_up(ledger: SqliteLedger):
     await crawled(Books(), Web({HOME: to("/1"), f"{HOME}1": to("/")}), ledger)
 
