@@ -434,7 +434,6 @@ class _Assembly:
             worker=session.worker,
             end=self.ending.end,
             excuses=self.excuses,
-            rendered=self._rendered,
             hooked=self._hooked,
             revisits=Revisits(self.settings.revisit_policy),
             recorder=self._recorder,

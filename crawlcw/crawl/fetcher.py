@@ -177,8 +177,8 @@ class Fetcher:
     worker: str
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
     excuses: Excuses
-    rendered: Callable[[Downloader], Downloader]  #: puts the browser before a downloader
-    hooked: Callable[[Downloader], Downloader]  #: puts the spider's hooks before that, too
+    #: Puts the browser and the spider's hooks before a downloader.
+    hooked: Callable[[Downloader], Downloader]
     revisits: Revisits
     recorder: Recorder
     targets: RedirectTargets
@@ -229,7 +229,11 @@ class Fetcher:
             return put_off(lease, until=wait.until)
         inside = self if identified is None else replace(self, identified=identified)
         if children := self.suspects.children_for(lease):
-            return await inside._work_by(children, lease, slot)  # noqa: SLF001  # its own
+            # The browser, and the page that it keeps open for the callback, are this process's.
+            if not rendering.wants_browser(Request.of(lease.task), self.settings):
+                return await inside._work_by(children, lease, slot)  # noqa: SLF001  # its own
+            if verdict := self.suspects.lost_too_often(lease):
+                return Done(settlements=(self._settle(lease, verdict),))
         if not await self.poison_guard.enter(lease):
             return lease
         return await inside.tried(lease, slot)
@@ -251,7 +255,6 @@ class Fetcher:
                     downloader = ChildDownloader(
                         child.downloader(self.credentials), self.downloader
                     )
-                    downloader = self.rendered(downloader)
                 inside = replace(self, downloader=downloader, runner=runner)
                 done = await inside.tried(lease, slot)
         except NoChildError as error:

@@ -29,7 +29,7 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
-from crawlcw.model.transitions import Failed, is_suspect
+from crawlcw.model.transitions import Failed, is_suspect, losses
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +153,18 @@ class Suspects:
             return []
         waiting, self._waiting = self._waiting, []
         return [lease for lease in waiting if self._held.holds(lease)]
+
+    def lost_too_often(self, lease: Lease) -> Failed | None:
+        """Return the verdict on a suspect that is worked on here and not by a child.
+
+        None as long as it may be: what no claim gives up, because there are children, is
+        given up by the same limit.
+        """
+        lost = losses(lease.task)
+        if lost < self._max_lost:
+            return None
+        message = f"{lost} workers were lost while they worked on nothing else"
+        return Failed(reason=Reason.CRASHED_WORKER, message=message, last=True)
 
     def lived(self, lease: Lease) -> None:
         """Note that a child has lived through the work on a suspect."""

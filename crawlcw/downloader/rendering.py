@@ -111,6 +111,8 @@ class RenderingDownloader:
                     raise BrowserDiedError from error
                 message = printable(str(error).splitlines()[0])
                 raise FetchError(Reason.BROWSER_FAILED, message) from error
+            most = response.request.options.max_body
+            most = self._settings.max_body if most is None else most
             rendered = Response(
                 response.url,
                 request=response.request,
@@ -119,8 +121,8 @@ class RenderingDownloader:
                     **{k: v for k, v in response.headers.items() if k not in _NOT_OF_THE_BODY},
                     "content-type": "text/html; charset=utf-8",
                 },
-                body=body[: self._settings.max_body],
-                truncated="bytes" if len(body) > self._settings.max_body else response.truncated,
+                body=body[:most],
+                truncated="bytes" if len(body) > most else response.truncated,
             )
             if (open_pages := _open_pages.get()) is not None:
                 rendered.page = page

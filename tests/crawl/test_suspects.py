@@ -244,6 +244,20 @@ def test_with_children_nothing_is_given_up_at_a_claim():
     assert Suspects(None, HeldLeases(), max_lost=4).max_lost == 4
 
 
+def test_what_no_child_works_on_is_given_up_by_the_limit_of_lost_workers():
+    suspects = Suspects(FakeChildren(), HeldLeases(), max_lost=5)
+    lease = lease_of()
+    lost = replace(lease.task, lost=4, fence=7, begun=7)
+
+    verdict = suspects.lost_too_often(replace(lease, task=lost))
+
+    assert verdict is not None
+    assert (verdict.reason, verdict.last) == (Reason.CRASHED_WORKER, True)
+    assert "5 workers" in verdict.message
+    innocent = replace(lost, begun=6)
+    assert suspects.lost_too_often(replace(lease, task=innocent)) is None
+
+
 def test_only_what_a_crashed_worker_held_is_for_a_child():
     children = FakeChildren()
     suspects = Suspects(children, HeldLeases(), max_lost=5)

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 from aiohttp import web
 
 from crawlcw import Request, Settings, Spider, UsageError, run_spider
+from crawlcw.assembly import open_crawl
 from crawlcw.engine.stats import Report
+from crawlcw.ledger.sqlite import SqliteLedger
 from examples.browser import Quotes
+from tests.crawl.test_suspects import FakeChildren
 
 MEMORY = "sqlite:///:memory:"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -126,6 +130,54 @@ async def test_a_request_says_whether_it_is_rendered():
         await crawled(spider, browser=False)
 
     assert spider.titles == {"plain": "raw", "rendered": "done"}
+
+
+async def test_what_a_page_becomes_is_cut_where_its_request_says():
+    class Bounded(Titles):
+        cut: dict[str, tuple[str | None, int]] = {}
+
+        async def start(self) -> AsyncIterator[Request]:
+            for url in self.start_urls:
+                yield Request(url, max_body=4_000 if url.endswith("less") else 200_000)
+
+        def parse(self, response: Any) -> Any:
+            self.cut[response.url.rpartition("/")[2]] = (response.truncated, response.size)
+
+    grows = "<body><script>document.body.append('x'.repeat(100_000))</script>"
+    async with serving() as site:
+        site.pages |= {"/less": grows, "/more": grows}
+        spider = Bounded(site, "/less", "/more")
+
+        await crawled(spider, max_body=50_000)
+
+    assert spider.cut["less"] == ("bytes", 4_000)
+    truncated, size = spider.cut["more"]
+    assert truncated is None
+    assert size > 100_000
+
+
+async def test_a_suspect_is_rendered_and_open_in_its_callback(tmp_path: Path):
+    """A child has no browser, and a page that is open cannot be sent to one."""
+    async with serving() as site:
+        site.pages |= {"/a": SCRIPTED, "/data": "rendered"}
+        spider = Titles(site, "/a")
+        ledger = await SqliteLedger.open(tmp_path / "ledger.db", spider.name)
+        task = Request(f"{site.url}/a", browser=True).task(now=ledger.now())
+        await ledger.tasks.add([task])
+        page = await ledger.tasks.page(limit=1)
+        await ledger.leases.claim(page, worker="dead", lease=timedelta(0), max_lost=None)
+        await ledger.close()
+        children = FakeChildren()
+
+        async with open_crawl(
+            spider, ledger=f"sqlite:///{tmp_path}/ledger.db", children=children
+        ) as crawl:
+            report = await crawl.run()
+
+    assert (report.pages, report.failures) == (1, {})
+    assert spider.titles == {"a": "rendered"}
+    assert spider.clicked == "clicked"
+    assert children.tried == []
 
 
 async def test_a_page_reaches_nothing_that_the_crawl_may_not():
