@@ -738,8 +738,8 @@ class Fetcher:
             return Done(settlements=(settlement,))
         self._stop_for(produced)
         # A page that was there once keeps what it gave, unless there is something instead.
-        kept = lease.task.visit is not None and not produced.items
-        change = replace(settlement.change, items=None if kept else tuple(produced.items))
+        # Nothing of the task tells of that: what is done anew has no visit any more.
+        change = replace(settlement.change, items=tuple(produced.items) or None)
         return _done(produced, replace(settlement, change=change))
 
     def _note_callback(self, callback: str, produced: Produced | Failed, lease: Lease) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw.api.request import Request
+from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
@@ -174,6 +174,41 @@ async def test_a_page_that_is_gone_keeps_its_items_and_is_asked_for_again(ledger
     assert gone.items == ({"text": "a"},)
     assert set(parsed) == {HOME, HOME + "a"}
     assert (report.pages, await items(ledger)) == (2, {"home", "b"})
+
+
+class Changing(Pages):
+    """Says that its pages have changed, as a sitemap does."""
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        self.parsed.append(response.url)
+        yield {"text": response.css_first("h1").text()}
+        if response.url == HOME:
+            yield Request(HOME + "a", changed=EACH_RUN)
+
+    async def start(self) -> AsyncIterator[Request]:
+        yield Request(HOME, each_run=True)
+
+
+@pytest.mark.parametrize("other", [None, "instead"])
+async def test_a_page_that_was_reopened_and_is_gone_keeps_its_items(
+    ledger: SqliteLedger, other: str | None
+):
+    class Falling(Changing):
+        start_again = True
+
+        def on_error(self, request: Request, error: Any) -> Any:
+            if other is not None:
+                yield {"text": other}
+
+    first = {HOME: page("home"), HOME + "a": page("a")}
+    await crawled(ledger, first, Falling(), revisit="never")
+
+    report, web, _ = await crawled(ledger, {HOME: page("home")}, Falling(), revisit="never")
+
+    gone = await record(ledger, HOME + "a")
+    assert web.requested == [HOME, HOME + "a"], "both are done again"
+    assert (gone.task.status, report.failures) == (Status.IGNORED, {"http-status": 1})
+    assert gone.items == ({"text": other or "a"},)
 
 
 async def test_a_crawl_ends_though_pages_are_to_be_visited_later(ledger: SqliteLedger):
