@@ -54,7 +54,7 @@ from crawlcw.crawl.suspects import (
     Suspects,
 )
 from crawlcw.crawl.url_lists import WriteLinks
-from crawlcw.downloader import memory_budget, rendering
+from crawlcw.downloader import dev_cache, memory_budget, rendering
 from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.identified import IdentifiedDownloader
 from crawlcw.downloader.protocol import Downloader
@@ -477,11 +477,15 @@ class Fetcher:
         return response
 
     def _conditional(self, request: Request, task: Task) -> Request:
-        # Of a page that scripts make, the document alone says nothing.
-        wants_browser = rendering.wants_browser(request, self.settings)
-        # And a 304 has no body to be kept.
+        # A 304 has no body to be kept.
         is_missing = self.recorder.bodies is not None and task.stored is None
-        return request if wants_browser or is_missing else conditional(request, task)
+        # Of a page that scripts make, the document alone says nothing; and a cache for
+        # development is to have the page: a 304 would have its server asked each time.
+        anybody = self.identified is None and not request.options.cookies
+        cached = self.settings.cache != "off" and anybody and dev_cache.may_keep(request)
+        if is_missing or cached or rendering.wants_browser(request, self.settings):
+            return request
+        return conditional(request, task)
 
     def _as_identified(self, request: Request) -> Downloader:
         if self.identified is not None:

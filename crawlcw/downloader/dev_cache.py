@@ -56,9 +56,8 @@ class CachingDownloader:
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the answer that is kept, or a new one; see `Downloader`."""
-        asks = request.method == "GET" and not request.body and request.options.save_to is None
         # What is kept is anybody's, and a cookie that is set has to be set each time.
-        if not asks or has_cookies():
+        if not may_keep(request) or has_cookies():
             return await self._downloader.fetch(request, url=url)
         path = self._path(request, url)
         if self._is_read and (known := await self._kept(path, request, url)) is not None:
@@ -128,6 +127,11 @@ class CachingDownloader:
                     error.strerror or error,
                     extra={"event": "cache_unwritable"},
                 )
+
+
+def may_keep(request: Request) -> bool:
+    """Return whether the answer to a request may be kept, where it has no cookies."""
+    return request.method == "GET" and not request.body and request.options.save_to is None
 
 
 def _read(path: Path) -> bytes:

@@ -13,9 +13,11 @@ from crawlcw import Request, Response, Settings, SettingsError, Spider, run_spid
 from crawlcw.downloader.cookies import SiteCookies
 from crawlcw.downloader.dev_cache import CachingDownloader
 from crawlcw.downloader.identified import IdentifiedDownloader
+from crawlcw.engine.stats import Report
 from crawlcw.errors import FetchError, Reason
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.support import media_site
+from tests.support import changing_site, media_site
+from tests.support.changing_site import ChangingSite, ChangingSpider
 from tests.support.docs import REPOSITORY
 
 URL = "http://a.example/"
@@ -203,3 +205,32 @@ async def test_a_second_crawl_asks_for_nothing(
             assert report.items == 6
 
         assert len(site.asked) == 6
+
+
+def visited(site: ChangingSite, ledger: str, cache: str) -> Report:
+    spider = ChangingSpider(start_urls=[site.url])
+    settings = Settings(cache=cache, revisit="0s", delay=0.0, auto_throttle=False)
+    return asyncio.run(run_spider(spider, ledger=ledger, settings=settings))
+
+
+def test_pages_that_are_visited_again_come_from_the_cache_and_are_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger = f"sqlite:///{tmp_path}/ledger.db"
+    with changing_site.served(10) as site:
+        visited(site, ledger, "dev")
+        site.seen()
+        site.change(every=5)
+
+        again = visited(site, ledger, "dev")
+        from_cache = site.seen()
+        anew = visited(site, ledger, "refresh")
+        refreshed = site.seen()
+        last = visited(site, ledger, "dev")
+        asked_last = site.asked()
+
+    assert (again.pages, again.unchanged, sum(from_cache["hits"].values())) == (10, 10, 0)
+    # Nobody is asked whether a page has changed: what is kept is to be the page.
+    assert (anew.pages, anew.unchanged, refreshed["conditional"]) == (10, 8, 0)
+    assert (last.unchanged, asked_last) == (10, 0)
