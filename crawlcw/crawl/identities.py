@@ -107,6 +107,7 @@ class Identified:
             headers=self.identity.headers,
             origins=self.identity.origins,
             proxy=self.proxy,
+            session=self.identity.name,
         )
         return CheckedDownloader(rendered(inside), self.check)
 

@@ -24,7 +24,6 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.downloader import content_types
 from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError, PublicNames
@@ -212,20 +211,19 @@ class AiohttpDownloader:
                     if not transfer.is_file(answer.status):
                         return await self._page(answer, request, url, headers=headers)
                     elapsed = timedelta(seconds=monotonic() - sending.get().at)
-                    file = await self._file(answer, headers, transfer, patience)
+                    await self._file(answer, headers, transfer, patience)
                 finally:
                     if not answer.closed:
                         answer.close()
-                # It is whole, whichever part of it has come by this answer.
-                status = 200 if answer.status == 206 else answer.status
-                return Response(
+                response = Response(
                     url,
                     request=request,
-                    status=status,
+                    # It is whole, whichever part of it has come by this answer.
+                    status=200 if answer.status == 206 else answer.status,
                     headers=headers,
                     elapsed=elapsed,
-                    file=file,
                 )
+                return await transfer.kept(response)
 
     async def _file(
         self,
@@ -233,8 +231,8 @@ class AiohttpDownloader:
         headers: Mapping[str, str],
         transfer: FileTransfer,
         patience: float,
-    ) -> SavedFile:
-        """Stream the body into the file of *transfer*, and return that."""
+    ) -> None:
+        """Stream the body into the file of *transfer*."""
         codings = [name for name in _codings(headers) if name != "identity"]
         decoder = StreamDecoder(codings)
         length = None if codings else answer.content_length
@@ -251,7 +249,6 @@ class AiohttpDownloader:
         else:
             await self._stream(answer, take, patience)
         decoder.close()
-        return await transfer.finish(headers)
 
     async def _body(
         self,

@@ -31,15 +31,21 @@ class _Cookies:
     jar: Jar | None  #: of the session; None: nothing is kept
     own: Mapping[str, str]  #: of the request itself
     origin: yarl.URL  #: the only one that these are sent to
+    session: str  #: whose jar it is, by name; "" where it is nobody's
 
 
 _cookies: ContextVar[_Cookies | None] = ContextVar("cookies", default=None)
 
 
 @contextmanager
-def cookies_of(jar: Jar | None, own: Mapping[str, str], *, url: str) -> Iterator[None]:
-    """Let exchanges in the block have *jar*, and *own* where they go to the origin of *url*."""
-    token = _cookies.set(_Cookies(jar, own, yarl.URL(url).origin()))
+def cookies_of(
+    jar: Jar | None, own: Mapping[str, str], *, url: str, session: str = ""
+) -> Iterator[None]:
+    """Let exchanges in the block have *jar*, and *own* where they go to the origin of *url*.
+
+    *session* is the name of the session that the jar is of.
+    """
+    token = _cookies.set(_Cookies(jar, own, yarl.URL(url).origin(), session))
     try:
         yield
     finally:
@@ -50,6 +56,12 @@ def has_cookies() -> bool:
     """Return whether this exchange has a session's jar, or cookies of its request."""
     cookies = _cookies.get()
     return cookies is not None and (cookies.jar is not None or bool(cookies.own))
+
+
+def session_name() -> str:
+    """Return the name of the session that this exchange is one of; "" where it is of none."""
+    cookies = _cookies.get()
+    return "" if cookies is None else cookies.session
 
 
 class AttemptCookies(aiohttp.DummyCookieJar):

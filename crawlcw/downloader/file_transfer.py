@@ -21,8 +21,11 @@ import anyio
 from anyio import to_thread
 
 from crawlcw.api.request import Request
+from crawlcw.api.response import Response
 from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.settings import Settings
+from crawlcw.downloader import first_look
+from crawlcw.downloader.attempt_cookies import session_name
 from crawlcw.downloader.memory_budget import attempt_deadline, deadline_paused
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.files.folders import Folder, folder
@@ -203,9 +206,25 @@ class FileTransfer:
         if self._since_mark >= _LEAST_RATE * self._transfers.window:
             self._mark()
 
-    async def finish(self, headers: Mapping[str, str]) -> SavedFile:
-        """Put the file in its place when its body has ended; raises `FetchError`."""
+    async def kept(self, response: Response) -> Response:
+        """Return *response* with its file in its place; its body has ended.
+
+        What is not to be saved, see `first_look`, is returned with its first bytes as its
+        body, and no file. Raises `FetchError`.
+        """
         await self._write()
+        self._check_whole()
+        if first_look.is_looking() and await self._is_unwanted(response):
+            with deadline_paused():
+                await self._transfers.in_thread(self._part.discard)
+            return response
+        response.body = b""
+        with deadline_paused():
+            path, sha256 = await self._transfers.in_thread(partial(self._kept, response.headers))
+        response.file = SavedFile(path=path, sha256=sha256, size=self._part.size)
+        return response
+
+    def _check_whole(self) -> None:
         expected = self._part.total
         if expected is None and self._range is not None:
             expected = self._range.last + 1
@@ -213,9 +232,25 @@ class FileTransfer:
         if expected is not None and size != expected:
             message = f"{size:,} bytes of {expected:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
+
+    async def _is_unwanted(self, response: Response) -> bool:
+        """Return whether a response is not to be saved; it has the first bytes then."""
         with deadline_paused():
-            path, sha256 = await self._transfers.in_thread(partial(self._kept, headers))
-        return SavedFile(path=path, sha256=sha256, size=size)
+            start = partial(self._part.start, first_look.LOOK)
+            body = await self._transfers.in_thread(start)
+        looked_at = Response(
+            response.url,
+            request=response.request,
+            status=response.status,
+            headers=response.headers,
+            body=body,
+            elapsed=response.elapsed,
+        )
+        if not first_look.is_unwanted(looked_at):
+            return False
+        response.body = body
+        response.truncated = "bytes" if self._part.size > len(body) else None
+        return True
 
     def suspend(self) -> None:
         """Keep what has come, where another attempt can go on with it; blocking."""
@@ -255,7 +290,11 @@ class FileTransfer:
 def _key(request: Request, url: str) -> str:
     """Return the name of what *url* has answered: the same in each process, and in the next run."""
     told = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
-    asked = (request.options.save_to, request.method, url, request.body, sorted(told))
+    asked: tuple[object, ...] = (
+        *(request.options.save_to, request.method, url, request.body, sorted(told)),
+        # What one session has of a file is not gone on with by another.
+        *filter(None, [session_name()]),
+    )
     return blake2b(repr(asked).encode(), digest_size=16).hexdigest()
 
 

@@ -28,9 +28,7 @@ class SavingDownloader:
         async with self._files.transfer(request, url=url) as transfer:
             await transfer.begin(response.status, {}, length=response.size, coded=False)
             await transfer.take(response.body)
-            response.file = await transfer.finish(response.headers)
-        response.body = b""
-        return response
+            return await transfer.kept(response)
 
     async def close(self) -> None:
         """Close what it asks."""

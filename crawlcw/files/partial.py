@@ -98,6 +98,11 @@ class PartialFile:
             if is_due or self.size - self._synced >= _SYNCED_EVERY:
                 self._sync()
 
+    def start(self, size: int) -> bytes:
+        """Return the first bytes, *size* at the most."""
+        with self._turn:
+            return os.pread(self._stream.fileno(), min(size, self.size), 0)
+
     def finish(self) -> str:
         """Return the SHA-256 of the whole file, in hexadecimal; it is on the disk then."""
         with self._turn:

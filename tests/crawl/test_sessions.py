@@ -3,14 +3,14 @@
 import asyncio
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from crawlcw import FinishReason, Report, Request, Settings, Spider, Status
+from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, Status
 from crawlcw.api.sessions import LoginSession
 from crawlcw.assembly import open_ledger, run_spider
 from crawlcw.ledger.protocol import Ledger
@@ -79,6 +79,36 @@ async def test_what_pages_set_is_kept_with_the_session(crawl: Callable[..., Any]
     values = {cookie.name: cookie.value for cookie in known.cookies.values()}
     assert values.keys() == {"csrf", "sid", "last"}
     assert 0 < int(values["last"]) < 15
+
+
+async def test_a_page_that_asks_for_a_login_is_not_saved_as_the_file(
+    site: MemberSite, crawl: Callable[..., Any], ledger_url: str, tmp_path: Path
+):
+    class Files(Members):
+        start_again = True
+
+        def login_when(self, response: Response) -> bool:
+            return "please log in" in response.text
+
+        async def start(self) -> AsyncIterator[Request]:
+            for url in self.start_urls:
+                yield Request(url, "parse_file", save_to=tmp_path / "files")
+
+        def parse_file(self, response: Response) -> Any:
+            assert response.file is not None
+            yield {"path": response.file.path, "size": response.file.size}
+
+    await crawl(Files(), start="/file/1")
+    site.log_everybody_out()
+
+    await crawl(Files(), start="/file/2")
+
+    saved = b"\xff\xd8default"
+    found = await items(ledger_url)
+    assert [Path(item["path"]).read_bytes() for item in found] == [saved] * 2
+    kept = [each for each in (tmp_path / "files").rglob("*") if each.is_file()]
+    assert [each.read_bytes() for each in kept if each.name != "lock"] == [saved]
+    assert (len(site.logins), site.refused["/file/2"]) == (2, 1)
 
 
 async def test_a_session_that_the_server_ends_is_logged_in_anew_and_no_page_is_lost(

@@ -22,6 +22,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
+from crawlcw.downloader.identified import IdentifiedDownloader
 from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.files import partial
@@ -216,6 +217,26 @@ async def test_a_file_needs_its_origins_password_as_pages_do(
 
 
 # What is resumed ----------------------------------------------------------------
+
+
+async def test_what_one_session_has_is_not_gone_on_with_by_another(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    site.cuts.extend([3 * BLOCK, 3 * BLOCK])
+    request = Request(site.url("/film.mp4"), save_to=tmp_path)
+    settings = Settings(read_timeout="200ms")
+    async with AiohttpDownloader(settings, start_origins=[f"127.0.0.1:{site.port}"]) as web:
+        ada, bob = (IdentifiedDownloader(web, jar=None, session=name) for name in ("ada", "bob"))
+        for somebody in (ada, bob):
+            with pytest.raises(FetchError):
+                await somebody.fetch(request, url=request.url)
+
+        response = await ada.fetch(request, url=request.url)
+
+    check(response.file)
+    first, second, third = site.ranges()
+    assert (first, second) == (None, None)
+    assert third is not None
 
 
 async def test_the_next_attempt_asks_for_the_rest(site: MediaSite, tmp_path: Path) -> None:

@@ -111,6 +111,15 @@ class MemberSite:
         response.set_cookie("last", str(number))
         return response
 
+    async def file(self, request: web.Request) -> web.Response:
+        user = self.members.get(request.cookies.get("sid", ""))
+        if user is None:
+            # As many sites do: it looks like any other answer.
+            self.refused[request.path] += 1
+            return web.Response(text="<form>please log in</form>", content_type="text/html")
+        self.seen[request.path] += 1
+        return web.Response(body=b"\xff\xd8" + user.encode(), content_type="image/jpeg")
+
     async def open_page(self, request: web.Request) -> web.Response:
         links = '<a href="/in/0">in</a><a href="/open/1">1</a><a href="/open/2">2</a>'
         return web.Response(text=f"anybody\n{links}", content_type="text/html")
@@ -129,6 +138,7 @@ def served(pages: int, **options: Any) -> Iterator[MemberSite]:
         app.router.add_post("/login", site.log_in)
         app.router.add_get("/in/{number}", site.page)
         app.router.add_get("/open/{number}", site.open_page)
+        app.router.add_get("/file/{number}", site.file)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         server = web.TCPSite(runner, "127.0.0.1", 0)
