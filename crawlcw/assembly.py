@@ -53,6 +53,7 @@ from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.crawl.trial import Trial
+from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader import memory_budget
 from crawlcw.downloader.browser import Browser
@@ -526,11 +527,32 @@ async def run_spider(
 
 
 @asynccontextmanager
-async def open_trial(spider: Spider, url: str, settings: Settings) -> AsyncIterator[Trial]:
+async def open_trial_sessions(
+    spider: Spider, settings: Settings
+) -> AsyncIterator[TrialSessions | None]:
+    """Open the sessions for trials of *spider*, None where it does not log in; nothing is stored.
+
+    Raises `SpiderError` for a `login_when` that cannot be asked.
+    """
+    if not logs_in(spider):
+        yield None
+        return
+    ledger = await open_ledger("sqlite:///:memory:", spider.name)
+    try:
+        yield TrialSessions(spider, ledger, settings)
+    finally:
+        await ledger.close()
+
+
+@asynccontextmanager
+async def open_trial(
+    spider: Spider, url: str, settings: Settings, *, sessions: TrialSessions | None = None
+) -> AsyncIterator[Trial]:
     """Open what a look at *url* with *spider* needs, and close it afterwards.
 
     The user has named the URL, so its host may be at a private address, as that
-    of a start URL may. Raises `FetchError` for a URL that cannot be fetched.
+    of a start URL may. *sessions* are whom a spider that logs in asks as.
+    Raises `FetchError` for a URL that cannot be fetched.
     """
     urls.locate(url)
     # What is typed may be anywhere: only where the spider begins nowhere else it begins there.
@@ -541,7 +563,9 @@ async def open_trial(spider: Spider, url: str, settings: Settings) -> AsyncItera
     default = web(spider, settings, also=[url], proxies=proxy_pool(settings))
     async with downloader_of(spider, default) as way:
         saving = SavingDownloader(way, settings)
-        trial = Trial(spider, AuthorizingDownloader(saving, credentials), settings)
+        trial = Trial(
+            spider, AuthorizingDownloader(saving, credentials), settings, sessions=sessions
+        )
         try:
             yield trial
         finally:

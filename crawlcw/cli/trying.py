@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -11,9 +11,10 @@ import click
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import open_trial
+from crawlcw.assembly import open_trial, open_trial_sessions
 from crawlcw.cli import loading
 from crawlcw.crawl.trial import Trial
+from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.errors import FetchError, UsageError
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
@@ -70,13 +71,22 @@ def settings_of(spider: Spider, assignments: Sequence[str]) -> Settings:
 
 
 @asynccontextmanager
-async def trying(spider: Spider, url: str, settings: Settings) -> AsyncIterator[Trial]:
-    """Open a trial of *url*, the spider told; raises `UsageError` for a URL that is none."""
+async def trying(
+    spider: Spider, url: str, settings: Settings, *, sessions: TrialSessions | None = None
+) -> AsyncIterator[Trial]:
+    """Open a trial of *url*, the spider told; raises `UsageError` for a URL that is none.
+
+    A spider that logs in does so in *sessions*, or else for this trial.
+    """
     try:
         urls.locate(url)
     except FetchError as error:
         raise UsageError(f"{url!r} is no URL to fetch: {error.message}") from None
-    async with open_trial(spider, url, settings) as trial:
+    async with AsyncExitStack() as stack:
+        if sessions is None:
+            sessions = await stack.enter_async_context(open_trial_sessions(spider, settings))
+        opened = open_trial(spider, url, settings, sessions=sessions)
+        trial = await stack.enter_async_context(opened)
         await spider.opened()
         yield trial
 

@@ -17,9 +17,11 @@ from crawlcw.api.spider import Spider, callback_named, scope
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.hooks import hooked
+from crawlcw.crawl.identities import Identified, LoggedOutError
 from crawlcw.crawl.item_sink import ItemPolicy
 from crawlcw.crawl.redirects import attempt, is_page
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.protocol import Downloader
@@ -44,23 +46,32 @@ class Trial:
         downloader: Downloader,
         settings: Settings,
         *,
+        sessions: TrialSessions | None = None,
         now: Callable[[], datetime] = _utc_now,
     ) -> None:
+        """*sessions* are those of a spider that logs in."""
         self._spider = spider
         self._settings = settings
+        self._sessions = sessions
         self._now = now
         self._robots = Robots(
             downloader, settings, clock=asyncio.get_running_loop().time, now=self._now
         )
         self._browser = Browser(settings)
+        self._plain = downloader
+
+    def _hooked(self, downloader: Downloader) -> Downloader:
         rendering = RenderingDownloader(
-            downloader, self._browser, settings, admit=self._robots.admit
+            downloader, self._browser, self._settings, admit=self._robots.admit
         )
-        within = settings.callback_timeout.total_seconds()
-        self._downloader = hooked(rendering, spider, Unwatched(within))
+        within = self._settings.callback_timeout.total_seconds()
+        return hooked(rendering, self._spider, Unwatched(within))
 
     async def fetch(self, request: Request) -> Response:
-        """Return the answer, redirects followed, whatever its status; raises `FetchError`."""
+        """Return the answer, redirects followed, whatever its status; raises `FetchError`.
+
+        A spider that logs in does so before; where it was logged out meanwhile, once more.
+        """
         location, _ = request.identity()
         try:
             await self._robots.admit(location.url)
@@ -70,15 +81,44 @@ class Trial:
                 raise FetchError(error.reason, message) from None
             raise
         try:
-            return await attempt(
-                request,
-                downloader=self._downloader,
-                settings=self._settings,
-                admit=self._robots.admit,
-            )
+            return await self._attempted(request)
         except StopCrawl as wish:
             message = f"the crawl would stop: {printable(text_of(wish))}"
             raise FetchError(Reason.UNWANTED, message) from None
+
+    async def _attempted(self, request: Request) -> Response:
+        if self._sessions is None:
+            return await self._answer(request, None)
+        was_known = self._sessions.knows(request)
+        try:
+            return await self._answer(request, await self._session(request))
+        except LoggedOutError as refused:
+            if not was_known:
+                raise _refused(refused) from None
+        self._sessions.forget(request)
+        try:
+            return await self._answer(request, await self._session(request))
+        except LoggedOutError as refused:
+            raise _refused(refused) from None
+
+    async def _session(self, request: Request) -> Identified:
+        assert self._sessions is not None
+        return await self._sessions.of(request, self._plain, self._robots)
+
+    async def _answer(self, request: Request, identified: Identified | None) -> Response:
+        downloader = self._hooked(self._plain)
+        if identified is not None:
+            downloader = identified.downloader(self._plain, self._hooked)
+        response = await attempt(
+            request,
+            downloader=downloader,
+            settings=self._settings,
+            admit=self._robots.admit,
+            cookies=identified is not None,
+        )
+        if identified is not None:
+            response.session = identified.page_session()
+        return response
 
     def is_page(self, response: Response) -> bool:
         """Return whether a crawl would give an answer to a callback."""
@@ -111,3 +151,9 @@ class Trial:
         """End what is under way."""
         await self._browser.close()
         await self._robots.close()
+
+
+def _refused(error: LoggedOutError) -> FetchError:
+    answer = error.response
+    message = f"HTTP {answer.status} for {answer.url}, with a session that is logged in"
+    return FetchError(Reason.LOGGED_OUT, message, status=answer.status)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_cli import PATIENCE, command, crawlcw, environment, read_all
-from tests.support import docs
+from tests.support import docs, member_site
 from tests.support.commands import invoke
+from tests.support.member_site import MemberSite
 
 PAGES = {
     "index.html": "<title>Home \x1b[2J</title><h1>Hi</h1>"
@@ -270,3 +271,70 @@ def test_the_hooks_and_the_downloader_of_a_spider_are_those_of_a_crawl(home: str
     assert fetched.stdout.endswith("<h2>hooked</h2>")
     assert raised.returncode == 3
     assert raised.stderr == ("crawlcw: parse-error: before_request raised LookupError: no token\n")
+
+
+MEMBERS = """\
+from tests.support.member_site import Members as Base
+
+class Members(Base):
+    start_urls = ["{base}/in/0"]
+    login_when = 401
+"""
+
+
+@pytest.fixture
+def members(folder: Path) -> Iterator[MemberSite]:
+    with member_site.served(5) as site:
+        (folder / "spiders" / "members.py").write_text(MEMBERS.format(base=site.base))
+        yield site
+
+
+def test_a_page_behind_a_login_is_parsed_and_nothing_is_stored(members: MemberSite):
+    parsed = invoke("parse", "members", f"{members.base}/in/1")
+    fetched = invoke("fetch", f"{members.base}/in/2", "--spider", "members")
+
+    assert json.loads(parsed.stdout.splitlines()[0]) == {"path": "in/1", "user": "default"}
+    assert (parsed.returncode, fetched.returncode) == (0, 0)
+    assert fetched.stdout.startswith("default\n")
+    assert len(members.logins) == 2
+    assert not Path(".crawlcw").exists()
+
+
+def test_a_login_that_fails_is_told(members: MemberSite):
+    run = invoke("parse", "members", f"{members.base}/in/1", "-a", "password=wrong")
+
+    assert run.returncode == 3
+    assert "session default could not be logged in: login() failed" in run.stderr
+    assert "wrong" not in run.stderr
+    assert members.refused.total() == 0, "the page was not asked for"
+
+
+def test_a_page_that_no_login_opens_is_told(members: MemberSite):
+    members.forbidden = frozenset([3])
+
+    run = invoke("fetch", f"{members.base}/in/3", "--spider", "members")
+
+    assert run.returncode == 3
+    assert "HTTP 401 for" in run.stderr
+    assert "with a session that is logged in" in run.stderr
+
+
+def test_a_shell_logs_in_once_and_again_where_it_was_logged_out(members: MemberSite):
+    shell = subprocess.Popen(
+        command("shell", f"{members.base}/in/0", "--spider", "members"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(),
+    )  # fmt: skip
+    with shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write(f"print(fetch('{members.base}/in/1').text.split()[0], flush=True)\n")
+        shell.stdin.flush()
+        first = shell.stdout.readline()
+        logins = len(members.logins)
+        members.log_everybody_out()
+        out, _ = shell.communicate(f"print(fetch('{members.base}/in/2').text.split()[0])\n")
+
+    assert (first.strip().split()[-1], logins) == ("default", 1)
+    assert "default" in out.split()
+    assert len(members.logins) == 2

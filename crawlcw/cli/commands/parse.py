@@ -58,7 +58,8 @@ def command(
     """Fetch a URL, give it to a callback of SPIDER, and show what it yields.
 
     Items as JSON Lines, then the requests with their callbacks, then the links
-    that were left out, and why. Nothing is recorded.
+    that were left out, and why. A spider that logs in does so before. Nothing is
+    recorded.
 
     With --stored the pages are those that a crawl with `keep_bodies=true` has
     kept: those of the URLs, or all of them. Each goes to its own callback, and

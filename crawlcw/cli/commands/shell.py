@@ -12,9 +12,11 @@ import click
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
+from crawlcw.assembly import open_trial_sessions
 from crawlcw.cli import trying
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.trial import Trial
+from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.model.sanitize import printable
 from crawlcw.model.transitions import Failed
@@ -62,6 +64,8 @@ class _Session:
         self._spider = spider
         self._settings = trying.settings_of(spider, assignments)
         self._open = AsyncExitStack()
+        self._open_sessions = AsyncExitStack()
+        self._sessions: TrialSessions | None = None
         self._trial: Trial | None = None
         self.names: dict[str, Any] = {
             "spider": spider,
@@ -73,10 +77,18 @@ class _Session:
         }
 
     def __enter__(self) -> "_Session":
+        self._runner.run(self._opened())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._runner.run(self._open.aclose())
+        self._runner.run(self._open_sessions.aclose())
+
+    async def _opened(self) -> None:
+        # One login for all pages of the shell.
+        self._sessions = await self._open_sessions.enter_async_context(
+            open_trial_sessions(self._spider, self._settings)
+        )
 
     def fetch(self, url: str, **options: Any) -> Response | None:
         """Get a page and make it `response`; tell on stderr what it is."""
@@ -104,7 +116,7 @@ class _Session:
             # A downloader for each page: its guard lets through what was typed, and no more.
             await self._open.aclose()
             self._trial = await self._open.enter_async_context(
-                trying.trying(self._spider, request.url, self._settings)
+                trying.trying(self._spider, request.url, self._settings, sessions=self._sessions)
             )
             response = await self._trial.fetch(request)
         except (FetchError, UsageError) as error:
