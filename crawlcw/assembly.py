@@ -366,13 +366,13 @@ class _Assembly:
             watch=self.watch,
             proxies=self.proxies,
             suspects=self.suspects,
-            coming=self.targets,
+            coming=self._targets,
             worker=session.worker,
             excuses=self.excuses,
         )
 
     @cached_property
-    def targets(self) -> RedirectTargets:
+    def _targets(self) -> RedirectTargets:
         return RedirectTargets(self.session.ledger)
 
     @cached_property
@@ -438,7 +438,7 @@ class _Assembly:
             hooked=self._hooked,
             revisits=Revisits(self.settings.revisit_policy),
             recorder=self._recorder,
-            targets=self.targets,
+            targets=self._targets,
             adder=self._adder,
             write_links=self.committer.write_links,
             identities=self._identities,

@@ -180,6 +180,68 @@ async def test_a_suspect_is_rendered_and_open_in_its_callback(tmp_path: Path):
     assert children.tried == []
 
 
+async def test_what_one_session_has_is_never_seen_in_a_page_of_another():
+    """Neither what the server has set nor what scripts have left, with pages open side by side."""
+    sent: dict[str, set[str]] = {}
+
+    class People(Spider):
+        name = "people"
+        start_urls: list[str] = []
+
+        async def login(self, session: Any) -> None:
+            await session.fetch(f"{self.start_urls[0]}/in/{session.name}")
+
+        async def start(self) -> AsyncIterator[Request]:
+            for number in range(4):
+                for who in ("ada", "bob"):
+                    url = f"{self.start_urls[0]}/page/{who}/{number}"
+                    yield Request(url, session=who, browser=True)
+
+        def parse(self, response: Any) -> Any:
+            who = response.url.split("/")[-2]
+            yield {"who": who, "title": response.css_first("title").text()}
+
+    async def logged_in(request: web.Request) -> web.StreamResponse:
+        answer = web.Response()
+        answer.set_cookie("sid", request.path.rpartition("/")[2])
+        return answer
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        who = request.path.split("/")[-2]
+        note(who, request)
+        text = f"""<title>raw</title><script>
+            const found = document.cookie + (localStorage.getItem("who") || "");
+            document.cookie = "mine={who}; path=/"; localStorage.setItem("who", "{who}");
+            fetch("/me/{who}").then(r => r.text()).then(t => document.title = t + "|" + found)
+            </script>"""
+        answer = web.Response(text=text, content_type="text/html")
+        answer.set_cookie("page", who)
+        return answer
+
+    async def me(request: web.Request) -> web.StreamResponse:
+        note(request.path.rpartition("/")[2], request)
+        return web.Response(text=request.cookies.get("sid", "nobody"))
+
+    def note(who: str, request: web.Request) -> None:
+        sent.setdefault(who, set()).update(request.cookies.values())
+
+    async with serving() as site:
+        for who in ("ada", "bob"):
+            site.pages |= {f"/in/{who}": logged_in, f"/me/{who}": me}
+            site.pages |= {f"/page/{who}/{number}": page for number in range(4)}
+        spider = People(start_urls=[site.url])
+        settings = Settings(browser_pages=4, backoff_base="10ms")
+        async with open_crawl(spider, ledger=MEMORY, settings=settings) as crawl:
+            report = await crawl.run()
+            ledger = crawl.ledger
+            titles = {(row.item["who"], row.item["title"]) async for row in ledger.queries.items()}
+
+    assert (report.pages, report.failures) == (8, {})
+    assert sent == {"ada": {"ada"}, "bob": {"bob"}}
+    # What the page itself was answered with is there, and nothing of another page.
+    assert {title.replace(f"page={who}", "") for who, title in titles} == {"ada|", "bob|"}
+
+
 async def test_a_page_reaches_nothing_that_the_crawl_may_not():
     """Neither a private address by any way a page has, nor what robots.txt forbids."""
     listening = socket.create_server(("127.0.0.2", 0))
