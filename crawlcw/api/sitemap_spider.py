@@ -104,8 +104,9 @@ class SitemapSpider(Spider):
         nesting = int(response.context.get("nesting", 0))
         if urlsplit(response.url).path == _ROBOTS_TXT:
             named = sitemaps_of_robots_txt(response.text)
-            for url in named or [_USUAL]:
-                yield from self._followed(response, url, nesting=nesting)
+            for each in named or [_USUAL]:
+                if (url := _resolved(response, each)) is not None:
+                    yield self.sitemap_request(url, nesting=nesting)
             return
         kind = response.headers.get("content-type")
         is_cut = response.truncated is not None
