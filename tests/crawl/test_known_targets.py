@@ -58,6 +58,8 @@ async def served(links: Callable[[int], list[str]]) -> AsyncIterator[tuple[str, 
         await runner.cleanup()
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("redirect-first")
 @pytest.mark.parametrize(
     "links",
     [
