@@ -769,9 +769,15 @@ async def test_a_page_that_many_redirects_lead_to_at_once_is_asked_for_once(ledg
 
 
 async def test_a_page_that_fails_behind_a_redirect_is_had_by_the_next_one(ledger: SqliteLedger):
+    class Second(Web):
+        async def fetch(self, request: Request, *, url: str) -> Response:
+            if url == f"{HOME}2":
+                await self.reached.wait()
+            return await super().fetch(request, url=url)
+
     new = f"{HOME}new"
     answers = {HOME: links("/1", "/2"), f"{HOME}1": to("/new"), f"{HOME}2": to("/new")}
-    web = Web({**answers, new: [down(404), "the page"]}, held=[new])
+    web = Second({**answers, new: [down(404), "the page"]}, held=[new])
 
     async def let_go() -> None:
         # The first waits for the page, and the second has been told so.

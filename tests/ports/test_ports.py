@@ -264,7 +264,7 @@ async def test_a_development_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert again == first == [{"title": "One"}, {"title": "Two"}]
 
 
-class Archive(Spider):
+class Warcs(Spider):
     """scrapy-warcio's: every page, with its request, in WARC files."""
 
     name = "archive"
@@ -278,7 +278,7 @@ async def test_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     pages: dict[str, Page] = {"/": "<a href=/2>2</a>", "/2": ("ü".encode(), "text/plain")}
 
-    assert await crawled(Archive, pages, tmp_path) == []
+    assert await crawled(Warcs, pages, tmp_path) == []
 
     (path,) = (tmp_path / ".crawlcw" / "warc" / "archive").iterdir()
     with path.open("rb") as stream:
