@@ -27,8 +27,8 @@ def show(produced: Produced) -> None:
 
 def show_numbers(produced: Produced) -> None:
     """Show how many items and requests there are, beside them."""
-    items, requests = len(produced.items), len(produced.tasks)
-    click.echo(f"{items:,} items, {requests:,} requests", err=True)
+    items, requests = counted(len(produced.items), "item"), counted(len(produced.tasks), "request")
+    click.echo(f"{items}, {requests}", err=True)
     if produced.stop is not None:
         click.echo(f"the crawl would stop: {produced.stop}", err=True)
 
@@ -63,3 +63,8 @@ def show_json(response: Response, produced: Produced) -> None:
         "stop": produced.stop,
     }
     click.echo(inert.visible(values.to_json(found)))
+
+
+def counted(number: int, thing: str) -> str:
+    """Return how many there are of a *thing*, as text."""
+    return f"1 {thing}" if number == 1 else f"{number:,} {thing}s"

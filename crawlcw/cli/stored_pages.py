@@ -12,6 +12,7 @@ from crawlcw.archive.bodies import folder_of
 from crawlcw.assembly import open_reparser, saving_to
 from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
 from crawlcw.cli.exit_codes import NOT_WELL, OK
+from crawlcw.cli.parsed_pages import counted
 from crawlcw.crawl.reparsing import Reparsed, Reparser, Saving, stored
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -153,24 +154,20 @@ def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
         )
     for kind, number in numbers.wrong.items():
         click.echo(f"crawlcw: {_pages(number)} {kind}", err=True)
-    said = f"{_pages(numbers.parsed)} parsed: {_counted(numbers.items, 'item')}"
+    said = f"{_pages(numbers.parsed)} parsed: {counted(numbers.items, 'item')}"
     if saving is None:
-        click.echo(f"{said}, {_counted(numbers.requests, 'request')}", err=True)
+        click.echo(f"{said}, {counted(numbers.requests, 'request')}", err=True)
         return NOT_WELL if numbers.missing or numbers.wrong else OK
     refused = +saving.refused
     for why, number in refused.items():
         click.echo(f"crawlcw: {_pages(number)} stayed as recorded: {why}", err=True)
-    click.echo(f"{_pages(saving.pages)} recorded anew, with {_counted(saving.items, 'item')}")
+    click.echo(f"{_pages(saving.pages)} recorded anew, with {counted(saving.items, 'item')}")
     if saving.links:
         waits = "waits" if saving.links == 1 else "wait"
-        links = _counted(saving.links, "new link")
+        links = counted(saving.links, "new link")
         click.echo(f"{links} {waits} for `crawlcw run {wish.said_as}`")
     return NOT_WELL if numbers.missing or numbers.wrong or refused else OK
 
 
 def _pages(number: int) -> str:
-    return _counted(number, "page")
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"1 {thing}" if number == 1 else f"{number:,} {thing}s"
+    return counted(number, "page")

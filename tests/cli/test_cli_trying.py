@@ -66,7 +66,7 @@ def test_parse_shows_items_requests_and_what_is_left_out(home: str):
         "left out: 1 refused-scheme: mailto:x@y",
     ]
     assert run.stderr.startswith(f"200 {home}index.html  ")
-    assert run.stderr.endswith("1 items, 1 requests\n")
+    assert run.stderr.endswith("1 item, 1 request\n")
     assert "\x1b" not in run.stdout + run.stderr
     assert not Path(".crawlcw").exists()
 
