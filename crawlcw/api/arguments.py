@@ -39,6 +39,7 @@ FOREIGN = {
 _COOKIE_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
 _AS_THE_SETTINGS = RequestOptions()
+_NOTHING = (None,) * 13
 
 
 def options(
@@ -58,17 +59,18 @@ def options(
     cookies: Mapping[str, str] | None,
 ) -> RequestOptions:
     """Return what a request asks for; raises `SpiderError`."""
+    given = (
+        *(max_retry, timeout, retry_statuses, accept_statuses, max_depth, max_body),
+        *(browser, save_to, truncate, revisit, session, proxy, cookies or None),
+    )
+    # Most requests: each link of a page is one.
+    if given == _NOTHING:
+        return _AS_THE_SETTINGS
     _check_whole("max_retry", max_retry, least=1)
     _check_whole("max_depth", max_depth, least=0)
     _check_whole("max_body", max_body, least=0)
     if session is not None and not is_session_name(session):
         raise SpiderError(f"Request(session={session!r}) is no name: {SESSION_NAMES}")
-    given = (
-        *(max_retry, timeout, retry_statuses, accept_statuses, max_depth, max_body),
-        *(browser, save_to, truncate, revisit, session, proxy, cookies or None),
-    )
-    if all(each is None for each in given):
-        return _AS_THE_SETTINGS
     return RequestOptions(
         max_retry=max_retry,
         timeout=None if timeout is None else _seconds(timeout),
