@@ -4,10 +4,8 @@ They are run for each hop of a redirect, and for pages alone: neither for
 robots.txt nor for the probes that ask whether a host is back.
 """
 
-import asyncio
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from crawlcw.api.request import Request
@@ -17,7 +15,7 @@ from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_li
 from crawlcw.crawl.callbacks import Raised
 from crawlcw.crawl.spider_fault import SpiderFaultError
 from crawlcw.crawl.watch import Watch
-from crawlcw.downloader.memory_budget import attempt_deadline
+from crawlcw.downloader.memory_budget import deadline_paused
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.model import urls
@@ -112,7 +110,7 @@ async def _run(
     cancellation = Cancellation()
     watch.begin(called)
     try:
-        with _time_not_counted():
+        with deadline_paused():
             result = hook(given)
             if inspect.isawaitable(result):
                 async with time_limit(called, watch.limit, stalled=watch.stalled):
@@ -156,20 +154,3 @@ def _answer(result: object, given: Response, url: str) -> Response:
         raise TypeError(f"it returned {type(result).__name__}: return a Response or nothing")
     answer.url = url
     return answer
-
-
-@contextmanager
-def _time_not_counted() -> Iterator[None]:
-    """Let the deadline of the attempt stand still: it is the server's, and not the spider's."""
-    deadline = attempt_deadline.get(None)
-    end = None if deadline is None else deadline.when()
-    if deadline is None or end is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    deadline.reschedule(None)
-    try:
-        yield
-    finally:
-        deadline.reschedule(end + loop.time() - began)

@@ -13,13 +13,13 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Self
 
-#: The deadline of the attempt, which does not run while it waits for memory or a disk.
+#: The deadline of the attempt, which does not run while it waits for what is no server.
 attempt_deadline: ContextVar[asyncio.Timeout] = ContextVar("attempt_deadline")
 
 
 @contextmanager
 def deadline_paused() -> Iterator[None]:
-    """Let the attempt's deadline not run in the block: what is waited for is no server."""
+    """Let the attempt's deadline stand still in the block: what is waited for is no server."""
     deadline = attempt_deadline.get(None)
     end = None if deadline is None else deadline.when()
     if deadline is None or end is None:
@@ -28,8 +28,10 @@ def deadline_paused() -> Iterator[None]:
     loop = asyncio.get_running_loop()
     began = loop.time()
     deadline.reschedule(None)
-    yield
-    deadline.reschedule(end + loop.time() - began)
+    try:
+        yield
+    finally:
+        deadline.reschedule(end + loop.time() - began)
 
 
 class Share:
