@@ -23,17 +23,19 @@ from crawlcw.archive.reading import StoredPages
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
+from crawlcw.crawl.callback_errors import CallbackErrors
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Crawl, Parts
 from crawlcw.crawl.ending import Ending
-from crawlcw.crawl.fetcher import Done, Fetcher
+from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.hooks import hooked
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
+from crawlcw.crawl.moved_pages import MovedPages
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.own_downloader import downloader_of
 from crawlcw.crawl.page_limit import PageLimit
@@ -50,6 +52,7 @@ from crawlcw.crawl.runner import InProcess
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.settling import Done, Means, Settling
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.crawl.trial import Trial
@@ -412,41 +415,95 @@ class _Assembly:
         return Fetcher(
             settings=self.settings,
             ledger=session.ledger,
-            downloader=self._hooked(self.downloader),
-            credentials=self.credentials,
-            runner=InProcess(
-                spider=self.spider,
-                scope=self.scope,
-                seen=self.seen,
-                now=self.ledger.now,
-                watch=session.watchdog,
-                parsing=self.parsing,
-                write=self.committer.write_links,
+            means=Means(
+                downloader=self._hooked(self.downloader),
+                runner=InProcess(
+                    spider=self.spider,
+                    scope=self.scope,
+                    seen=self.seen,
+                    now=self.ledger.now,
+                    watch=session.watchdog,
+                    parsing=self.parsing,
+                    write=self.committer.write_links,
+                ),
             ),
+            credentials=self.credentials,
             robots=self.robots,
             frontier=self.frontier,
-            blame=Blame(self.frontier, self.watch, self.proxies),
+            blame=self._blame,
             scope=self.scope,
             held=session.held,
             seen=self.seen,
             stats=session.stats,
             poison_guard=PoisonGuard(session.ledger, session.held),
             suspects=self.suspects,
-            worker=session.worker,
             end=self.ending.end,
             excuses=self.excuses,
             hooked=self._hooked,
-            revisits=Revisits(self.settings.revisit_policy),
             recorder=self._recorder,
             targets=self._targets,
-            adder=self._adder,
             write_links=self.committer.write_links,
             identities=self._identities,
             proxies=self.proxies,
-            bans=Bans(
-                self.settings, self.proxies, banned_when=condition(self.spider, "banned_when")
-            ),
+            bans=self._bans,
+            errors=self._errors,
+            settling=self._settling,
+            moved=self._moved_pages,
         )
+
+    @cached_property
+    def _settling(self) -> Settling:
+        session = self.session
+        return Settling(
+            settings=self.settings,
+            now=session.ledger.now,
+            blame=self._blame,
+            frontier=self.frontier,
+            excuses=self.excuses,
+            identities=self._identities,
+            bans=self._bans,
+            stats=session.stats,
+            revisits=self._revisits,
+            recorder=self._recorder,
+            errors=self._errors,
+            end=self.ending.end,
+        )
+
+    @cached_property
+    def _moved_pages(self) -> MovedPages:
+        session = self.session
+        return MovedPages(
+            settings=self.settings,
+            ledger=session.ledger,
+            frontier=self.frontier,
+            robots=self.robots,
+            scope=self.scope,
+            held=session.held,
+            seen=self.seen,
+            suspects=self.suspects,
+            revisits=self._revisits,
+            recorder=self._recorder,
+            adder=self._adder,
+            settling=self._settling,
+            worker=session.worker,
+        )
+
+    @cached_property
+    def _blame(self) -> Blame:
+        return Blame(self.frontier, self.watch, self.proxies)
+
+    @cached_property
+    def _bans(self) -> Bans:
+        banned_when = condition(self.spider, "banned_when")
+        return Bans(self.settings, self.proxies, banned_when=banned_when)
+
+    @cached_property
+    def _errors(self) -> CallbackErrors:
+        return CallbackErrors()
+
+    @cached_property
+    def _revisits(self) -> Revisits:
+        return Revisits(self.settings.revisit_policy)
 
     def _rendered(self, downloader: Downloader) -> Downloader:
         return RenderingDownloader(downloader, self.browser, self.settings, admit=self.robots.admit)

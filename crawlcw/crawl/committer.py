@@ -12,9 +12,9 @@ from typing import Protocol
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import item_sink
 from crawlcw.crawl.adding import TaskAdder
-from crawlcw.crawl.fetcher import Done
 from crawlcw.crawl.recording import unwritable
 from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.settling import Done
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats

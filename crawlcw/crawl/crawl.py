@@ -20,11 +20,12 @@ from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.ending import LAST_WORDS, Ending
-from crawlcw.crawl.fetcher import Done, Fetcher
+from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
+from crawlcw.crawl.settling import Done
 from crawlcw.crawl.spider_code import spider_code
 from crawlcw.downloader.browser import Browser
 from crawlcw.engine.session import Session

@@ -18,7 +18,7 @@ import pytest
 
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl import blame, fetcher
+from crawlcw.crawl import blame, settling
 from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import hosts, network, urls
@@ -216,7 +216,7 @@ def _one_origin(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fetcher, "put_off", lambda lease, **_: lease)
+    patch.setattr(settling, "put_off", lambda lease, **_: lease)
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,9 @@ from typing import Any, TypeVar
 from crawlcw.crawl import committer
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.committer import Committer
-from crawlcw.crawl.fetcher import Done
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
+from crawlcw.crawl.settling import Done
 from crawlcw.engine import leases, poison
 from crawlcw.engine.leases import HeldLeases, Renewer
 from crawlcw.engine.poison import PoisonGuard
