@@ -32,6 +32,7 @@ from crawlcw.crawl.ending import Ending
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.hooks import hooked
+from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
@@ -47,6 +48,7 @@ from crawlcw.crawl.redirects import attempt
 from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.runner import InProcess
 from crawlcw.crawl.seeder import Seeder
@@ -288,6 +290,7 @@ class _Assembly:
     seen: SeenFilter = field(default_factory=SeenFilter)
     rests: Rests = field(default_factory=Rests)
     start_hosts: set[str] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  #: wakes the coordinator
 
     @cached_property
     def session(self) -> Session[Ledger]:
@@ -360,17 +363,45 @@ class _Assembly:
             session.ledger,
             settings=self.settings,
             frontier=self.frontier,
-            robots=self.robots,
+            host_leaser=self._host_leaser,
+            robots_gate=self._robots_gate,
+            changed=self.changed,
             held=session.held,
             stats=session.stats,
             patience=session.patience,
             heartbeat=session.heartbeat,
-            probes=self.probes,
             watch=self.watch,
-            proxies=self.proxies,
             suspects=self.suspects,
             coming=self._targets,
             worker=session.worker,
+        )
+
+    @cached_property
+    def _host_leaser(self) -> HostLeaser:
+        session = self.session
+        return HostLeaser(
+            session.ledger,
+            self.frontier,
+            held=session.held,
+            heartbeat=session.heartbeat,
+            stats=session.stats,
+            worker=session.worker,
+            concurrency=self.settings.concurrency,
+            lease=self.settings.lease,
+            on_change=self.changed.set,
+        )
+
+    @cached_property
+    def _robots_gate(self) -> RobotsGate:
+        return RobotsGate(
+            self.frontier,
+            self.robots,
+            self.probes,
+            self.watch,
+            self.proxies,
+            at_once=2 * self.settings.concurrency,
+            ledger_now=self.session.ledger.now,
+            on_change=self.changed.set,
             excuses=self.excuses,
         )
 

@@ -1,4 +1,4 @@
-"""What keeps the house in order, where no linter looks: classes stay small."""
+"""What keeps the house in order, where no linter looks: classes and functions stay small."""
 
 import ast
 import importlib
@@ -16,6 +16,8 @@ pytestmark = pytest.mark.quick
 
 PACKAGE = Path(__file__).parents[1] / "crawlcw"
 MOST = 15
+#: Lines of a function below its docstring: a signature may name as many arguments as it has.
+MOST_LINES = 50
 #: And of a facet of a ledger, as of its protocol.
 MOST_OF_A_FACET = 12
 
@@ -37,6 +39,30 @@ def test_no_class_has_more_public_methods_than_a_reader_keeps_in_mind():
     sizes = {each.name: public_methods(each) for each in classes()}
 
     assert {name: size for name, size in sizes.items() if size > MOST} == {}
+
+
+def lines_of_work(found: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = found.body[0]
+    if ast.get_docstring(found) is None:
+        return last_line(found) - first.lineno + 1
+    return last_line(found) - last_line(first)
+
+
+def last_line(node: ast.stmt) -> int:
+    assert node.end_lineno is not None
+    return node.end_lineno
+
+
+def test_no_function_is_longer_than_a_reader_sees_at_once():
+    sizes = {
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.name}": lines_of_work(node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+    assert {name: size for name, size in sizes.items() if size > MOST_LINES} == {}
+    assert max(sizes.values()) > MOST_LINES // 2, "nothing was counted"
 
 
 def test_ledgers_are_composed_of_small_facets_and_inherit_from_nobody():

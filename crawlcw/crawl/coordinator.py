@@ -25,11 +25,8 @@ from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.lanes import AHEAD, bonus
 from crawlcw.crawl.network_watch import NetworkWatch
-from crawlcw.crawl.probes import Probes
-from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.suspects import Suspects
-from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
@@ -37,7 +34,6 @@ from crawlcw.engine.pool import Pool
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import Host
-from crawlcw.model.stalls import Excuses
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import ended_since, put_off
@@ -76,25 +72,30 @@ class Coordinator:
         *,
         settings: Settings,
         frontier: Frontier,
-        robots: Robots,
+        host_leaser: HostLeaser,
+        robots_gate: RobotsGate,
+        changed: asyncio.Event,
         held: HeldLeases,
         stats: Stats,
         patience: Patience,
         heartbeat: Heartbeat,
-        probes: Probes,
         watch: NetworkWatch,
-        proxies: ProxyPool,
         suspects: Suspects,
         coming: Container[bytes],
         worker: str,
-        excuses: Excuses,
     ) -> None:
-        """*coming* are tasks that a fetcher is about to claim by itself."""
+        """*coming* are tasks that a fetcher is about to claim by itself.
+
+        *host_leaser* and *robots_gate* set *changed* when they have something to do for it.
+        """
+        self.host_leaser = host_leaser
         self.pool = Pool(settings.concurrency)
         self._ledger = ledger
         self._settings = settings
         self._frontier = frontier
         self._lanes = frontier.lanes
+        self._robots_gate = robots_gate
+        self._changed = changed
         self._held = held
         self._stats = stats
         self._patience = patience
@@ -105,7 +106,6 @@ class Coordinator:
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
-        self._changed = asyncio.Event()
         self._stopping = False
         self._prefetch = 2 * settings.concurrency
         # Claims take a while: let fetchers begin with the first ones.
@@ -116,28 +116,6 @@ class Coordinator:
         #: What the last look at the ledger found that there is to wait for.
         self._waits_for: Standstill | None = None
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
-        self.host_leaser = HostLeaser(
-            ledger,
-            frontier,
-            held=held,
-            heartbeat=heartbeat,
-            stats=stats,
-            worker=worker,
-            concurrency=settings.concurrency,
-            lease=settings.lease,
-            on_change=self._changed.set,
-        )
-        self._robots_gate = RobotsGate(
-            frontier,
-            robots,
-            probes,
-            watch,
-            proxies,
-            at_once=2 * settings.concurrency,
-            ledger_now=ledger.now,
-            on_change=self._changed.set,
-            excuses=excuses,
-        )
 
     async def run(self) -> FinishReason:
         """Keep the queue filled until there is nothing more to do; return why it ended.

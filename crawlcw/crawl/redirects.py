@@ -173,17 +173,23 @@ async def _followed(
             except FetchError as error:
                 error.hop = hops + 1
                 raise _with(response, error) from error.__cause__
-    cuts = settings.truncate if request.options.truncate is None else request.options.truncate
-    if response.truncated and not cuts and 200 <= response.status < 300:
-        most = request.options.max_body
-        most = settings.max_body if most is None else most
-        message = f"the body is larger than max_body={most:,}"
-        refusal = FetchError(Reason.BODY_TOO_LARGE, message)
-        refusal.hop = hops
-        raise _with(response, refusal)
+    if response.truncated:
+        _check_cut(response, request, settings, hops=hops)
     response.request = request
     response.elapsed = elapsed
     return response
+
+
+def _check_cut(response: Response, request: Request, settings: Settings, *, hops: int) -> None:
+    """Raise `FetchError` for a page that was cut and may not be."""
+    own = request.options
+    cuts = settings.truncate if own.truncate is None else own.truncate
+    if cuts or not 200 <= response.status < 300:
+        return
+    most = settings.max_body if own.max_body is None else own.max_body
+    refusal = FetchError(Reason.BODY_TOO_LARGE, f"the body is larger than max_body={most:,}")
+    refusal.hop = hops
+    raise _with(response, refusal)
 
 
 def _with(response: Response, error: FetchError) -> FetchError:

@@ -19,10 +19,12 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl import coordinator, host_leasing, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.suspects import Suspects
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine import patience
@@ -206,22 +208,43 @@ class Around:
             ledger_now=ledger.now,
         )
         patience = Patience(timedelta(minutes=10))
+        waiting, changed = retrying(ledger, patience), asyncio.Event()
+        heartbeat = Heartbeat(ledger, "a", self.stats, lease=lambda: self.settings.lease)
         self.coordinator = Coordinator(
-            retrying(ledger, patience),
+            waiting,
             settings=self.settings,
             frontier=self.frontier,
-            robots=Robots(web, self.settings, clock=loop.time, now=ledger.now),
+            host_leaser=HostLeaser(
+                waiting,
+                self.frontier,
+                held=self.held,
+                heartbeat=heartbeat,
+                stats=self.stats,
+                worker="a",
+                concurrency=self.settings.concurrency,
+                lease=self.settings.lease,
+                on_change=changed.set,
+            ),
+            robots_gate=RobotsGate(
+                self.frontier,
+                Robots(web, self.settings, clock=loop.time, now=ledger.now),
+                probes,
+                watch,
+                ProxyPool(self.settings),
+                at_once=2 * self.settings.concurrency,
+                ledger_now=waiting.now,
+                on_change=changed.set,
+                excuses=NothingExcused(),
+            ),
+            changed=changed,
             held=self.held,
             stats=self.stats,
             patience=patience,
-            heartbeat=Heartbeat(ledger, "a", self.stats, lease=lambda: self.settings.lease),
-            probes=probes,
+            heartbeat=heartbeat,
             watch=watch,
-            proxies=ProxyPool(self.settings),
             suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
             coming=set(),
             worker="a",
-            excuses=NothingExcused(),
         )
 
     async def work(self, *, seconds: float = 0.0, number: int = 1) -> None:

@@ -134,7 +134,7 @@ def command(
         return child.run(child.Parent(parent), made_as_told)
     if channel is not None:
         return _in_worker(made_as_told, ledger_url, channel)
-    # rich, which nobody needs but whoever shows the progress.
+    # Here, for they import rich, which `--help` and the workers need not load.
     from crawlcw.cli import crawling
     from crawlcw.cli.processes import supervisor
 

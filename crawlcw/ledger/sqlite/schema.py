@@ -89,61 +89,9 @@ class Tables:
         self.left = quoted(f"{name}.workers_left")
         self.of_task = quoted(f"{name}.asides_task_id")
 
-        tracked = [self._adding(column) for column in ("data", "results", "trace")]
-        origins = f"ALTER TABLE {self.hosts} ADD COLUMN {HOST_COLUMNS['origins']}"
-        newest = [self._adding("stored")]
-        visits = [*(self._adding(column) for column in ("options", "visit", "revisit")), *newest]
-        newer = [self._adding("hops"), origins, *visits]
-        unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
         #: What brings tables of an older version up to date, before `create`.
-        self.upgrades: Mapping[int, list[str]] = {
-            2: [self._adding("begun"), *tracked, unordered, *newer],
-            3: [*tracked, unordered, *newer],
-            4: newer,
-            5: visits,
-            6: newest,
-        }
-        self.create = [
-            f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
-            f"""CREATE TABLE IF NOT EXISTS {self.items} (
-                task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,
-                url TEXT NOT NULL, fetched_at INTEGER NOT NULL, PRIMARY KEY (task_id, n))""",
-            f"""CREATE TABLE IF NOT EXISTS {self.workers} (
-                id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
-                pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
-                heartbeat INTEGER NOT NULL, "left" INTEGER,
-                hungry INTEGER NOT NULL, tally TEXT NOT NULL)""",
-            f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
-            # What is finished or ignored has no place in these two.
-            f"""CREATE INDEX IF NOT EXISTS {self.due} ON {self.tasks}
-                (priority DESC, due) WHERE due IS NOT NULL""",
-            f"""CREATE INDEX IF NOT EXISTS {self.host_due} ON {self.tasks}
-                (host, priority DESC, due) WHERE due IS NOT NULL""",
-            # Equal times are ordered as well: a walk goes on behind the last one it saw.
-            f"""CREATE INDEX IF NOT EXISTS {self.changed} ON {self.tasks}
-                (status, update_time DESC, id DESC)""",
-            # Those that may be visited again, and no others.
-            f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
-                (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
-            f"""CREATE TABLE IF NOT EXISTS {self.versions} (
-                task_id BLOB NOT NULL, fence INTEGER NOT NULL, n INTEGER NOT NULL,
-                item TEXT NOT NULL, url TEXT NOT NULL, fetched_at INTEGER NOT NULL,
-                PRIMARY KEY (task_id, fence, n))""",
-            f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
-            f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
-                (ready_at) WHERE ready_at IS NOT NULL""",
-            # Of those that are held only: `leave` must not read all the others.
-            f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
-                (owner) WHERE owner IS NOT NULL""",
-            f"""CREATE TABLE IF NOT EXISTS {self.blobs} (
-                id TEXT PRIMARY KEY NOT NULL, task_id BLOB NOT NULL, content TEXT NOT NULL,
-                create_time INTEGER NOT NULL)""",
-            f"CREATE INDEX IF NOT EXISTS {self.of_task} ON {self.blobs} (task_id)",
-            f"""CREATE TABLE IF NOT EXISTS {self.sessions} (
-                id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, owner TEXT,
-                expires INTEGER, content TEXT NOT NULL)""",
-        ]
-
+        self.upgrades = self._upgrades(name)
+        self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Their indexes go with them.
         self.drop = [
             f"DROP TABLE IF EXISTS {table}"
@@ -158,8 +106,80 @@ class Tables:
             )
         ]
 
+    def _upgrades(self, name: str) -> Mapping[int, list[str]]:
+        """Return the statements of each version that tables may be of."""
+        tracked = [self._adding(column) for column in ("data", "results", "trace")]
+        origins = f"ALTER TABLE {self.hosts} ADD COLUMN {HOST_COLUMNS['origins']}"
+        newest = [self._adding("stored")]
+        visits = [*(self._adding(column) for column in ("options", "visit", "revisit")), *newest]
+        newer = [self._adding("hops"), origins, *visits]
+        unordered = f"DROP INDEX IF EXISTS {quoted(f'{name}.status')}"
+        return {
+            2: [self._adding("begun"), *tracked, unordered, *newer],
+            3: [*tracked, unordered, *newer],
+            4: newer,
+            5: visits,
+            6: newest,
+        }
+
     def _adding(self, column: str) -> str:
         return f"ALTER TABLE {self.tasks} ADD COLUMN {COLUMNS[column]}"
+
+    def _of_tasks(self) -> list[str]:
+        return [
+            f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
+            # What is finished or ignored has no place in these two.
+            f"""CREATE INDEX IF NOT EXISTS {self.due} ON {self.tasks}
+                (priority DESC, due) WHERE due IS NOT NULL""",
+            f"""CREATE INDEX IF NOT EXISTS {self.host_due} ON {self.tasks}
+                (host, priority DESC, due) WHERE due IS NOT NULL""",
+            # Equal times are ordered as well: a walk goes on behind the last one it saw.
+            f"""CREATE INDEX IF NOT EXISTS {self.changed} ON {self.tasks}
+                (status, update_time DESC, id DESC)""",
+            # Those that may be visited again, and no others.
+            f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
+                (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
+        ]
+
+    def _of_items(self) -> list[str]:
+        """Return what makes the tables of what comes of tasks: items and large values."""
+        return [
+            f"""CREATE TABLE IF NOT EXISTS {self.items} (
+                task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,
+                url TEXT NOT NULL, fetched_at INTEGER NOT NULL, PRIMARY KEY (task_id, n))""",
+            f"""CREATE TABLE IF NOT EXISTS {self.versions} (
+                task_id BLOB NOT NULL, fence INTEGER NOT NULL, n INTEGER NOT NULL,
+                item TEXT NOT NULL, url TEXT NOT NULL, fetched_at INTEGER NOT NULL,
+                PRIMARY KEY (task_id, fence, n))""",
+            f"""CREATE TABLE IF NOT EXISTS {self.blobs} (
+                id TEXT PRIMARY KEY NOT NULL, task_id BLOB NOT NULL, content TEXT NOT NULL,
+                create_time INTEGER NOT NULL)""",
+            f"CREATE INDEX IF NOT EXISTS {self.of_task} ON {self.blobs} (task_id)",
+        ]
+
+    def _of_hosts(self) -> list[str]:
+        return [
+            f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
+            f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
+                (ready_at) WHERE ready_at IS NOT NULL""",
+            # Of those that are held only: `leave` must not read all the others.
+            f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
+                (owner) WHERE owner IS NOT NULL""",
+        ]
+
+    def _of_workers(self) -> list[str]:
+        """Return what makes the tables of workers and of the sessions that they share."""
+        return [
+            f"""CREATE TABLE IF NOT EXISTS {self.workers} (
+                id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
+                pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
+                heartbeat INTEGER NOT NULL, "left" INTEGER,
+                hungry INTEGER NOT NULL, tally TEXT NOT NULL)""",
+            f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
+            f"""CREATE TABLE IF NOT EXISTS {self.sessions} (
+                id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, owner TEXT,
+                expires INTEGER, content TEXT NOT NULL)""",
+        ]
 
 
 def quoted(name: str) -> str:
