@@ -8,16 +8,14 @@ cannot travel.
 import asyncio
 import logging
 import os
-import signal
-import socket
 import sys
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import anyio
 
 from crawlcw.crawl import parser_child
+from crawlcw.crawl.socket_process import ProcessEndedError, SocketProcess
 from crawlcw.errors import ParseRefusedError
 from crawlcw.model.sanitize import printable
 
@@ -37,65 +35,43 @@ class NoParserError(Exception):
     """No process could be started; the text says why."""
 
 
-class _DiedError(Exception):
-    """The process died; the text says how."""
-
-
 class _Parser:
     """One process."""
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
-        self._process: Process | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._process = SocketProcess()
         self.at_work = False
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
         return self._process.pid
 
     async def start(self) -> None:
         """Start it and wait until it is ready; raises `NoParserError`."""
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-                self._process = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-P",  # beside the script are modules that it must not find
-                    parser_child.__file__,
-                    str(theirs.fileno()),
-                    stdin=DEVNULL,
-                    stdout=DEVNULL,
-                    stderr=DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    # Out of reach of a terminal's Ctrl-C: it ends with its parent.
-                    start_new_session=True,
-                    env=_environment(),
-                )
+            await self._process.start(_command, env=_environment(), apart=True)
             with anyio.fail_after(_STARTS_WITHIN):
                 answer = await self._answer()
-        except (OSError, TimeoutError, _DiedError) as error:
-            await self.kill()
-            raise NoParserError(str(error) or "it was silent") from error
-        except BaseException:
-            await self.kill()
+            if answer != parser_child.READY:
+                raise NoParserError("it is another program")
+        except BaseException as error:
+            await self._process.kill()
+            if isinstance(error, OSError | TimeoutError | ProcessEndedError):
+                raise NoParserError(str(error) or "it was silent") from error
             raise
-        if answer != parser_child.READY:
-            await self.kill()
-            raise NoParserError("it is another program")
 
     async def measure(self, body: bytes, *, room: int, parser: int) -> int:
-        """Return what the tree takes, or TOO_LARGE; raises `_DiedError`, `ParseRefusedError`."""
-        assert self._writer is not None
+        """Return what the tree takes, or TOO_LARGE.
+
+        Raises `ProcessEndedError` where it died, and `ParseRefusedError` where its time was up.
+        """
         # A caller that is cancelled in between leaves it at work.
         self.at_work = True
         try:
             with anyio.fail_after(_LONGER * self._seconds):
-                self._writer.write(parser_child.PAGE.pack(len(body), room, self._seconds, parser))
-                self._writer.write(body)
+                self._process.send(parser_child.PAGE.pack(len(body), room, self._seconds, parser))
+                self._process.send(body)
                 answer = await self._answer()
         except TimeoutError:
             raise self._did_not_end() from None
@@ -103,15 +79,12 @@ class _Parser:
         return answer
 
     async def _answer(self) -> int:
-        assert self._reader is not None
-        assert self._process is not None
         try:
-            content = await self._reader.readexactly(parser_child.ANSWER.size)
-        except (asyncio.IncompleteReadError, OSError):
-            code = await self._process.wait()
-            if code == -parser_child.TIME_IS_OVER:
+            content = await self._process.read(parser_child.ANSWER.size)
+        except ProcessEndedError as end:
+            if end.code == -parser_child.TIME_IS_OVER:
                 raise self._did_not_end() from None
-            raise _DiedError(_how(code)) from None
+            raise
         (answer,) = parser_child.ANSWER.unpack(content)
         return int(answer)
 
@@ -120,13 +93,7 @@ class _Parser:
 
     async def kill(self) -> None:
         """End it, if it has not ended yet."""
-        if self._writer is not None:
-            self._writer.close()
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            with anyio.CancelScope(shield=True):
-                await self._process.wait()
+        await self._process.kill()
 
 
 class ParserProcesses:
@@ -156,15 +123,15 @@ class ParserProcesses:
 
         *by* is the parser, one of those of `parser_child`.
 
-        Raises `ParseRefusedError` for a page that does not end, or of which two processes
-        died, and `NoParserError` where none can be started.
+        Raises `ParseRefusedError` for a page that does not end, or that two processes died
+        of, and `NoParserError` where none can be started.
         """
         for deaths in range(1, _DEATHS + 1):
             parser = await self._one()
             self._in_use.add(parser)
             try:
                 size = await parser.measure(body, room=room, parser=by)
-            except _DiedError as death:
+            except ProcessEndedError as death:
                 how = printable(str(death))
                 logger.info("a process died while it parsed a page: %s", how)
                 if deaths == _DEATHS:
@@ -206,6 +173,11 @@ class ParserProcesses:
         return parser
 
 
+def _command(number: int) -> list[str]:
+    # Beside the script are modules that it must not find.
+    return [sys.executable, "-P", parser_child.__file__, str(number)]
+
+
 def _environment() -> dict[str, str]:
     return {
         **os.environ,
@@ -216,7 +188,3 @@ def _environment() -> dict[str, str]:
         "MALLOC_TRIM_THRESHOLD_": "65536",
         "MALLOC_MMAP_THRESHOLD_": "65536",
     }
-
-
-def _how(code: int) -> str:
-    return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"

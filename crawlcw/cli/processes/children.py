@@ -7,9 +7,6 @@ and are this process's own command once more, with a hidden option.
 import asyncio
 import logging
 import os
-import signal
-import socket
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -43,6 +40,7 @@ from crawlcw.cli.processes.messages import (
 from crawlcw.cli.processes.own_command import own_command, own_environment
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.runner import Runner
+from crawlcw.crawl.socket_process import ProcessEndedError, SocketProcess
 from crawlcw.crawl.suspects import ChildDiedError, NoChildError
 from crawlcw.crawl.url_lists import WriteLinks
 from crawlcw.downloader.credentials import Credentials
@@ -72,9 +70,7 @@ class ChildProcess:
     def __init__(self, *, patience: float | None) -> None:
         """*patience* is how long it may run a method, in seconds."""
         self.patience = patience
-        self._process: Process | None = None
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._process = SocketProcess()
         self.idle_from = 0.0  #: the loop's time
         self._at_work = False
 
@@ -96,61 +92,39 @@ class ChildProcess:
     @property
     def is_ready(self) -> bool:
         """Whether it lives, as far as is known, and nothing is under way in it."""
-        lives = self._started.returncode is None and self._reader is not None
-        return lives and not self._at_work and not (self._reader and self._reader.at_eof())
+        return self._process.lives and not self._at_work
 
     async def start(self) -> None:
         """Start it and wait until it is ready; raises `NoChildError`."""
-        ours, theirs = socket.socketpair()
         try:
-            with theirs:
-                self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-                self._process = await asyncio.create_subprocess_exec(
-                    *own_command(f"--suspects-channel={theirs.fileno()}"),
-                    env=own_environment(),
-                    stdin=DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                )
+            await self._process.start(
+                lambda number: own_command(f"--suspects-channel={number}"), env=own_environment()
+            )
             with anyio.fail_after(_STARTS_WITHIN):
                 answer = await self._answer()
-        except (OSError, TimeoutError) as error:
-            await self.kill()
-            raise NoChildError(f"it cannot be started: {error}") from error
-        except ChildDiedError as death:
-            await self.kill()
-            raise NoChildError(f"it died at its start: {death}") from death
-        except BaseException:
-            await self.kill()
+            if not isinstance(answer, Ready):
+                raise NoChildError(answer.message if isinstance(answer, Broken) else "no answer")
+        except BaseException as error:
+            await self._process.kill()
+            if isinstance(error, OSError | TimeoutError):
+                raise NoChildError(f"it cannot be started: {error}") from error
+            if isinstance(error, ChildDiedError):
+                raise NoChildError(f"it died at its start: {error}") from error
             raise
-        if not isinstance(answer, Ready):
-            await self.kill()
-            raise NoChildError(answer.message if isinstance(answer, Broken) else "no answer")
 
     async def end(self) -> None:
         """Let it close its spider and end; kill it where it does not in time."""
         with suppress(OSError), anyio.move_on_after(_ENDS_WITHIN):
             self._send(End())
-            await self._started.wait()
+            await self._process.wait()
         await self.kill()
 
     async def kill(self) -> None:
         """End it at once, if it has not ended yet."""
-        if self._writer is not None:
-            self._writer.close()
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                self._process.kill()
-            with anyio.CancelScope(shield=True):
-                await self._process.wait()
-
-    @property
-    def _started(self) -> Process:
-        assert self._process is not None
-        return self._process
+        await self._process.kill()
 
     def _send(self, order: Order) -> None:
-        assert self._writer is not None
-        self._writer.write(messages.packed(order))
+        self._process.send(messages.packed(order))
 
     async def asked(self, order: Order, *, within: float | None = None) -> Answer:
         """Return the answer to an order; raises `ChildDiedError`.
@@ -170,12 +144,11 @@ class ChildProcess:
 
     async def _answer(self) -> Answer:
         """Wait for an answer; raises `ChildDiedError`."""
-        assert self._reader is not None
         try:
-            head = await self._reader.readexactly(messages.LENGTH_SIZE)
-            content = await self._reader.readexactly(messages.length(head))
-        except (asyncio.IncompleteReadError, OSError):
-            raise ChildDiedError(_how(await self._started.wait())) from None
+            head = await self._process.read(messages.LENGTH_SIZE)
+            content = await self._process.read(messages.length(head))
+        except ProcessEndedError as end:
+            raise ChildDiedError(str(end)) from None
         answer: Answer = messages.unpacked(content)
         return answer
 
@@ -199,7 +172,7 @@ class _ChildsDownloader:
         raise _unexpected(answer)
 
     async def close(self) -> None:
-        """Do nothing: whoever has started the child ends it."""
+        """Do nothing: the worker that started the child ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +325,3 @@ def _kept(response: KeptResponse) -> Kept:
 def _unexpected(answer: Answer) -> RuntimeError:
     said = answer.message if isinstance(answer, Broken) else type(answer).__name__
     return RuntimeError(f"in a child: {said}")
-
-
-def _how(code: int) -> str:
-    return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
