@@ -1,15 +1,11 @@
 """What the commands share that look at one page: `fetch`, `parse` and `shell`."""
 
-import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-import click
-
 from crawlcw.api.response import Response
-from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_trial, open_trial_sessions
 from crawlcw.cli import loading
@@ -33,41 +29,9 @@ class AnyPage(Spider):
         """Yield nothing."""
 
 
-def settings_option(command: Callable[P, R]) -> Callable[P, R]:
-    """Add `-s` to a command."""
-    return click.option(
-        "-s",
-        "assignments",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A setting; `crawlcw settings` lists them. May be repeated.",
-    )(command)
-
-
-def arguments_option(command: Callable[P, R]) -> Callable[P, R]:
-    """Add `-a` to a command."""
-    return click.option(
-        "-a",
-        "arguments",
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="An argument for the spider's constructor. May be repeated.",
-    )(command)
-
-
 def made(spider: str | None, arguments: Sequence[str]) -> Spider:
     """Return the spider that is named, or one for any page."""
     return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
-
-
-def settings_of(spider: Spider, assignments: Sequence[str]) -> Settings:
-    """Return the settings that a crawl of *spider* would have."""
-    return layered(
-        spider.settings,
-        project=project_settings(Path.cwd()),
-        environment=os.environ,
-        assignments=assignments,
-    )
 
 
 @asynccontextmanager

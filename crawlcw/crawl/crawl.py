@@ -109,8 +109,7 @@ class Crawl:
 
     def stuck_in(self) -> str:
         """Return what keeps the event loop just now, as far as it is the spider's; else nothing."""
-        called = self._session.watchdog.standing()
-        return "" if called is None else f"{called.name} of {called.subject}"
+        return self._session.watchdog.stuck_in()
 
     async def run(self) -> Report:
         """Crawl until nothing is left to do, or until told to stop.

@@ -110,6 +110,11 @@ class Watchdog:
         """Return which code of the user's runs in the loop just now. For any other thread."""
         return running_in(self._frame())
 
+    def stuck_in(self) -> str:
+        """Return which code of the user's that is, in words; nothing where none runs."""
+        called = self.standing()
+        return "" if called is None else f"{called.name} of {called.subject}"
+
     async def __aenter__(self) -> Self:
         """Begin to watch."""
         self._loop_thread = threading.get_ident()

@@ -137,8 +137,7 @@ class Worker:
 
     def stuck_in(self) -> str:
         """Return which handler keeps the event loop just now; nothing where none does."""
-        called = self._session.watchdog.standing()
-        return "" if called is None else f"{called.name} of {called.subject}"
+        return self._session.watchdog.stuck_in()
 
     async def run(self) -> WorkReport:
         """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""

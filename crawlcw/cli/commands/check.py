@@ -6,7 +6,7 @@ import click
 
 from crawlcw.api import leftovers
 from crawlcw.api.spider import Spider
-from crawlcw.cli import loading, trying
+from crawlcw.cli import loading, spider_options
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import SpiderError
@@ -15,8 +15,8 @@ from crawlcw.model.sanitize import printable
 
 @click.command("check")
 @click.argument("spider")
-@trying.arguments_option
-@trying.settings_option
+@spider_options.arguments_option
+@spider_options.settings_option
 @logs.level_option
 def command(
     *,
@@ -40,7 +40,7 @@ def command(
     try:
         # Whoever reads the lines above need not see again what one of them led to.
         made = loading.make(kind, arguments)
-        trying.settings_of(made, assignments)
+        spider_options.settings_of(made, assignments)
     except SpiderError as error:
         click.echo(printable(f"{place}: {error}", limit=500))
         return USAGE

@@ -1,14 +1,11 @@
 """`crawlcw doctor`: whether a ledger holds what it promises, and mending what does not."""
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
 from crawlcw import doctor
-from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.assembly import open_for_inspection
 from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
@@ -87,7 +84,7 @@ async def _examined(
     max_lost: int | None,
     examples: int,
 ) -> Report:
-    settings = layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
+    settings = ledger_option.own_settings()
     ledger = await open_for_inspection(url, name, settings=settings)
     try:
         report = await doctor.examine(

@@ -13,6 +13,7 @@ from crawlcw.cli import (
     ledger_option,
     loop,
     parsed_pages,
+    spider_options,
     stored_pages,
     trying,
 )
@@ -30,8 +31,8 @@ from crawlcw.model.transitions import Failed
     "--callback", "-c", metavar="NAME", help="Instead of `parse`, or of a stored page's own."
 )
 @click.option("--context", metavar="JSON", help="The request's context, a JSON object.")
-@trying.arguments_option
-@trying.settings_option
+@spider_options.arguments_option
+@spider_options.settings_option
 @click.option("--stored", is_flag=True, help="Parse what `keep_bodies` has kept; ask for nothing.")
 @click.option(
     "--save", is_flag=True, help="Record the items of stored pages in the place of the old ones."
@@ -80,7 +81,7 @@ def command(
         wish = stored_pages.Wish(
             urls=urls, callback=callback, save=save, yes=yes, as_json=as_json, said_as=spider
         )
-        settings = trying.settings_of(made, assignments)
+        settings = spider_options.settings_of(made, assignments)
         return loop.run(stored_pages.parse(made, settings, ledger_url, wish))
     if save:
         raise UsageError("--save is for stored pages: say --stored as well")
@@ -112,7 +113,9 @@ async def _parse(
 ) -> int:
     made = trying.made(spider, arguments)
     callback_named(made, request.callback)  # before anybody is asked for a page
-    async with trying.trying(made, request.url, trying.settings_of(made, assignments)) as trial:
+    async with trying.trying(
+        made, request.url, spider_options.settings_of(made, assignments)
+    ) as trial:
         try:
             response = await trial.fetch(request)
         except FetchError as error:

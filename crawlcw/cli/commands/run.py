@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import (
     confirming,
@@ -17,6 +17,7 @@ from crawlcw.cli import (
     ledger_option,
     loading,
     loop,
+    spider_options,
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds.export import Wanted, export
@@ -38,20 +39,8 @@ from crawlcw.ledger.protocol import Ledger
 @click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Fetchers in each process."
 )
-@click.option(
-    "-s",
-    "assignments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A setting; `crawlcw settings` lists them. May be repeated.",
-)
-@click.option(
-    "-a",
-    "arguments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An argument for the spider's constructor. May be repeated.",
-)
+@spider_options.settings_option
+@spider_options.arguments_option
 @click.option(
     "--max-pages",
     type=click.IntRange(min=1),
@@ -160,13 +149,7 @@ def _made(
 ) -> tuple[Spider, Settings]:
     """Return the spider, and its settings with those of the project, environment and options."""
     made = loading.make(loading.find(spider), arguments)
-    settings = layered(
-        made.settings,
-        project=project_settings(Path.cwd()),
-        environment=os.environ,
-        assignments=assignments,
-    )
-    return made, settings
+    return made, spider_options.settings_of(made, assignments)
 
 
 def _in_worker(

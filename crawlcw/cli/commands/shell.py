@@ -13,7 +13,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_trial_sessions
-from crawlcw.cli import trying
+from crawlcw.cli import spider_options, trying
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
@@ -32,8 +32,8 @@ request, spider   what the page was asked with, and the spider
 @click.command("shell")
 @click.argument("url", required=False)
 @click.option("--spider", metavar="SPIDER", help="With this spider's settings and callbacks.")
-@trying.arguments_option
-@trying.settings_option
+@spider_options.arguments_option
+@spider_options.settings_option
 @logs.level_option
 def command(
     *,
@@ -62,7 +62,7 @@ class _Session:
     def __init__(self, runner: asyncio.Runner, spider: Spider, assignments: Sequence[str]) -> None:
         self._runner = runner
         self._spider = spider
-        self._settings = trying.settings_of(spider, assignments)
+        self._settings = spider_options.settings_of(spider, assignments)
         self._open = AsyncExitStack()
         self._open_sessions = AsyncExitStack()
         self._sessions: TrialSessions | None = None

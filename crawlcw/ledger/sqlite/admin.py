@@ -1,7 +1,7 @@
 """Changes of many tasks at once, by somebody who holds none of them."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from crawlcw.errors import Reason
@@ -22,8 +22,7 @@ from crawlcw.ledger.sqlite.walks import (
     in_batches,
     narrowed,
 )
-from crawlcw.model import transitions
-from crawlcw.model.transitions import RETRY, REVISIT
+from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW, BulkChange
 
 
 class Admin:
@@ -58,49 +57,38 @@ class Admin:
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """See `protocol.Admin.withdraw`."""
-        chosen = narrowed(chosen, transitions.WITHDRAW.from_statuses)
-        sql = ChosenStatements(self._store.tables, chosen.statuses)
-        return await change_chosen(
-            self._store,
-            chosen,
-            walk=sql.walk,
-            change=executing(sql.withdraw),
-            now=milliseconds(self._store.now()),
-            why=str(reason),
-        )
+        return await self._change(WITHDRAW, chosen, lambda sql: sql.withdraw, why=str(reason))
 
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
     ) -> int:
         """See `protocol.Admin.reopen`."""
-        chosen = narrowed(chosen, transitions.REOPEN.from_statuses)
-        sql = ChosenStatements(self._store.tables, chosen.statuses)
-        count = await change_chosen(
-            self._store,
-            chosen,
-            walk=sql.walk,
-            change=executing(sql.reopen),
-            now=milliseconds(self._store.now()),
-            # The host of a page is its URL's.
-            stage=stage if self._store.kind.tracked else None,
-            anew=anew,
-        )
-        if transitions.REOPEN.wakes_hosts and not self._store.kind.tracked:
-            await self._hosts.wake_all()
-        return count
+        # The host of a page is its URL's.
+        stage = stage if self._store.kind.tracked else None
+        return await self._change(REOPEN, chosen, lambda sql: sql.reopen, stage=stage, anew=anew)
 
     async def revisit(self, chosen: TaskFilter) -> int:
         """See `protocol.Admin.revisit`."""
-        chosen = narrowed(chosen, REVISIT.from_statuses)
+        return await self._change(REVISIT, chosen, lambda sql: sql.revisit)
+
+    async def _change(
+        self,
+        change: BulkChange,
+        chosen: TaskFilter,
+        statement: Callable[[ChosenStatements], str],
+        **values: Any,
+    ) -> int:
+        chosen = narrowed(chosen, change.from_statuses)
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         count = await change_chosen(
             self._store,
             chosen,
             walk=sql.walk,
-            change=executing(sql.revisit),
+            change=executing(statement(sql)),
             now=milliseconds(self._store.now()),
+            **values,
         )
-        if REVISIT.wakes_hosts:
+        if change.wakes_hosts and not self._store.kind.tracked:
             await self._hosts.wake_all()
         return count
 

@@ -1,0 +1,50 @@
+"""`-s` and `-a`: the settings and the arguments that a command gives a spider."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+
+from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.api.spider import Spider
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def settings_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `-s` to a command."""
+    return click.option(
+        "-s",
+        "assignments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting; `crawlcw settings` lists them. May be repeated.",
+    )(command)
+
+
+def arguments_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Add `-a` to a command."""
+    return click.option(
+        "-a",
+        "arguments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An argument for the spider's constructor. May be repeated.",
+    )(command)
+
+
+def settings_of(spider: Spider, assignments: Sequence[str]) -> Settings:
+    """Return the settings of a crawl of *spider*: *assignments* go before all others.
+
+    Those of the environment go before those of the project, and these before its own.
+    Raises `SettingsError`.
+    """
+    return layered(
+        spider.settings,
+        project=project_settings(Path.cwd()),
+        environment=os.environ,
+        assignments=assignments,
+    )
