@@ -7,31 +7,15 @@ from typing import Any
 
 import pytest
 
-from crawlcw import FinishReason, Report, Request, Settings, Spider, Status
+from crawlcw import FinishReason, Request, Settings, Status
 from crawlcw.assembly import open_ledger, run_spider
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import TaskFilter
 from tests.support import exit_site
-from tests.support.exit_site import ExitSite
+from tests.support.exit_site import QUICK, ExitSite, ExitSpider
 from tests.support.proxy_servers import ProxyServer, proxies
 
 pytestmark = pytest.mark.thorough
-
-QUICK: dict[str, Any] = {
-    "backoff_base": "0s",
-    "backoff_max": "0s",
-    "host_backoff_base": "50ms",
-    "host_backoff_max": "50ms",
-    "per_host_concurrency": 4,
-}
-
-
-class Pages(Spider):
-    name = "pages"
-
-    def parse(self, response: Any) -> Any:
-        yield {"path": response.url.split("/", 3)[3], "through": str(response.proxy)}
-        yield from response.follow_all("a")
 
 
 @pytest.fixture
@@ -40,29 +24,8 @@ def site() -> Iterator[ExitSite]:
         yield running
 
 
-@pytest.fixture
-def three() -> Iterator[list[ProxyServer]]:
-    servers = [ProxyServer("http", f"127.0.0.{n}") for n in (2, 3, 4)]
-    with proxies(*servers):
-        yield servers
-
-
-@pytest.fixture
-def crawl(site: ExitSite, ledger_url: str) -> Callable[..., Any]:
-    async def crawl(
-        servers: list[ProxyServer], spider: Spider | None = None, **more: Any
-    ) -> Report:
-        spider = spider or Pages()
-        spider.start_urls = [f"{site.url}/p/0"]
-        urls = [each.url for each in servers]
-        settings = Settings(**{**QUICK, "proxies": urls, **more})
-        return await run_spider(spider, ledger=ledger_url, settings=settings)
-
-    return crawl
-
-
 async def tasks(ledger_url: str) -> list[Any]:
-    ledger = await open_ledger(ledger_url, "pages")
+    ledger = await open_ledger(ledger_url, "exits")
     try:
         return list(await ledger.queries.find(TaskFilter(), limit=100))
     finally:
@@ -79,7 +42,7 @@ async def test_every_request_goes_through_a_proxy_and_each_has_its_share(
     assert min(site.exits.values()) >= 4
 
 
-class Killer(Pages):
+class Killer(ExitSpider):
     """Lets a proxy die in the middle of the crawl."""
 
     kill: Callable[[], None] | None = None
@@ -114,7 +77,7 @@ async def test_the_spider_may_say_which_answers_are_bans(
 ):
     site.banned = {"127.0.0.2", "127.0.0.3"}
 
-    class Careful(Pages):
+    class Careful(ExitSpider):
         def banned_when(self, response: Any) -> bool:
             return "go away" in response.text
 
@@ -205,7 +168,7 @@ async def test_a_host_that_is_down_is_given_up_and_no_proxy_is_blamed(
 ):
     for each in three:
         each.names = {"gone.test": "127.0.0.1:9"}
-    spider = Pages()
+    spider = ExitSpider()
     spider.start_urls = ["https://gone.test/"]
     settings = Settings(**QUICK, proxies=[each.url for each in three], host_max_failures=2)
 
@@ -231,7 +194,7 @@ async def test_a_request_keeps_its_own_proxy_in_the_ledger_and_nobody_is_shown_t
 ):
     three[2].login = "ann:s3cret"
 
-    class Own(Pages):
+    class Own(ExitSpider):
         async def start(self) -> Any:
             yield Request(f"{site.url}/p/14", proxy=three[2].url)
 
@@ -257,7 +220,7 @@ async def test_the_proxy_of_the_environment_is_used_unless_the_settings_say_no(
 ):
     names = dict.fromkeys(["shop.test", "other.test"], f"127.0.0.1:{site.port}")
     proxy = ProxyServer("http", "127.0.0.2", names=names)
-    spider = Pages()
+    spider = ExitSpider()
     spider.start_urls = ["http://shop.test/p/14"]
     with proxies(proxy):
         monkeypatch.setenv("http_proxy", proxy.url)

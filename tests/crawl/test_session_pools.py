@@ -8,51 +8,22 @@ from typing import Any
 
 import pytest
 
-from crawlcw import Report, Request, Settings, Spider, Status
-from crawlcw.assembly import open_ledger, run_spider
+from crawlcw import Request, Status
+from crawlcw.assembly import open_ledger
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import parse
 from tests.support import exit_site
 from tests.support.crawl_process import Process, Store, wait_until
-from tests.support.exit_site import ExitSite, ExitSpider
-from tests.support.proxy_servers import ProxyServer, proxies
+from tests.support.exit_site import QUICK, ExitSite, ExitSpider
+from tests.support.proxy_servers import ProxyServer
 
 pytestmark = pytest.mark.thorough
-
-QUICK: dict[str, Any] = {
-    "backoff_base": "0s",
-    "backoff_max": "0s",
-    "host_backoff_base": "50ms",
-    "host_backoff_max": "50ms",
-    "per_host_concurrency": 4,
-}
 
 
 @pytest.fixture
 def site() -> Iterator[ExitSite]:
     with exit_site.served(31, sets_cookie=True) as running:
         yield running
-
-
-@pytest.fixture
-def three() -> Iterator[list[ProxyServer]]:
-    servers = [ProxyServer("http", f"127.0.0.{n}") for n in (2, 3, 4)]
-    with proxies(*servers):
-        yield servers
-
-
-@pytest.fixture
-def crawl(site: ExitSite, ledger_url: str) -> Callable[..., Any]:
-    async def crawl(
-        servers: list[ProxyServer], spider: Spider | None = None, **more: Any
-    ) -> Report:
-        spider = spider or ExitSpider()
-        spider.start_urls = [f"{site.url}/p/0"]
-        urls = [each.url for each in servers]
-        settings = Settings(**{**QUICK, "proxies": urls, **more})
-        return await run_spider(spider, ledger=ledger_url, settings=settings)
-
-    return crawl
 
 
 async def sessions(ledger_url: str) -> dict[str, Identity]:

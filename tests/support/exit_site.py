@@ -5,10 +5,9 @@ Page `/p/N` links to `/p/2N+1` and `/p/2N+2`. It runs in a thread of the tests' 
 
 import asyncio
 import ssl
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,16 @@ from typing import Any
 from aiohttp import web
 
 from crawlcw import Spider
-from tests.support.proxy_servers import end_all
+from tests.support.site_threads import in_thread
+
+#: Settings of crawls whose failures cost no time.
+QUICK: dict[str, Any] = {
+    "backoff_base": "0s",
+    "backoff_max": "0s",
+    "host_backoff_base": "50ms",
+    "host_backoff_max": "50ms",
+    "per_host_concurrency": 4,
+}
 
 
 class ExitSpider(Spider):
@@ -88,37 +96,27 @@ def served(
 ) -> Iterator[ExitSite]:
     """Serve a site of so many pages on a port of its own."""
     site = ExitSite(pages, scheme="http" if certificate is None else "https", **options)
+    with in_thread(_running(site, certificate)):
+        yield site
+
+
+@asynccontextmanager
+async def _running(site: ExitSite, certificate: Path | None) -> AsyncIterator[None]:
     context = None
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate)
-    loop = asyncio.new_event_loop()
-    ready, end = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/p/{number}", site.page)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, site.host, site.port, ssl_context=context).start()
-        site.port = runner.addresses[0][1]
-        ready.set()
-        await end.wait()
-        assert runner.server is not None
-        transports = [each.transport for each in runner.server.connections]
-        await runner.cleanup()
-        for transport in transports:
-            # One over TLS would wait for its client's goodbye.
-            if transport is not None:
-                transport.abort()
-        await end_all()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield site
-    finally:
-        loop.call_soon_threadsafe(end.set)
-        thread.join()
-        loop.close()
+    app = web.Application()
+    app.router.add_get("/p/{number}", site.page)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, site.host, site.port, ssl_context=context).start()
+    site.port = runner.addresses[0][1]
+    yield
+    assert runner.server is not None
+    transports = [each.transport for each in runner.server.connections]
+    await runner.cleanup()
+    for transport in transports:
+        # One over TLS would wait for its client's goodbye.
+        if transport is not None:
+            transport.abort()

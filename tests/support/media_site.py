@@ -2,12 +2,13 @@
 
 import asyncio
 import hashlib
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
+
+from tests.support.site_threads import in_thread
 
 BLOCK = 1 << 16
 _PATTERN = bytes(range(256)) * (BLOCK // 256)
@@ -189,22 +190,5 @@ async def running(**files: Media) -> AsyncIterator[MediaSite]:
 @contextmanager
 def served(**files: Media) -> Iterator[MediaSite]:
     """Serve them in a thread, for crawls in other processes."""
-    ready, done = threading.Event(), asyncio.Event()
-    found: list[MediaSite] = []
-
-    async def serve() -> None:
-        async with running(**files) as site:
-            found.append(site)
-            ready.set()
-            await done.wait()
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait()
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join()
-        loop.close()
+    with in_thread(running(**files)) as site:
+        yield site

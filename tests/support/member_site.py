@@ -6,10 +6,9 @@ and when, and crawls of other processes can ask it for pages.
 
 import asyncio
 import secrets
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urljoin
@@ -18,6 +17,7 @@ from aiohttp import web
 
 from crawlcw import Request, Spider
 from crawlcw.api.sessions import LoginSession
+from tests.support.site_threads import in_thread
 
 PASSWORD = "open sesame"
 
@@ -129,31 +129,21 @@ class MemberSite:
 def served(pages: int, **options: Any) -> Iterator[MemberSite]:
     """Serve a site of so many pages on a port of its own."""
     site = MemberSite(pages, **options)
-    loop = asyncio.new_event_loop()
-    ready, end = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        app = web.Application()
-        app.router.add_get("/login", site.form)
-        app.router.add_post("/login", site.log_in)
-        app.router.add_get("/in/{number}", site.page)
-        app.router.add_get("/open/{number}", site.open_page)
-        app.router.add_get("/file/{number}", site.file)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        server = web.TCPSite(runner, "127.0.0.1", 0)
-        await server.start()
-        site.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        await end.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait()
-    try:
+    with in_thread(_running(site)):
         yield site
-    finally:
-        loop.call_soon_threadsafe(end.set)
-        thread.join()
-        loop.close()
+
+
+@asynccontextmanager
+async def _running(site: MemberSite) -> AsyncIterator[None]:
+    app = web.Application()
+    app.router.add_get("/login", site.form)
+    app.router.add_post("/login", site.log_in)
+    app.router.add_get("/in/{number}", site.page)
+    app.router.add_get("/open/{number}", site.open_page)
+    app.router.add_get("/file/{number}", site.file)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    site.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield
+    await runner.cleanup()

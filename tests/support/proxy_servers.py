@@ -10,12 +10,13 @@ import asyncio
 import base64
 import ssl
 import struct
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from tests.support.site_threads import in_thread
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -36,7 +37,6 @@ class ProxyServer:
     logins: list[str] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)  #: what was sent to HTTP proxies
     connections: int = 0
-    stop: "threading.Event" = field(default_factory=threading.Event)
     _server: asyncio.Server | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _open: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -238,36 +238,17 @@ async def _relay(one: Streams, other: Streams) -> None:
             writer.transport.abort()
 
 
-async def end_all() -> None:
-    """End whatever else the loop is at, handshakes of new connections included."""
-    for _ in range(5):  # what is cancelled closes its connections, which end in the loop
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)
-
-
 @contextmanager
 def proxies(*servers: ProxyServer) -> Iterator[None]:
     """Let proxies listen, each on a port of its own, until the end of the block."""
-    loop = asyncio.new_event_loop()
-    # What is cut off in the middle of a handshake is nobody's concern.
-    loop.set_exception_handler(lambda *_: None)
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-
-    async def end() -> None:
-        for each in servers:
-            await each._close()
-        await end_all()
-
-    try:
-        for each in servers:
-            asyncio.run_coroutine_threadsafe(each._listen(), loop).result()
+    with in_thread(_listening(servers)):
         yield
-    finally:
-        asyncio.run_coroutine_threadsafe(end(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+
+
+@asynccontextmanager
+async def _listening(servers: Sequence[ProxyServer]) -> AsyncIterator[None]:
+    for each in servers:
+        await each._listen()
+    yield
+    for each in servers:
+        await each._close()
