@@ -62,8 +62,9 @@ class MovedPages:
         way through it may be what matters, and what it leads to shows who is logged
         out; and a form, or a request that is to be repeated, is not a page.
         """
-        task = attempt.lease.task
-        if attempt.means.identified is not None or not _is_plain_page(attempt.request, task):
+        task, request = attempt.lease.task, attempt.request
+        plain = request.method == "GET" and task.id == request.identity()[1]
+        if attempt.means.identified is not None or not plain:
             return None
 
         async def stays(url: str) -> bool:
@@ -95,18 +96,17 @@ class MovedPages:
         target may not be asked for, or is known by another way: two pages that
         lead to each other are two pages.
         """
-        lease, refresh = attempt.lease, response.refresh
-        if (
-            refresh is None
-            or refresh.after > _REDIRECTING
-            or not _is_plain_page(attempt.request, lease.task)
-        ):
+        refresh = response.refresh
+        if refresh is None or refresh.after > _REDIRECTING:
+            return None
+        lease, request = attempt.lease, attempt.request
+        if request.method != "GET" or lease.task.id != request.identity()[1]:
             return None
         rules = self.robots.known(refresh.url)
         if rules is not None and not rules.allows(refresh.url):
             return None
         try:
-            home = onward(attempt.request, response, refresh=refresh.url)
+            home = onward(request, response, refresh=refresh.url)
             target = self._target(lease, home, None)
         except FetchError:
             return None
@@ -114,7 +114,7 @@ class MovedPages:
         # Its own child is what an earlier attempt handed on, and crashed before it ended.
         if known is not None and known.task.parent != lease.task.id:
             return None
-        await self.settling.kept(self.recorder.keep(attempt.request))
+        await self.settling.kept(self.recorder.keep(request))
         return self._handed_on(lease, target, response)
 
     async def parsed(self, attempt: Attempt, response: Response) -> Done:
@@ -207,11 +207,6 @@ class MovedPages:
             )
             self.held.add(claimed.leases)
         return next(iter(claimed.leases), None)
-
-
-def _is_plain_page(request: Request, task: Task) -> bool:
-    """Return whether a request is for a page under its own URL, and for nothing more."""
-    return request.method == "GET" and task.id == request.identity()[1]
 
 
 def _like(task: Task) -> datetime | None:

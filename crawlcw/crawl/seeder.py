@@ -175,11 +175,10 @@ class Seeder:
             self._origins = origins
             known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
             await self._ledger.notes.set_state({"start_origins": known})
-        added, number = await self._adder.add(batch)
+        added, _ = await self._adder.add(batch)
         for task, why in added.rejected:
             logger.warning("cannot store %s: %s", printable(task.url), printable(why))
         rejected = {task.id for task, _ in added.rejected}
         self._seen.add(task.id for task in batch if task.id not in rejected)
-        self._stats.links_added += number
         await self._feed.announce(batch)
         self._feed.wake()
