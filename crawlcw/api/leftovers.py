@@ -1,4 +1,4 @@
-"""What a spider brought along from Scrapy that means nothing here, and the word that does.
+"""Names in a spider that mean something in Scrapy alone, and the word to use instead.
 
 A class attribute of another framework does nothing and says nothing: the crawl
 goes on without what its author meant. So the source of a spider is read for

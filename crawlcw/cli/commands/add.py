@@ -40,8 +40,10 @@ _Read = queue.Queue[NewTask | Exception | _End]
 @click.option(
     "--key", default="key", show_default=True, help="The column or field that is the key."
 )
-@click.option("--priority", default=0, show_default=True, help="Of tasks that say none.")
-@click.option("--stage", help="Of tasks that say none; by default the first of those there are.")
+@click.option(
+    "--priority", default=0, show_default=True, help="The priority of tasks that name none."
+)
+@click.option("--stage", help="The stage of tasks that name none; by default the first one.")
 @logs.level_option
 def command(
     *,
@@ -56,9 +58,9 @@ def command(
 ) -> None:
     """Add tasks to USE_CASE; SOURCE is a file, or - for standard input.
 
-    A plain line is a key. A line of JSON is a key, or an object with `key` and
-    what else a task has: `data`, `priority`, `stage`; without `data`, all its
-    other fields are the data. So are the other columns of a row of CSV. A task
+    A plain line is a key. A line of JSON is a key, or an object with `key` and,
+    if need be, `data`, `priority` and `stage`; without `data`, all its other
+    fields are the data. The other columns of a row of CSV are so, too. A task
     that is known already is not changed.
     """
     logs.set_up(log_level or "warning")

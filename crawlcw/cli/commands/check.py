@@ -25,11 +25,11 @@ def command(
     assignments: tuple[str, ...],
     log_level: str | None,
 ) -> int:
-    """Say what is wrong with SPIDER, without a request.
+    """Show what is wrong with SPIDER, without a request.
 
-    Its settings, its callbacks, and what it brought along from Scrapy that
-    means nothing here, each with its line and the word that does. Exit code 2
-    where there is anything.
+    It looks at the settings, the callbacks and what means something in Scrapy
+    alone; each finding has its line and the word to use instead. Exit code 2
+    where there is one.
     """
     logs.set_up(log_level or "warning")
     kind = loading.find(spider)

@@ -20,16 +20,18 @@ logger = logging.getLogger(__name__)
 @click.command("copy")
 @click.argument("name")
 @ledger_option.url_option("--from", "source_url", about="The ledger to copy.")
-@ledger_option.url_option("--to", "target_url", about="Where to; nothing of NAME yet.")
+@ledger_option.url_option(
+    "--to", "target_url", about="The ledger to copy to, which has no tasks of NAME yet."
+)
 @logs.level_option
 def command(*, name: str, source_url: str, target_url: str, log_level: str | None) -> None:
     """Copy all that is recorded of NAME, a spider or a use case, to another ledger.
 
-    From SQLite to MongoDB, back, or between two of a kind: tasks, items, hosts
-    and notes, and afterwards all of it is read back and compared. Refused while
-    workers are at work on it, and where the other ledger has tasks of NAME. What
-    a copy that was interrupted has left there is taken away first. Files that
-    `keep_bodies` or `save_to` have left stay where they are, for both.
+    Tasks, items, hosts and notes go from SQLite to MongoDB, back, or between two
+    of a kind; then all of them are read back and compared. Refused while workers
+    are at work on NAME, and where the other ledger has tasks of it. What an
+    interrupted copy has left there is deleted first. Files that `keep_bodies` or
+    `save_to` have left stay where they are, for both.
     """
     logs.set_up(log_level or "info")
     if source_url == target_url:

@@ -20,10 +20,16 @@ from crawlcw.model.invariants import ADVICE
 @ledger_option.ledger_option
 @click.option("--repair", is_flag=True, help="Mend what can be mended safely, and say what was.")
 @click.option(
-    "--max-retry", type=click.IntRange(min=1), metavar="N", help="No task was tried more often."
+    "--max-retry",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Report tasks that were tried more often.",
 )
 @click.option(
-    "--max-lost", type=click.IntRange(min=1), metavar="N", help="No task crashed more workers."
+    "--max-lost",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Report tasks that crashed more workers.",
 )
 @click.option(
     "--examples",

@@ -12,10 +12,10 @@ from crawlcw.cli.terminal import logs
 @confirming.yes_option
 @logs.level_option
 def command(*, name: str, ledger_url: str, yes: bool, log_level: str | None) -> None:
-    """Take away everything that is recorded of NAME, a spider or a use case.
+    """Delete everything that is recorded of NAME, a spider or a use case.
 
     Its tasks, items, hosts and notes. Refused while workers are at work on it.
-    An SQLite file keeps its size; what is added later takes the room. Files that
+    An SQLite file keeps its size; what is added later uses the room. Files that
     `keep_bodies` or `save_to` have left are not touched.
     """
     logs.set_up(log_level or "warning")

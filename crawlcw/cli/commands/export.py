@@ -18,10 +18,10 @@ from crawlcw.ledger.protocol import Ledger
 @click.command("export")
 @click.argument("spider")
 @ledger_option.ledger_option
-@exporting.outputs_option(required=True, about="Where to; the file appears when it is whole.")
+@exporting.outputs_option(required=True, about="Write to FILE, which appears when it is whole:")
 @click.option("--fields", metavar="A,B,...", help="Only these fields of each item, in this order.")
 @click.option(
-    "--since", metavar="DURATION", help="Only of pages that were fetched in the last 30m, 12h, 7d."
+    "--since", metavar="DURATION", help="Only items of pages fetched in the last 30m, 12h, 7d ..."
 )
 @click.option(
     "--with-meta", is_flag=True, help="Add _url and _fetched_at of the item's page to each item."
@@ -29,13 +29,17 @@ from crawlcw.ledger.protocol import Ledger
 @click.option(
     "--versions",
     is_flag=True,
-    help="Of all visits that `keep_versions` has kept, not the last alone.",
+    help="Items of all visits that `keep_versions` has kept, not only of the last.",
 )
 @click.option(
-    "--formulas", is_flag=True, help="CSV: leave texts as they are that a spreadsheet would run."
+    "--formulas",
+    is_flag=True,
+    help="CSV: leave texts as they are, though a spreadsheet would run them.",
 )
 @click.option(
-    "--follow", is_flag=True, help="Go on with what a crawl records, until it is drained; -o -"
+    "--follow",
+    is_flag=True,
+    help="Keep writing what a crawl records, until it is drained; with -o - alone.",
 )
 @logs.level_option
 def command(

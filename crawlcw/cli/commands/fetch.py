@@ -33,9 +33,9 @@ def command(
     """Print the body of URL, fetched as a crawl would.
 
     robots.txt is asked, redirects are followed, the body is decoded and bounded.
-    What the answer is stands on stderr. Nothing is recorded.
+    A line about the answer goes to stderr. Nothing is recorded.
 
-    Exit code 3: there was no answer, or its status is none of 200 to 299.
+    Exit code 3: there was no answer, or its status is not between 200 and 299.
     """
     logs.set_up(log_level or "warning")
     return loop.run(_fetch(url, spider, arguments, assignments, headers=headers))

@@ -16,8 +16,8 @@ from crawlcw.ledger.protocol import TaskFilter
 def command(*, name: str, keys: tuple[str, ...], ledger_url: str, log_level: str | None) -> None:
     """Withdraw tasks of NAME, a use case or a spider, that wait to be done.
 
-    KEY is a task's key, or its URL in a crawl. What is done, or held by
-    somebody just now, is left alone. `crawlcw reset` brings them back.
+    KEY is a task's key, or its URL in a crawl. Tasks that are done, or that a
+    worker holds just now, are left alone. `crawlcw reset` brings the others back.
     """
     logs.set_up(log_level or "warning")
     count = loop.run(_ignore(loading.name_of(name), ledger_url, keys))

@@ -59,7 +59,7 @@ def command(
     """Fetch a URL, give it to a callback of SPIDER, and show what it yields.
 
     Items as JSON Lines, then the requests with their callbacks, then the links
-    that were left out, and why. A spider that logs in does so before. Nothing is
+    that were left out, and why. A spider with a login logs in first. Nothing is
     recorded.
 
     With --stored the pages are those that a crawl with `keep_bodies=true` has
@@ -68,8 +68,8 @@ def command(
     recorded of these pages, and new links wait for the next run; a page that
     cannot be read, or whose callback raises, keeps its items.
 
-    Exit code 3: there was no answer, its status is none that a callback is
-    given, the callback raised, or a stored page could not be read.
+    Exit code 3: there was no answer, its status is one that no callback
+    gets, the callback raised, or a stored page could not be read.
     """
     logs.set_up(log_level or "warning")
     if stored:

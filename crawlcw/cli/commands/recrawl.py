@@ -36,8 +36,8 @@ def command(
 
     Servers are asked whether a page has changed since its last visit. Where it
     has not, it keeps its items and is not parsed; else the new items take the
-    place of the old ones. To have all pages parsed anew, because the spider has
-    changed, is what `crawlcw reset` is for.
+    place of the old ones. Where the spider has changed and all pages are to be
+    parsed anew, use `crawlcw reset`.
     """
     logs.set_up(log_level or "warning")
     age = None if older_than is None else selecting.age(older_than, option="--older-than")

@@ -46,9 +46,9 @@ def command(
     """Make tasks of NAME, a use case or a spider, todo as if never tried, finished ones too.
 
     KEY is a task's key, or its URL in a crawl. --status and --host choose many,
-    both together those that match both. What somebody works on just now is left
-    alone. A task of a use case stays in the stage that it is in, unless --stage
-    says otherwise; its data stays.
+    both together those that match both. Tasks that a worker holds just now are
+    left alone. A task of a use case stays in its stage, unless --stage says
+    otherwise; its data stays.
     """
     logs.set_up(log_level or "warning")
     if stage is not None:

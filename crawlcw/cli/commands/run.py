@@ -102,7 +102,7 @@ def command(
 
     Exit code 3: the crawl has ended, but nothing was finished, hosts were given
     up, more pages failed than max_failures allows (it stops no crawl), a
-    callback is broken, no login was of use, or no proxy works. The last line
+    callback is broken, no login worked, or no proxy works. The last line
     says which.
     """
     shorthands = [*_assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)]

@@ -38,7 +38,7 @@ _GIVE_UP = timedelta(seconds=3)
     default=256,
     show_default=True,
     metavar="N",
-    help="Open at once; where there are more, the one that waited longest is closed.",
+    help="Connections open at once; one more closes the one that waited longest.",
 )
 @logs.level_option
 @logs.format_option
@@ -56,7 +56,7 @@ def command(
     """Serve the tasks of USE_CASE over HTTP: create, hold, renew, set.
 
     USE_CASE is a name, or what declares one: package.module:object, file.py:object
-    or file.py. Only of a declared one its chain of stages is known.
+    or file.py. The chain of stages is known where it is declared.
 
     /openapi.json describes it. On loopback no token is needed; on any other host
     one is. Any number of servers may work on one ledger. SIGTERM and SIGINT end

@@ -37,7 +37,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
     default="10s",
     show_default=True,
     metavar="DURATION",
-    help="What is under way gets this to finish when the worker is stopped.",
+    help="How long tasks under way may take to finish when the worker is stopped.",
 )
 @click.option(
     "--stall-timeout",
