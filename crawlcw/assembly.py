@@ -211,7 +211,7 @@ async def open_crawl(
 
     *settings* replace those of the spider's class; *downloader* replaces the
     real one, for tests. *children* work on what crashed workers held: they are
-    for whoever can make the spider anew in another process.
+    for callers that can make the spider anew in another process.
     """
     check(spider)
     settings = settings or spider.settings

@@ -2,7 +2,7 @@
 
 libxml2 is slower than lexbor at odd pages, cuts what is nested deeply without a word, and
 knows entities. So a page is looked at first, and refused where any of that would matter.
-parsel is an extra, imported by whoever asks for such a tree.
+parsel is an extra, imported where such a tree is asked for.
 """
 
 from typing import TYPE_CHECKING, Literal

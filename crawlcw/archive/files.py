@@ -2,7 +2,7 @@
 
 A file is called `NAME.warc.gz.open` while it is written, and locked by its process; then
 `NAME.warc.gz`. What a crash leaves is an `.open` file that nobody has locked, whose last
-record may be torn: whoever comes next cuts that off and gives the file its name. Records
+record may be torn: the next process cuts that off and gives the file its name. Records
 that tasks name were synced before, so none of them is ever cut.
 """
 
@@ -185,7 +185,7 @@ class _OpenFile:
         descriptor, self._descriptor = self._descriptor, None
         try:
             if os.fstat(descriptor).st_size > self._written:
-                return  # torn: whoever comes next mends it
+                return  # torn: the next process mends it
             if self._written:
                 self._path.replace(self._path.with_suffix(""))
             else:

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return what adds `-o` to a command: any number of targets, each of which can be written."""
+    """Return what adds `-o` to a command: any number of targets, all of which can be written."""
     return click.option(
         "-o",
         "outputs",

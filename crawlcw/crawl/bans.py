@@ -60,10 +60,10 @@ class Bans:
         rotates = proxy is not None and proxy in self._proxies.proxies
         most = min(_MOST, len(set(self._proxies.proxies))) if rotates else _MOST
         if proxy is not None and not rotates:
-            return True  # the request or the environment has named it: no other is to be had
+            return True  # the request or the environment has named it: there is no other to ask
         host = yarl.URL(task.url).raw_host or ""
         if count >= most:
-            # Whoever asks is refused, so it says nothing of the proxies.
+            # Every proxy is refused it, so it says nothing of them.
             self._proxies.bans.pardon(host)
             return True
         self._counts[task.id] = count

@@ -165,8 +165,8 @@ class Coordinator:
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """Note that outcomes are in the ledger.
 
-        *more* says that they left something to do, *again* of which hosts
-        there are tasks to be tried again.
+        *more* says that they left something to do, *again* are the hosts
+        that have tasks to be tried again.
         """
         for host in again:
             self._frontier.look(host)
@@ -389,7 +389,7 @@ class Coordinator:
         for host in asked:
             host.fed = now
             # Before the page is read: what is added from here on may be missing in it,
-            # and whoever adds it sets this again.
+            # and the one that adds it sets this again.
             host.look = False
         page = await self._ledger.tasks.page(limit=limit, hosts=[host.name for host in asked])
         is_full = len(page) == limit

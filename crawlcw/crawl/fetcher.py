@@ -186,7 +186,7 @@ class Fetcher:
         return done
 
     def _is_asked_here(self, task: Task, means: Means) -> bool:
-        """Return whether only this process may ask for a page, whoever parses it."""
+        """Return whether only this process may ask for a page, whatever process parses it."""
         options = task.options
         if means.identified is not None or options.cookies or options.proxy:
             return True

@@ -312,7 +312,7 @@ class Identities:
             refused = await self._is_refused(url, used.downloader(self.downloader))
             if refused is None:
                 continue
-            # It was answered well after this login: whoever is logged out does not see it.
+            # It was answered well after this login: a session that is logged out does not see it.
             if refused or await self._is_refused(url, self._as_nobody(used)):
                 held.useful += 1
                 held.identity = replace(held.identity, witness=url)

@@ -124,7 +124,7 @@ def _tree(body: bytes, room: int, seconds: float, parser: int) -> int:
 
 def main(number: int) -> None:
     """Parse pages until the parent ends."""
-    # A page of which this process dies leaves no core behind.
+    # A page that this process dies of leaves no core behind.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
     channel = socket.socket(fileno=number)

@@ -181,7 +181,7 @@ class Saving:
         for task in fresh.values():
             if task.due is not None:
                 dues[task.host] = min(task.due, dues.get(task.host, task.due))
-        # As the crawl does it: whoever added them before may not have come to that.
+        # As the crawl does it: the process that added them may not have come to that.
         await self.ledger.hosts.wake(dues)
         rejected = {task.id for task, _ in added.rejected}
         self.seen.add(task_id for task_id in fresh if task_id not in rejected)

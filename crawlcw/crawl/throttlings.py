@@ -67,7 +67,7 @@ class Throttlings:
         """Return whether a page that is throttled once more is to blame for that itself.
 
         It is where its origin has answered another page well since the last time. It
-        stays so while no page of its host is throttled of which that is not known:
+        stays so while all throttled pages of its host are known to be so:
         where it is the last one, nothing else would be asked that could be answered well.
         """
         last = self.of(task)

@@ -96,5 +96,5 @@ class _Person:
         """Do nothing: a person does not ask often."""
 
     def failed(self, url: str, error: FetchError, *, began: float) -> bool:  # noqa: ARG002  # the port's
-        """Return False: whoever tries it sees whether the network is away."""
+        """Return False: the person who tries it sees whether the network is away."""
         return False

@@ -56,6 +56,6 @@ class BoundedHandler(ResponseHandler):
             self.transport.close()
         error = HttpProcessingError(message=why)
         if self._payload is not None:
-            # Whoever reads the body would wait until a deadline.
+            # The reader of the body would wait until a deadline.
             self._payload.set_exception(error)
         self.set_exception(error)

@@ -1,7 +1,7 @@
 """A browser that pages are rendered in: Chromium by Playwright, started when it is first needed.
 
 It has no way to the network: its proxy is a port where nobody listens and no
-name resolves. What a page asks for it gets from whoever opened the page, see
+name resolves. What a page asks for it gets from the code that opened it, see
 `rendering`, so all that is refused to a crawl is refused to a page's scripts.
 """
 

@@ -23,8 +23,8 @@ Guaranteed: bytes that arrive before the next request was sent are never taken
 for its answer, nor are those of an endpoint that is not trusted yet and that
 comes within `REST` seconds of its answer. Not guaranteed: an endpoint that was
 in order as often as `trust` demands, and then answers twice, the second time
-after our next request has arrived; and half a TLS record, of which neither the
-socket nor aiohttp shows anything. The page that could be mistaken is of the
+after our next request has arrived; and half a TLS record, which neither the
+socket nor aiohttp shows. The page that could be mistaken is of the
 same origin.
 
 HTTP/2 is not offered (ALPN says `http/1.1`): aiohttp does not speak it.

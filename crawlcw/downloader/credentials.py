@@ -97,7 +97,7 @@ class Credentials:
 
 
 class AuthorizingDownloader:
-    """A `Downloader` that sends each origin what is for it, whoever has led there."""
+    """A `Downloader` that sends each origin what is for it, whatever page has led there."""
 
     def __init__(self, downloader: Downloader, credentials: Credentials) -> None:
         self._downloader = downloader

@@ -1,6 +1,6 @@
 """How much memory the pages that are under way may take, and waiting for one's share of it.
 
-A budget counts bytes. Whoever needs some takes a share and gives it back; those
+A budget counts bytes. Who needs some takes a share and gives it back; those
 that have to wait get theirs in the order in which they came, so that a large one
 is not kept waiting by small ones. Nobody may wait for a share of a budget while
 it holds another of the same: two that did could wait for each other.

@@ -36,7 +36,7 @@ class Pool:
         self._queue.put_nowait(lease)
 
     async def get(self) -> Lease:
-        """Wait for a lease; whoever got it says when it is `done`."""
+        """Wait for a lease; the caller says when it is `done`."""
         return await self._queue.get()
 
     def done(self) -> None:

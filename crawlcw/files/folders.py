@@ -1,7 +1,7 @@
 """The folders that files are saved to, on a disk or in a remote store: each content once.
 
 A file is at `FOLDER/3f/3fa2...-film.mp4`, the name beginning with its checksum, so
-the folder itself is the index of what it has, whoever wrote it. Files that are on
+the folder itself is the index of what it has, from whatever process. Files that are on
 their way are beside, in `.parts`, or for a remote store in `.crawlcw/parts` here.
 """
 

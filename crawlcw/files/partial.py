@@ -1,7 +1,7 @@
 """A file while it comes: locked by the process that writes it, and found again after a crash.
 
 `KEY.part` has the bytes, `KEY.json` how many of them are known to be on the disk,
-and of which version of the file they are. It is written after the bytes are
+and the version of the file that they belong to. It is written after the bytes are
 synced, and removed before they change, so whatever a crash leaves, the bytes that
 it vouches for are of one version. The lock is the system's, and ends with its process.
 """

@@ -270,7 +270,7 @@ class Hosts(Protocol):
         """Make hosts known, and ready no later than given, unless somebody holds them.
 
         A host that rests until its `not_before` is ready then, and not earlier:
-        a host in its backoff is not leased anew for every link to it. Whoever
+        a host in its backoff is not leased anew for every link to it. A worker that
         makes a task due says so here, after the task is in the ledger. Writes
         nothing where nothing changes.
         """
@@ -483,8 +483,8 @@ class Admin(Protocol):
     async def drop(self) -> None:
         """Take away everything of this name: tasks, items, hosts, workers and notes.
 
-        The ledger is to be closed then. Whoever works on it meanwhile loses what
-        it does. May be repeated after an error.
+        The ledger is to be closed then. Workers on it lose what they do
+        meanwhile. May be repeated after an error.
         """
 
     async def admit_to_depth(self, max_depth: int | None) -> int:

@@ -60,7 +60,7 @@ class Identity:
     proxy: str | None = None  #: `Proxy.key` of the one that its requests go through
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: the spider's own
     score: int = 0  #: what showed that this login was of use, see `crawl.identities`
-    witness: str | None = None  #: a page that is answered well to whoever is logged in alone
+    witness: str | None = None  #: a page that only a session that is logged in is given
     owner: str | None = None  #: the worker that logs it in
     expires: datetime | None = None  #: when that worker is taken for dead
     failures: int = 0  #: logins in a row that failed, or were of no use
@@ -166,7 +166,7 @@ def login_put_off(identity: Identity, *, until: datetime) -> Identity:
 def retired(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
     """Return a session that was logged out, or banned: its cookies are of no use any more.
 
-    A login of which nothing showed that it was of use has failed.
+    A login has failed where nothing showed that it was of use.
     """
     failures = 0 if identity.score else identity.failures + 1
     out = replace(_released(identity), failures=failures, cookies={}, headers=())

@@ -196,7 +196,7 @@ def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
     except ValueError:
         pass
     try:
-        # `127.1`, `0x7f.1` and `2130706433` are addresses to whoever resolves names.
+        # `127.1`, `0x7f.1` and `2130706433` are addresses to resolvers of names.
         return ipaddress.IPv4Address(socket.inet_aton(bare))
     except OSError:
         return None

@@ -71,7 +71,7 @@ class Execution:
     def fence(self) -> int:
         """The number of this claim: larger than that of any before.
 
-        Whoever records an effect elsewhere can refuse a smaller one than the last.
+        A store of effects elsewhere can refuse a smaller one than the last.
         """
         return self.lease.fence
 

@@ -49,7 +49,7 @@ async def _result(
     threads: CapacityLimiter | None,
     processes: CapacityLimiter | None,
 ) -> Any:
-    # Read from the frame by whoever wants to know what runs.
+    # The watchdog reads from the frame what runs.
     called = Called(name=execution.stage, subject=execution.key)
     match handler.runs:
         case Runs.LOOP:

@@ -123,7 +123,7 @@ class Session(engine.Session[TrackedLedger]):
         )
         self._check()
         written = asyncio.get_running_loop().create_future()
-        # Whoever waits may be cancelled, and the outcome is recorded all the same.
+        # The waiter may be cancelled, and the outcome is recorded all the same.
         self._outcomes.put_nowait(_Waiting(settlement, written))
         await asyncio.shield(written)
 
@@ -164,7 +164,7 @@ class Session(engine.Session[TrackedLedger]):
                 await self.release_all()
                 await self.leave()
         finally:
-            # Last: whoever closes it may be one of those that are stopped by this.
+            # Last: the caller may be one of those that are stopped by this.
             self.held.lose([lease.task.id for lease in left])
 
     async def refresh(self) -> None:
@@ -234,7 +234,7 @@ class Session(engine.Session[TrackedLedger]):
         except LedgerError as error:
             for waiting in group:
                 _tell(waiting, error)
-                # Whoever closes the session waits for it no longer.
+                # The session's close waits for it no longer.
                 self._outcomes.task_done()
             raise
         finally:

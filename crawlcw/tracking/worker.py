@@ -116,7 +116,7 @@ class Worker:
     def stop(self) -> None:
         """End soon: finish within the grace what is under way, and release the rest."""
         self._stopping = True
-        # Where the ledger is away, whoever stops it does not wait for it to come back.
+        # Where the ledger is away, a stop does not wait for it to come back.
         self._session.patience.shorten(max(self.grace, LAST_PATIENCE))
         self._changed.set()
 

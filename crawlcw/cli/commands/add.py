@@ -91,7 +91,7 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
 
 
 async def _as_they_come(tasks: Iterator[NewTask]) -> AsyncIterator[list[NewTask]]:
-    """Yield what is there, as soon as something is: whoever writes may be slow."""
+    """Yield what is there, as soon as something is: the writer may be slow."""
     read: _Read = queue.Queue(2 * CHUNK)
 
     def read_on() -> None:

@@ -38,7 +38,7 @@ def command(
     for each in found:
         click.echo(printable(f"{place}:{each.line}: {each.message}", limit=500))
     try:
-        # Whoever reads the lines above need not see again what one of them led to.
+        # A reader of the lines above need not see again what one of them led to.
         made = loading.make(kind, arguments)
         spider_options.settings_of(made, assignments)
     except SpiderError as error:

@@ -49,7 +49,7 @@ def command(
     """
     logs.set_up(log_level or "warning")
     made = trying.made(spider, arguments)
-    # Not uvloop's: whoever plays with loops at the prompt expects Python's own.
+    # Not uvloop's: a user who plays with loops at the prompt expects Python's own.
     with asyncio.Runner() as runner, _Session(runner, made, assignments) as session:
         if url is not None:
             session.fetch(url)

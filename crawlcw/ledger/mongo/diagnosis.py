@@ -1,6 +1,6 @@
 """Why no server answers: what is wrong with the ledger's URL, where that can be told.
 
-The driver only says that it has waited in vain. Whoever started a crawl must know
+The driver only says that it has waited in vain. The user who started a crawl must know
 whether to wait with it, or to correct something.
 """
 

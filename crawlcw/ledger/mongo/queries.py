@@ -114,7 +114,7 @@ class Queries:
                 return
 
     async def versions(self) -> AsyncIterator[ItemRow]:
-        """Stream the tasks of which versions are kept."""
+        """Stream the tasks whose versions are kept."""
         have_versions = {"versions": {"$exists": True}}
         fields = {"url": 1, "versions": 1}
         stream = self._store.stream(self._store.tasks, have_versions, fields, self._items.versions)
