@@ -1,23 +1,16 @@
 """Random interleavings of several owners and inserters: no host with work is ever forgotten."""
 
-import asyncio
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from crawlcw.errors import Reason
@@ -25,8 +18,8 @@ from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import Failed, Succeeded
-from tests.support import ledgers
-from tests.support.ledgers import LEASE, Ledgers, make_task, settled
+from tests.support.ledgers import LEASE, make_task, settled
+from tests.support.state_machines import StoreMachine, explore, mongodb, mongomock, sqlite
 
 pytestmark = pytest.mark.thorough
 
@@ -38,13 +31,11 @@ some_host = st.sampled_from(HOSTS)
 some_seconds = st.sampled_from([0, 5, 30, 90])
 
 
-class HostMachine(RuleBasedStateMachine):
+class HostMachine(StoreMachine):
     """Clients that lease, save, release and lose hosts, and add and work on their tasks."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.store = self.open_store()
         self.clients: Sequence[Ledger] = [self.run(self.store.open()) for _ in range(CLIENTS)]
         #: Every lease of a host that was ever given out, the lost ones too.
         self.leases: list[tuple[int, HostLease]] = []
@@ -55,16 +46,6 @@ class HostMachine(RuleBasedStateMachine):
         self.seen: dict[str, Host] = {}
         #: host -> what owners that held it have counted.
         self.finished: dict[str, int] = {}
-
-    def open_store(self) -> Ledgers:
-        raise NotImplementedError
-
-    def run(self, coroutine):
-        return self.runner.run(coroutine)
-
-    def teardown(self) -> None:
-        self.run(self.store.close())
-        self.runner.close()
 
     @property
     def now(self):
@@ -301,59 +282,17 @@ class HostMachine(RuleBasedStateMachine):
         assert self.run(self.clients[0].hosts.next_ready()) == min(ready, default=None)
 
 
-class OnSqlite(HostMachine):
-    def open_store(self) -> Ledgers:
-        self.folder = Path(tempfile.mkdtemp(prefix="crawlcw-test-"))
-        return ledgers.on_sqlite(self.folder)
-
-    def teardown(self) -> None:
-        super().teardown()
-        shutil.rmtree(self.folder)
-
-
-class OnMongomock(HostMachine):
-    def open_store(self) -> Ledgers:
-        return ledgers.on_mongomock()
-
-
-def explore(machine: type[HostMachine], *, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=True,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_hosts_on_sqlite():
-    explore(OnSqlite, examples=50, steps=50)
+    explore(HostMachine, sqlite(), examples=50, steps=50)
 
 
 @pytest.mark.representative("[10]")
 @pytest.mark.parametrize("examples", [10, 50])
 def test_hosts_on_mongomock(examples: int):
-    explore(OnMongomock, examples=examples, steps=50)
+    explore(HostMachine, mongomock, examples=examples, steps=50)
 
 
 @pytest.mark.parametrize("driver", ["motor", "pymongo"])
 def test_hosts_on_mongodb(mongodb_uri: str, database_name: str, driver: str):
-    class OnMongodb(HostMachine):
-        runs = 0
-
-        def open_store(self) -> Ledgers:
-            type(self).runs += 1
-            # A database for each run: dropping one waits for its open cursors.
-            name = f"{database_name}_{type(self).runs}"
-            self.database = name
-            return ledgers.on_mongodb(mongodb_uri, name, driver=driver)
-
-        def teardown(self) -> None:
-            super().teardown()
-            ledgers.drop_database(mongodb_uri, self.database)
-
-    explore(OnMongodb, examples=6, steps=40)
+    stores = mongodb(mongodb_uri, database_name, driver=driver)
+    explore(HostMachine, stores, examples=6, steps=40)

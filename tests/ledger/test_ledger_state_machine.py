@@ -1,22 +1,15 @@
 """Random interleavings of several clients: what must hold after every step, on every store."""
 
-import asyncio
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from crawlcw.errors import Reason
@@ -25,8 +18,8 @@ from crawlcw.model import transitions
 from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.model.task import DONE, Lease, Record, Status, Task
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged
-from tests.support import ledgers
-from tests.support.ledgers import LEASE, Ledgers, make_tasks, visit
+from tests.support.ledgers import LEASE, make_tasks, visit
+from tests.support.state_machines import StoreMachine, explore, mongodb, mongomock, sqlite
 
 pytestmark = pytest.mark.thorough
 
@@ -43,15 +36,11 @@ some_reason = st.sampled_from(
 )
 
 
-class LedgerMachine(RuleBasedStateMachine):
+class LedgerMachine(StoreMachine):
     """Clients that claim, lose, renew and settle tasks, and what the ledger makes of it."""
-
-    store: Ledgers
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.store = self.open_store()
         self.clients: Sequence[Ledger] = [self.run(self.store.open()) for _ in range(CLIENTS)]
         #: Every lease that was ever given out, the lost ones too.
         self.leases: list[tuple[int, Lease]] = []
@@ -63,16 +52,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.outcomes: set[tuple[bytes, int]] = set()
         self.seen: dict[bytes, Record | None] = {}
         self.claimed_fences: set[tuple[bytes, int]] = set()
-
-    def open_store(self) -> Ledgers:
-        raise NotImplementedError
-
-    def run(self, coroutine):
-        return self.runner.run(coroutine)
-
-    def teardown(self) -> None:
-        self.run(self.store.close())
-        self.runner.close()
 
     def record(self, task_id: bytes) -> Record:
         record = self.run(self.clients[0].tasks.get(task_id))
@@ -328,59 +307,17 @@ class LedgerMachine(RuleBasedStateMachine):
         assert {task.id for task in self.run(ledger.tasks.page(limit=10))} == due_now
 
 
-class OnSqlite(LedgerMachine):
-    def open_store(self) -> Ledgers:
-        self.folder = Path(tempfile.mkdtemp(prefix="crawlcw-test-"))
-        return ledgers.on_sqlite(self.folder)
-
-    def teardown(self) -> None:
-        super().teardown()
-        shutil.rmtree(self.folder)
-
-
-class OnMongomock(LedgerMachine):
-    def open_store(self) -> Ledgers:
-        return ledgers.on_mongomock()
-
-
-def explore(machine: type[LedgerMachine], *, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            derandomize=True,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-
 def test_interleavings_on_sqlite():
-    explore(OnSqlite, examples=40, steps=40)
+    explore(LedgerMachine, sqlite(), examples=40, steps=40)
 
 
 @pytest.mark.representative("[10]")
 @pytest.mark.parametrize("examples", [10, 50])
 def test_interleavings_on_mongomock(examples: int):
-    explore(OnMongomock, examples=examples, steps=40)
+    explore(LedgerMachine, mongomock, examples=examples, steps=40)
 
 
 @pytest.mark.parametrize("claims", ["each", "batch"])
 def test_interleavings_on_mongodb(mongodb_uri: str, database_name: str, claims: str):
-    class OnMongodb(LedgerMachine):
-        runs = 0
-
-        def open_store(self) -> Ledgers:
-            type(self).runs += 1
-            # A database for each run: dropping one waits for its open cursors.
-            name = f"{database_name}_{type(self).runs}"
-            self.database = name
-            return ledgers.on_mongodb(mongodb_uri, name, driver="motor", claims=claims)
-
-        def teardown(self) -> None:
-            super().teardown()
-            ledgers.drop_database(mongodb_uri, self.database)
-
-    explore(OnMongodb, examples=6, steps=30)
+    stores = mongodb(mongodb_uri, database_name, driver="motor", claims=claims)
+    explore(LedgerMachine, stores, examples=6, steps=30)

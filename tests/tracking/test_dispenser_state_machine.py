@@ -1,21 +1,14 @@
 """Random schedules of workers that ask by name, against a model of who has to hold what."""
 
-import asyncio
-import tempfile
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     rule,
-    run_state_machine_as_test,
 )
 
 from crawlcw.errors import Reason
@@ -23,9 +16,8 @@ from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.retry import backoff
 from crawlcw.model.task import Record, Status
 from crawlcw.tracking import Dispenser
-from tests.support import ledgers
 from tests.support.dispensers import TTL, tracker_on
-from tests.support.ledgers import Ledgers
+from tests.support.state_machines import StoreMachine, explore, mongodb, sqlite
 
 KEYS = tuple("abcde")
 MAX_RETRY = 2
@@ -55,16 +47,11 @@ class Known:
     lost: int = 0
 
 
-class DispenserMachine(RuleBasedStateMachine):
+class DispenserMachine(StoreMachine):
     """Workers at two dispensers that share a ledger, a clock, and a model."""
-
-    def open_store(self) -> Ledgers:
-        raise NotImplementedError
 
     def __init__(self) -> None:
         super().__init__()
-        self.runner = asyncio.Runner()
-        self.store = self.open_store()
         self.trackers = [self.run(self.tracker()) for _ in range(2)]
         self.desks = [Dispenser(tracker) for tracker in self.trackers]
         self.known: dict[str, Known] = {}
@@ -73,15 +60,11 @@ class DispenserMachine(RuleBasedStateMachine):
         # A worker is never lost so often that its task is given up.
         return await tracker_on(self.store, max_retry=MAX_RETRY, max_lost=1_000)
 
-    def run(self, coroutine: Any) -> Any:
-        return self.runner.run(coroutine)
-
     def teardown(self) -> None:
         try:
             self.drain()
         finally:
-            self.run(self.store.close())
-            self.runner.close()
+            super().teardown()
 
     @property
     def now(self) -> datetime:
@@ -262,27 +245,10 @@ _ENDED = (Status.FINISHED, Status.IGNORED)
 def test_no_schedule_loses_a_task_or_lets_two_hold_it(
     request: pytest.FixtureRequest, backend: str, examples: int
 ):
-    folders = []
+    if backend == "sqlite":
+        stores = sqlite(tracked=True)
+    else:
+        uri, name = (request.getfixturevalue(each) for each in ("mongodb_uri", "database_name"))
+        stores = mongodb(uri, name, driver="motor", claims="batch", tracked=True)
 
-    class OnThisStore(DispenserMachine):
-        def open_store(self) -> Ledgers:
-            if backend == "sqlite":
-                folders.append(tempfile.TemporaryDirectory())
-                return ledgers.on_sqlite(Path(folders[-1].name), tracked=True)
-            uri = request.getfixturevalue("mongodb_uri")
-            name = request.getfixturevalue("database_name")
-            ledgers.drop_database(uri, name)
-            return ledgers.on_mongodb(uri, name, driver="motor", claims="batch", tracked=True)
-
-    run_state_machine_as_test(
-        OnThisStore,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=25,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-    for folder in folders:
-        folder.cleanup()
+    explore(DispenserMachine, stores, examples=examples, steps=25)
