@@ -7,7 +7,6 @@ import pytest
 
 from crawlcw.api.request import Request
 from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.errors import Reason
 from tests.hostile.catalogue import ENDPOINTS, HEADERS, Endpoint
 from tests.hostile.pages import MIB, PAGE
 from tests.hostile.server import HostileServer
@@ -106,13 +105,3 @@ async def test_no_proxy_of_the_environment_is_used_and_no_referer_sent(
 
     assert outcome.reason is None
     assert hostile.seen_headers["/ok"].keys().isdisjoint({"referer", "authorization", "cookie"})
-
-
-async def test_a_challenge_is_not_answered(
-    downloader: AiohttpDownloader, hostile: HostileServer
-) -> None:
-    """HOSTILE 5.13."""
-    outcome, _ = await outcome_of(downloader, hostile.url("/basic-challenge"))
-
-    assert outcome.reason is Reason.HTTP_STATUS
-    assert hostile.requests == ["/basic-challenge"]

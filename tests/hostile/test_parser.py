@@ -97,19 +97,11 @@ async def test_what_is_only_deep_or_odd_is_parsed_as_a_browser_would(name: str, 
     assert parsing.held == 0
 
 
-@pytest.mark.parametrize("name", [*REFUSED][:1])
-async def test_what_does_not_end_is_killed(name: str, parsing: Parsing):
-    await check_killed(REFUSED[name], parsing)
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [*REFUSED][1:])
-async def test_whatever_does_not_end_is_killed(name: str, parsing: Parsing):
-    await check_killed(REFUSED[name], parsing)
-
-
-async def check_killed(body: bytes, parsing: Parsing) -> None:
-    response = page(body)
+@pytest.mark.representative(next(iter(REFUSED)))
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_does_not_end_is_killed(name: str, parsing: Parsing):
+    response = page(REFUSED[name])
 
     async with no_stall(), parsing.ready(response):
         with pytest.raises(ParseRefusedError, match="the parser did not end within 1 s"):

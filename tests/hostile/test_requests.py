@@ -35,6 +35,7 @@ async def server() -> AsyncIterator[HostileServer]:
 
 @pytest.mark.parametrize("status", [401, 407])
 async def test_a_challenge_is_not_answered(server: HostileServer, status: int) -> None:
+    """HOSTILE 5.13."""
     url = server.url(f"/challenge?{status}")
     async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as downloader:
         answer = await attempt(Request(url), downloader=downloader, settings=Settings())
