@@ -108,7 +108,7 @@ def _seconds(timeout: timedelta | float | str) -> float:
     except SettingsError as error:
         raise SpiderError(f"Request(timeout=...): {error}") from None
     if not seconds:
-        raise SpiderError(f"Request(timeout={timeout!r}) must be longer than nothing")
+        raise SpiderError(f"Request(timeout={timeout!r}) must be longer than 0 s")
     return seconds
 
 

@@ -134,7 +134,7 @@ def _in_text(text: str) -> object:
 
 def _checked(name: object, content: object) -> tuple[str, str]:
     if not isinstance(name, str) or not _NAME.match(name):
-        raise SettingsError("one of the headers has a name that is none")
+        raise SettingsError("the name of one of the headers is not that of a header")
     if not isinstance(content, str) or not _VALUE.match(content):
         raise SettingsError(f"the value of {name} is not one line of text")
     if name.lower() == "user-agent":

@@ -103,7 +103,9 @@ class Spider:
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
             if not key.isidentifier() or (hasattr(Spider, key) and key != "start_urls"):
-                raise SpiderError(f"-a {key}=... cannot be set: that name is taken or no name")
+                raise SpiderError(
+                    f"-a {key}=... cannot be set: the name is taken or not one of Python"
+                )
             setattr(self, key, value)
 
     async def start(self) -> AsyncIterator[Request]:

@@ -70,4 +70,4 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
                 yield piece
             rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
     if not inflate.eof:
-        raise XmlError(Reason.PAYLOAD_TRUNCATED, "its gzip has no end")
+        raise XmlError(Reason.PAYLOAD_TRUNCATED, "its gzip data is cut off")

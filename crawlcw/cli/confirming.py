@@ -22,5 +22,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is nobody to ask here: say --yes")
+        raise UsageError(f"{question} Nobody can be asked without a terminal: add --yes")
     click.confirm(question, abort=True, err=True)

@@ -140,7 +140,7 @@ class AddressGuard:
         """
         port = url.port
         if port not in self._ports:
-            raise FetchError(Reason.REFUSED_PORT, f"port {port} is none of the web's")
+            raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
         host = url.raw_host or ""
         if port in self._trusted.get(host, ()):
             _trusted_host.set(_Trusted(host, by_itself=True))

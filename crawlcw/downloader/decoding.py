@@ -247,7 +247,7 @@ class _Stage:
         """Check that the stream has come to its end."""
         # Nothing at all is an empty body: so are many answers without content.
         if self._engine is not None or self._begun:
-            raise FetchError(Reason.PAYLOAD_TRUNCATED, f"the {self._name} stream has no end")
+            raise FetchError(Reason.PAYLOAD_TRUNCATED, f"the {self._name} stream is cut off")
 
 
 def _gzip(_start: bytes) -> _Engine:

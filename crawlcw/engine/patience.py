@@ -119,7 +119,8 @@ class Patience:
             except LedgerGoneError:
                 raise
             except LedgerError as error:
-                logger.info("not counted: %s", printable(error), extra={"event": "not_counted"})
+                told = {"event": "not_counted"}
+                logger.info("the report lacks a figure: %s", printable(error), extra=told)
         return None
 
     async def _insist_again(

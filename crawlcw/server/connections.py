@@ -98,7 +98,7 @@ class Connections:
             raise RefusedError(408, f"the body has not arrived within {within}") from None
         except (ConnectionError, web.RequestPayloadError):
             # The client has left, or speaks no HTTP: nothing that the log must say.
-            raise RefusedError(400, "the body has ended before its end") from None
+            raise RefusedError(400, "the body is shorter than was announced") from None
         finally:
             if connection is not None:
                 connection.work()

@@ -280,7 +280,11 @@ class Worker:
                 extra={"event": "lease_lost", "key": lease.task.url},
             )
         except LedgerError as error:
-            logger.warning("no outcome of %s: %s", printable(lease.task.url), printable(error))
+            logger.warning(
+                "the outcome of %s was not recorded: %s",
+                printable(lease.task.url),
+                printable(error),
+            )
         except Exception as error:
             self._failed += 1
             logger.warning(

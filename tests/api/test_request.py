@@ -251,7 +251,7 @@ def test_an_argument_that_nobody_knows_is_told_the_nearest():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"timeout": 0}, "must be longer than nothing"),
+        ({"timeout": 0}, "must be longer than 0 s"),
         ({"timeout": "soon"}, "'soon' is not a duration"),
         ({"max_retry": 0}, "must be a whole number, 1 or more"),
         ({"max_depth": -1}, "must be a whole number, 0 or more"),

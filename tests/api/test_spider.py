@@ -140,7 +140,7 @@ def test_arguments_become_attributes():
     "key", ["name", "parse", "start", "settings", "limits", "__class__", "a-b", "", "1"]
 )
 def test_arguments_cannot_replace_what_a_spider_is_made_of(key: str):
-    with pytest.raises(SpiderError, match="cannot be set: that name is taken or no name"):
+    with pytest.raises(SpiderError, match="cannot be set: the name is taken or not one of Python"):
         Books(**{key: "x"})
 
 

@@ -657,7 +657,7 @@ def test_a_fresh_run_begins_anew_where_the_user_agrees(site, folder: Path):
     assert first.returncode == 0
     assert refused.returncode == 2
     asked = f"Drop {slow_site.PAGES + 1:,} tasks and {slow_site.PAGES:,} items of pages, for good?"
-    assert f"{asked} There is nobody to ask here: say --yes" in refused.stderr
+    assert f"{asked} Nobody can be asked without a terminal: add --yes" in refused.stderr
     assert went_on.returncode == 0
     assert anew.returncode == 0
     assert stats()["items"] == slow_site.PAGES

@@ -68,7 +68,7 @@ def test_finished_pages_that_are_chosen_are_visited_again(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], "Visit all finished pages of pages again? There is nobody to ask here: say --yes"),
+        ([], "Visit all finished pages of pages again? Nobody can be asked without a terminal"),
         (["--older-than", "soon", "--yes"], "--older-than: 'soon' is not a duration"),
         (["--host", "a b", "--yes"], "'a b' is no host"),
         (["mailto:a"], "is no URL"),
