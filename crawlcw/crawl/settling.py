@@ -1,13 +1,13 @@
 """Settling an attempt: what becomes of an answer, a refusal or a failure.
 
-The fetcher asks, and hands on here what came of it. Nothing here asks a server for the
-page or writes to the ledger: a method returns what to write (`Done`), the lease of a page
-that is to be tried later, or raises `NotTriedError` where nothing counts. A crash before
-the committer has written leaves the lease, which runs out, and the page is worked on again.
+The fetcher asks, and hands on here what came of it. Nothing here asks for the page or
+writes the task: a method returns what to write (`Done`), the lease of a page that is to be
+tried later, or raises `NotTriedError` where nothing counts. A crash before the committer
+has written leaves the lease, which runs out, and the page is worked on again.
 
-An answer is noted before anything is awaited for its sake: first what it shows of its host
-(`Blame`), then the host's slot is freed, then the callback or the errback runs. Parsing
-takes time that is not its host's, and the next request may leave meanwhile.
+What an answer shows of its host (`Blame`) is noted before the host's slot is freed, and
+that before the callback or the errback runs: the next request may leave while the page is
+parsed, and is to find the host's delay and rest as this answer left them.
 """
 
 import logging
@@ -149,7 +149,7 @@ class Settling:
         callback = request.callback
         if self.errors.is_broken(callback):
             raise NotTriedError
-        # Before the callback, which may change the response, or never return.
+        # Before the callback: a page that it fails on is kept as well.
         stored = await self.kept(self.recorder.keep(request))
         try:
             produced = await means.runner.run(callback, response, task=lease.task)
@@ -202,7 +202,7 @@ class Settling:
         """Have a page asked for as somebody else; or settle what is refused to all."""
         attempt.stood = self.excuses.seconds(attempt.began)
         response, identified = refused.response, attempt.means.identified
-        # Now: to look after a session takes a while, in which it may be logged in anew.
+        # Before the session is looked after, which takes a while: the host has answered now.
         self.blame.answered(attempt.lease.task)
         why = f"HTTP {response.status} for {response.url}"
         if isinstance(refused, BannedError):
