@@ -40,6 +40,8 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+#: In all others a byte below 128 is that character of ASCII, or the end of another but no `<`.
+_NOT_ASCII = frozenset({"utf-16-le", "utf-16-be", "iso2022_jp"})
 _LABEL = re.compile(r"[A-Za-z0-9_.:()-]{1,40}\Z")
 
 
@@ -60,6 +62,11 @@ def choose(content_type: str | None, body: bytes) -> str:
 def named(label: str) -> str | None:
     """Return the name of the encoding that the web means by *label*, None where it knows none."""
     return _known(label)
+
+
+def has_plain_tags(encoding: str) -> bool:
+    """Return whether a `<` of the text is one in the bytes, and the other way round."""
+    return encoding not in _NOT_ASCII
 
 
 def decode(body: bytes, encoding: str) -> str:

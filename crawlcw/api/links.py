@@ -57,7 +57,7 @@ class LinkFilter:
         """Return whether an absolute URL is followed."""
         if self.allow and not any(pattern.search(url) for pattern in self.allow):
             return False
-        if any(pattern.search(url) for pattern in self.deny):
+        if self.deny and any(pattern.search(url) for pattern in self.deny):
             return False
         if self.extensions is None and not self.deny_extensions:
             return True

@@ -224,6 +224,23 @@ class Request:
             request.options = replace(self.options, cookies=None)
         return request
 
+    def at(self, url: str) -> Self:
+        """Return a request like this one for another link of the same page."""
+        twin = object.__new__(type(self))
+        twin._refusal = self._refusal
+        twin.url = url
+        twin.callback = self.callback
+        twin.errback = self.errback
+        twin.headers = self.headers
+        twin.method = self.method
+        twin.body = self.body
+        twin.context = self.context
+        twin.priority = self.priority
+        twin.dont_filter = self.dont_filter
+        twin.changed = self.changed
+        twin.options = self.options
+        return twin
+
     def set_header(self, name: str, value: str) -> None:
         """Set a header in the place of those that have this name."""
         others = (pair for pair in _pairs(self.headers) if pair[0].lower() != name.lower())

@@ -122,8 +122,15 @@ class Response(Document):
     @cached_property
     def _head(self) -> Head:
         kind = self.headers.get("content-type", _HTML[0]).lower()
-        start = self.body[:LONGEST_HEAD] if kind.lstrip().startswith(_HTML) else b""
-        return Head(charset.decode(start, self.encoding) if start else "")
+        if not kind.lstrip().startswith(_HTML):
+            return Head("")
+        # Where a `<` is one in the bytes as well, the rest need not be decoded.
+        end = (
+            self.body.find(b"</head", 0, LONGEST_HEAD)
+            if charset.has_plain_tags(self.encoding)
+            else -1
+        )
+        return Head(charset.decode(self.body[: end if end >= 0 else LONGEST_HEAD], self.encoding))
 
     @property
     def base_url(self) -> str:
@@ -212,6 +219,8 @@ class Response(Document):
         # Many addresses of a page differ in their fragments alone: there is no need to resolve
         # all of them. Those that are refused are not among these, and count each.
         resolved: set[str | None] = set()
+        # What is given for all links is looked at once, with the first.
+        like: Request | None = None
         for node in nodes:
             address = _address(node)
             target = None if address is None else address.partition("#")[0]
@@ -230,7 +239,9 @@ class Response(Document):
             resolved.add(target)
             if url not in seen and wanted.passes(url):
                 seen.add(url)
-                yield Request(url, callback, **options)
+                # Never yielded itself: what a spider changes in a request is for that one.
+                like = like or Request(url, callback, **options)
+                yield like.at(url)
 
     def form(
         self,

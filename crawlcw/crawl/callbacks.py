@@ -212,15 +212,17 @@ class _Pace:
         self._spent = 0.0
         self._began = time.monotonic()
 
-    async def step(self, *, counts: bool) -> None:
-        """Note that one more thing was taken; raises `TimeoutError` where those took too long.
+    def is_over(self) -> bool:
+        """Return whether it is the turn of all else."""
+        return time.monotonic() - self._began >= _SLICE
+
+    async def rest(self, *, counts: bool) -> None:
+        """Let all else have its turn; raises `TimeoutError` where the things took too long.
 
         Of what is yielded asynchronously the time does not *count*: it has a limit itself.
         """
-        step = time.monotonic() - self._began
-        if step < _SLICE:
-            return
         if counts:
+            step = time.monotonic() - self._began
             self._spent += min(step, _LONGEST_STEP)
             if self._within and self._spent > self._within:
                 raise TimeoutError(f"{self._called.name} did not end within {self._within:g} s")
@@ -237,12 +239,14 @@ async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
             if (waits := sorter.take(thing)) is not None:
                 await waits
             # It need not have awaited anything.
-            await pace.step(counts=False)
+            if pace.is_over():
+                await pace.rest(counts=False)
         return
     for thing in things(result):
         if (waits := sorter.take(thing)) is not None:
             await waits
-        await pace.step(counts=True)
+        if pace.is_over():
+            await pace.rest(counts=True)
 
 
 def _place_of(result: Any) -> str:

@@ -267,9 +267,12 @@ class Coordinator:
             self.pool.put(lease)
 
     def _may_dispatch(self) -> bool:
-        pages = self._pages_left() > self.pool.dispatched + self._unwritten()
-        asks = not (self._stopping or self._watch.network.in_doubt)
-        return pages and asks and self._has_idle_fetchers()
+        # First what is most often not so: this is asked several times a page.
+        if not self._has_idle_fetchers():
+            return False
+        if self._stopping or self._watch.network.in_doubt:
+            return False
+        return self._pages_left() > self.pool.dispatched + self._unwritten()
 
     def _pages_left(self) -> float:
         most = self._settings.max_pages

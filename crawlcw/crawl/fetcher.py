@@ -18,7 +18,6 @@ import anyio
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl import recording
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callback_errors import CallbackErrors
@@ -201,8 +200,8 @@ class Fetcher:
         if not self.blame.may_begin(lease.task):
             return lease
         try:
-            with memory_budget.page(), recording.page():
-                async with rendering.pages_open():
+            with memory_budget.page(), self.recorder.page():
+                async with rendering.OpenPages():
                     with self.targets.way(lease.task.id) as way:
                         try:
                             return await self._page(lease, slot, means, way)

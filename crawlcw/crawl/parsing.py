@@ -7,8 +7,8 @@ memory budget until its callback has ended. Once a callback has asked for a tree
 parsel's, the same is done with that.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -63,16 +63,12 @@ class Parsing:
         with anyio.CancelScope(shield=True):
             await self._processes.close()
 
-    @asynccontextmanager
-    async def ready(self, response: Response) -> AsyncIterator[None]:
-        """Hold the memory for a response's tree in the block; one that is doubtful is there."""
-        with await self._prepared(response):
-            try:
-                yield
-            finally:
-                self._selecting = self._selecting or response.selected
+    def ready(self, *responses: Response) -> AbstractAsyncContextManager[None]:
+        """Hold the memory for the responses' trees in the block; one that is doubtful is there."""
+        return _Ready(self, responses)
 
-    async def _prepared(self, response: Response) -> Share:
+    async def prepared(self, response: Response) -> Share:
+        """Return the memory for a response's tree; one that is doubtful is made."""
         body = response.body
         if not markup.is_markup(response.headers.get("content-type"), body):
             return Share(self._trees, 0)  # `Response.tree` looks at it, should it be asked for
@@ -89,6 +85,10 @@ class Parsing:
         except NoParserError:
             pass  # `Response.tree` refuses it, if need be
         return Share(self._trees, 0)
+
+    def note_use(self, response: Response) -> None:
+        """Note which trees of a response the callback has asked for."""
+        self._selecting = self._selecting or response.selected
 
     async def _doubtful(self, response: Response) -> Share:
         """Return the memory of a tree that was made; raises `ParseRefusedError`."""
@@ -156,3 +156,31 @@ class Parsing:
         except ParseRefusedError as refusal:
             response.selector_refusal = refusal.with_traceback(None)  # it would keep this response
             return True
+
+
+class _Ready:
+    """The block of `Parsing.ready`; no generator, for every page has one."""
+
+    __slots__ = ("_parsing", "_responses", "_shares")
+
+    def __init__(self, parsing: Parsing, responses: Iterable[Response]) -> None:
+        self._parsing = parsing
+        self._responses = responses
+        self._shares: list[Share] = []
+
+    async def __aenter__(self) -> None:
+        try:
+            for response in self._responses:
+                self._shares.append(await self._parsing.prepared(response))
+        except BaseException:
+            self._give_back()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        for response in self._responses:
+            self._parsing.note_use(response)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for share in self._shares:
+            share.shrink(0)

@@ -8,7 +8,7 @@ are no pages, are in no file, nor is an answer that a hook made up.
 import errno
 import os
 from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,16 +28,6 @@ T = TypeVar("T")
 _exchanges: ContextVar[list[tuple[Response, Exchange]] | None] = ContextVar(
     "recorded_exchanges", default=None
 )
-
-
-@contextmanager
-def page() -> Iterator[None]:
-    """Work on one page: what is exchanged in the block is noted until its end."""
-    token = _exchanges.set([])
-    try:
-        yield
-    finally:
-        _exchanges.reset(token)
 
 
 class RecordingDownloader:
@@ -71,6 +61,10 @@ class Recorder:
         """Return *downloader*, its answers noted where they may be kept."""
         return downloader if self.bodies is None else RecordingDownloader(downloader)
 
+    def page(self) -> AbstractContextManager[None]:
+        """Work on one page: what is exchanged in the block is noted until its end."""
+        return nullcontext() if self.bodies is None else _noting()
+
     async def keep(self, request: Request) -> StoredPage | None:
         """Keep the page of *request* and the redirects to it; return its place.
 
@@ -92,6 +86,15 @@ class Recorder:
         noted = _taken(request)
         if self.bodies is not None and noted:
             await _written(self.bodies, self.bodies.keep_unchanged(noted))
+
+
+@contextmanager
+def _noting() -> Iterator[None]:
+    token = _exchanges.set([])
+    try:
+        yield
+    finally:
+        _exchanges.reset(token)
 
 
 def _taken(request: Request) -> Sequence[Exchange]:

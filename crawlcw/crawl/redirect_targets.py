@@ -5,8 +5,7 @@ knows, the attempt that is redirected to it first is told to go on; until that h
 ended, nobody else of this process begins with the page.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Self
 
 from crawlcw.crawl.redirects import REDIRECTS
 from crawlcw.downloader.memory_budget import deadline_paused
@@ -34,20 +33,13 @@ class RedirectTargets:
     def __contains__(self, task_id: object) -> bool:
         return task_id in self._coming
 
-    @contextmanager
-    def way(self, begin: bytes) -> Iterator["Way"]:
-        """Open the way of one attempt at the task *begin*; what it leads to is free afterwards."""
-        way = Way(self._ledger, begin, coming=self._coming, led=self._led)
-        try:
-            yield way
-        finally:
-            self._coming -= way.taken
-            while len(self._led) > _REMEMBERED:
-                del self._led[next(iter(self._led))]
+    def way(self, begin: bytes) -> "Way":
+        """Return the way of one attempt at the task *begin*."""
+        return Way(self._ledger, begin, coming=self._coming, led=self._led)
 
 
 class Way:
-    """The redirects of one attempt."""
+    """The redirects of one attempt; what it leads to is free at the end of the block."""
 
     def __init__(
         self, ledger: Ledger, begin: bytes, *, coming: set[bytes], led: dict[bytes, bytes]
@@ -58,6 +50,14 @@ class Way:
         self._led = led
         self.taken: set[bytes] = set()  #: ids of what it was first to be led to
         self.known: set[bytes] = set()  #: ids of what is asked for by another way
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._coming -= self.taken
+        while len(self._led) > _REMEMBERED:
+            del self._led[next(iter(self._led))]
 
     async def goes_on(self, url: str) -> bool:
         """Return whether the attempt is to follow a redirect to *url* itself."""

@@ -77,7 +77,7 @@ class Revisits:
     def _next(self, task: Task, visit: Visit, *, changed: bool) -> tuple[Visit, datetime | None]:
         interval = self.policy.interval(task.options.revisit, task.visit, changed=changed)
         if interval is None:
-            return replace(visit, interval=None), None
+            return visit if visit.interval is None else replace(visit, interval=None), None
         return replace(visit, interval=interval.total_seconds()), visit.time + interval
 
 
@@ -86,11 +86,15 @@ def _with_validators(visit: Visit, task: Task, response: Response) -> Visit:
     if response.url != task.url:
         return visit
     headers = response.headers
+    etag = _sendable(headers.get("etag"))
+    last_modified = _sendable(headers.get("last-modified"))
+    if etag is None and last_modified is None:
+        return visit
     # A 304 may leave out what is as it was.
     return replace(
         visit,
-        etag=_sendable(headers.get("etag")) or visit.etag,
-        last_modified=_sendable(headers.get("last-modified")) or visit.last_modified,
+        etag=etag or visit.etag,
+        last_modified=last_modified or visit.last_modified,
     )
 
 

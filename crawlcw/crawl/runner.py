@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Container, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -69,11 +68,9 @@ class InProcess:
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """See `Runner.run`."""
         method = callback_named(self.spider, callback)
-        async with AsyncExitStack() as trees:
-            # The base class's `on_error` looks at nothing.
-            if getattr(method, "__func__", None) is not Spider.on_error:
-                for response in callbacks.responses_in(arguments):
-                    await trees.enter_async_context(self.parsing.ready(response))
+        # The base class's `on_error` looks at nothing.
+        looks = getattr(method, "__func__", None) is not Spider.on_error
+        async with self.parsing.ready(*(callbacks.responses_in(arguments) if looks else ())):
             if not is_url_list(method):
                 return await self._run(
                     method,

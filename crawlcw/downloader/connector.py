@@ -334,6 +334,19 @@ class _Listener(BoundedHandler):
         #: Whether the next bytes can be told from an answer by what is acknowledged.
         self._can_be_told = False
         self._answers = 0
+        self._poll: _Poll | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over a connection, or one that TLS has begun on."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        number = sock.fileno() if sock is not None else -1
+        self._poll = _Poll(number) if number >= 0 else None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Let go of the descriptor: it may be another connection's soon."""
+        self._poll = None
+        super().connection_lost(exc)
 
     def ask(self, origin: OriginKey, endpoint: Endpoint, *, answered_when_read: bool) -> None:
         """Expect an answer; where *answered_when_read*, none before the request is read."""
@@ -350,8 +363,7 @@ class _Listener(BoundedHandler):
 
     def readable(self) -> bool:
         """Return whether bytes, or the connection's end, wait to be read."""
-        number = self._descriptor()
-        return number is not None and _readable(number)
+        return self._poll is not None and self._poll.readable()
 
     def data_received(self, data: bytes) -> None:
         # aiohttp calls this without data when the last body has been taken.
@@ -363,7 +375,7 @@ class _Listener(BoundedHandler):
             return
         if data and self._can_be_told:
             self._can_be_told = False
-            if self._is_unacknowledged():
+            if self._poll is not None and self._poll.is_unacknowledged():
                 self._note_unasked(data)
                 if self.transport is not None:
                     self.transport.close()
@@ -393,36 +405,34 @@ class _Listener(BoundedHandler):
         if self._origin is not None and not data.startswith(_GOODBYES):
             self._origins.spoke_unasked(self._origin)
 
-    def _is_unacknowledged(self) -> bool:
-        number = self._descriptor()
-        return number is not None and _is_unacknowledged(number)
 
-    def _descriptor(self) -> int | None:
-        sock = self.transport.get_extra_info("socket") if self.transport is not None else None
-        number: int = sock.fileno() if sock is not None else -1
-        return number if number >= 0 else None
+class _Poll:
+    """What the system tells of a connection that is open."""
 
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._queued = array.array("i", [0])
+        if sys.platform != "win32":
+            # Not `select`, which knows no descriptor above 1,023.
+            self._poll = select.poll()
+            self._poll.register(descriptor, select.POLLIN)
 
-def _readable(descriptor: int) -> bool:
-    if sys.platform == "win32":
-        return bool(select.select([descriptor], [], [], 0)[0])
-    # Not `select`, which knows no descriptor above 1,023.
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    def readable(self) -> bool:
+        """Return whether bytes, or the connection's end, wait to be read."""
+        if sys.platform == "win32":
+            return bool(select.select([self._descriptor], [], [], 0)[0])
+        return bool(self._poll.poll(0))
 
-
-def _is_unacknowledged(descriptor: int) -> bool:
-    """Return whether bytes sent have not been acknowledged; false where that is not known."""
-    if sys.platform != "linux":
-        return False
-    queued = array.array("i", [0])
-    try:
-        # tcp(7) calls it SIOCOUTQ.
-        fcntl.ioctl(descriptor, termios.TIOCOUTQ, queued)
-    except OSError:
-        return False
-    return queued[0] > 0
+    def is_unacknowledged(self) -> bool:
+        """Return whether bytes sent have not been acknowledged; false where that is not known."""
+        if sys.platform != "linux":
+            return False
+        try:
+            # tcp(7) calls it SIOCOUTQ.
+            fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, self._queued)
+        except OSError:
+            return False
+        return self._queued[0] > 0
 
 
 class NameResolver(AbstractResolver):

@@ -9,7 +9,7 @@ it holds another of the same: two that did could wait for each other.
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Self
 
@@ -98,35 +98,38 @@ class MemoryBudget:
 class _Page:
     """What one page that is worked on holds of budgets."""
 
+    # No generator, nor anything made beforehand: every page is one of these.
+    __slots__ = ("_ended", "_shares", "_token")
+
     def __init__(self) -> None:
-        self._shares = ExitStack()
+        self._shares: list[Share] | None = None
         self._ended = False
 
     def keep(self, share: Share) -> None:
         # A task that was begun within the page may outlive it.
         if self._ended:
             share.shrink(0)
+        elif self._shares is None:
+            self._shares = [share]
         else:
-            self._shares.enter_context(share)
+            self._shares.append(share)
 
-    def end(self) -> None:
+    def __enter__(self) -> None:
+        self._token = _page.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _page.reset(self._token)
         self._ended = True
-        self._shares.close()
+        for share in self._shares or ():
+            share.shrink(0)
 
 
 _page: ContextVar[_Page] = ContextVar("page")
 
 
-@contextmanager
-def page() -> Iterator[None]:
+def page() -> AbstractContextManager[None]:
     """Work on one page: what is downloaded in the block counts until its end."""
-    mine = _Page()
-    token = _page.set(mine)
-    try:
-        yield
-    finally:
-        _page.reset(token)
-        mine.end()
+    return _Page()
 
 
 class BodyRoom:

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from crawlcw.api.request import Request
@@ -42,18 +43,38 @@ _NOT_OF_THE_BODY = frozenset(
 )
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HTML = ("text/html", "application/xhtml+xml")
-_open_pages: ContextVar[AsyncExitStack | None] = ContextVar("open_pages", default=None)
 
 
-@asynccontextmanager
-async def pages_open() -> AsyncIterator[None]:
-    """Let the pages that are rendered in the block stay open until its end, for callbacks."""
-    async with AsyncExitStack() as stack:
-        token = _open_pages.set(stack)
-        try:
-            yield
-        finally:
-            _open_pages.reset(token)
+class OpenPages:
+    """A block in which the pages that are rendered stay open until its end, for callbacks."""
+
+    # Every page's work is such a block, and hardly any of them is rendered.
+    __slots__ = ("_stack", "_token")
+
+    def __init__(self) -> None:
+        self._stack: AsyncExitStack | None = None
+
+    def close_later(self, stack: AsyncExitStack) -> None:
+        """Have a page, all that belongs to it in *stack*, closed at the end of the block."""
+        if self._stack is None:
+            self._stack = AsyncExitStack()
+        self._stack.push_async_callback(stack.aclose)
+
+    async def __aenter__(self) -> None:
+        self._token = _open_pages.set(self)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _open_pages.reset(self._token)
+        if self._stack is not None:
+            await self._stack.__aexit__(kind, error, traceback)
+
+
+_open_pages: ContextVar[OpenPages | None] = ContextVar("open_pages", default=None)
 
 
 class RenderingDownloader:
@@ -126,7 +147,7 @@ class RenderingDownloader:
             )
             if (open_pages := _open_pages.get()) is not None:
                 rendered.page = page
-                open_pages.push_async_callback(stack.pop_all().aclose)
+                open_pages.close_later(stack.pop_all())
             return rendered
 
     async def _content(self, page: "Page", url: str) -> bytes:

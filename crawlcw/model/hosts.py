@@ -173,12 +173,13 @@ def page_finished(
 
     *witness* is the page's URL, where asking for it again proves that the origin answers.
     """
-    host = replace(host, finished=host.finished + 1)
-    if witness is None or len(witness) > _LONGEST_WITNESS:
-        return host
-    if size > _LARGEST_WITNESS and host.origin(scheme).witness is not None:
-        return host
-    return _with_origin(host, scheme, replace(host.origin(scheme), witness=witness))
+    finished = host.finished + 1
+    origin = host.origin(scheme)
+    too_long = witness is None or len(witness) > _LONGEST_WITNESS
+    if too_long or (size > _LARGEST_WITNESS and origin.witness is not None):
+        return replace(host, finished=finished)
+    origins = {**host.origins, scheme: replace(origin, witness=witness)}
+    return replace(host, finished=finished, origins=origins)
 
 
 def _followed(delay: float, latency: float) -> float:
