@@ -227,7 +227,7 @@ async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trust, "REST", 0.0)
-    monkeypatch.setattr(connector_module, "_is_unacknowledged", lambda descriptor: True)
+    monkeypatch.setattr(connector_module._Poll, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/cue"))
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -238,7 +238,7 @@ async def test_a_body_may_be_refused_before_it_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trust, "REST", 0.0)
-    monkeypatch.setattr(connector_module, "_is_unacknowledged", lambda descriptor: True)
+    monkeypatch.setattr(connector_module._Poll, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/ok"))
     refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
 
@@ -285,7 +285,7 @@ async def test_a_new_connection_may_be_answered_before_the_request_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that is too busy says so at once."""
-    monkeypatch.setattr(connector_module, "_is_unacknowledged", lambda descriptor: True)
+    monkeypatch.setattr(connector_module._Poll, "is_unacknowledged", lambda _: True)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
     assert not origin_of(downloader, server).spoke_unasked
