@@ -62,6 +62,7 @@ class Request:
     """
 
     __slots__ = (
+        "_location",
         "_refusal",
         "body",
         "callback",
@@ -116,6 +117,7 @@ class Request:
         if not isinstance(body, bytes | str | None):
             raise SpiderError(f"Request(body=...) takes bytes or text, not {type(body).__name__}")
         self._refusal: FetchError | None = None
+        self._location: Location | None = None
         self.url = url
         self.callback = "parse" if callback is None else _name(callback, "callback")
         self.errback = None if errback is None else _name(errback, "errback")
@@ -224,11 +226,12 @@ class Request:
             request.options = replace(self.options, cookies=None)
         return request
 
-    def at(self, url: str) -> Self:
+    def at(self, location: Location) -> Self:
         """Return a request like this one for another link of the same page."""
         twin = object.__new__(type(self))
         twin._refusal = self._refusal
-        twin.url = url
+        twin._location = location
+        twin.url = location.url
         twin.callback = self.callback
         twin.errback = self.errback
         twin.headers = self.headers
@@ -254,10 +257,12 @@ class Request:
         """
         if self._refusal is not None:
             raise FetchError(self._refusal.reason, self._refusal.message)
+        location = self._location
+        if location is None or location.url != self.url:
+            location = urls.locate(self.url)
         plain = self.body is None and self.method == "GET" and not self.dont_filter
         if plain and len(self.url) <= urls.LONGEST_CACHED:
-            return _identity_of_get(self.url)
-        location = urls.locate(self.url)
+            return location, _id_of_get(location.host, location.canonical)
         salt = salt if self.dont_filter else b""
         return location, task_id(location, method=self.method, body=self.body or b"", salt=salt)
 
@@ -306,10 +311,9 @@ _ARGUMENTS = tuple(inspect.signature(Request).parameters)
 
 
 @lru_cache(maxsize=1 << 14)
-def _identity_of_get(url: str) -> tuple[Location, bytes]:
+def _id_of_get(host: str, canonical: str) -> bytes:
     # Most links of a site lead to the same few pages.
-    location = urls.locate(url)
-    return location, task_id(location)
+    return task_id(Location(canonical, canonical, host))
 
 
 def _name(callback: Callback, what: str) -> str:

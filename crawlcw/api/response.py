@@ -232,16 +232,17 @@ class Response(Document):
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
             try:
-                url = self.urljoin(_checked(address, node))
+                location = urls.resolved(self.base_url, _checked(address, node))
             except FetchError as refusal:
                 self.dropped.note(refusal.reason, address or refusal.message)
                 continue
             resolved.add(target)
+            url = location.url
             if url not in seen and wanted.passes(url):
                 seen.add(url)
                 # Never yielded itself: what a spider changes in a request is for that one.
                 like = like or Request(url, callback, **options)
-                yield like.at(url)
+                yield like.at(location)
 
     def form(
         self,

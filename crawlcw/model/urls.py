@@ -65,14 +65,19 @@ def locate(url: str) -> Location:
 
 @lru_cache(maxsize=1 << 14)
 def _locate(url: str) -> Location:
-    parsed = parse(url)
+    return _location(parse(url))
+
+
+def _location(parsed: yarl.URL) -> Location:
     query = parsed.raw_query_string
     if "&" in query:
         query = "&".join(sorted(query.split("&")))
     origin = f"{parsed.scheme}://{parsed.host_port_subcomponent}"
     canonical = f"{origin}{parsed.raw_path}?{query}" if query else origin + parsed.raw_path
     # Percent-encoding makes it longer, and what is stored is located again.
-    return Location(_bounded(str(parsed)), canonical, host_of(parsed))
+    url = _bounded(str(parsed))
+    # Most are their own identity: thousands are kept, so not twice.
+    return Location(url, url if canonical == url else canonical, host_of(parsed))
 
 
 def parse(url: str) -> yarl.URL:
@@ -100,6 +105,11 @@ def origin_of(url: str) -> str:
 
 def resolve(base: str, href: str) -> str:
     """Return the absolute URL that *href* means on the page *base*; raises `FetchError`."""
+    return resolved(base, href).url
+
+
+def resolved(base: str, href: str) -> Location:
+    """Return where *href* leads on the page *base*, as `locate` does; raises `FetchError`."""
     # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
     target = href.partition("#")[0]
     if target[:1] <= " ":
@@ -114,7 +124,7 @@ def resolve(base: str, href: str) -> str:
 
 
 @lru_cache(maxsize=1 << 15)
-def _resolve_in(folder: str, href: str) -> str:
+def _resolve_in(folder: str, href: str) -> Location:
     text = _bounded(_stripped(href))
     reference = _parsed(text)
     is_empty = not reference.raw_authority and not reference.raw_path
@@ -126,7 +136,8 @@ def _resolve_in(folder: str, href: str) -> str:
         if "%3A" in url.raw_path:
             # Where a path begins with it, it is kept for a colon not to end a scheme.
             url = yarl.URL(str(url))
-        return str(_checked(url, text))
+        # A second parse, of what it is as a text, would find nothing else.
+        return _location(_checked(url, text))
     except ValueError as error:
         raise FetchError(Reason.URL_INVALID, _mistake(href, f": {error}")) from None
 

@@ -244,12 +244,14 @@ def test_locating_is_idempotent(url: str):
 def test_resolving_raises_nothing_but_fetch_errors(path: str, href: str):
     try:
         base = locate(f"http://example.com/{path}").url
-        url = resolve(base, href)
+        location = urls.resolved(base, href)
     except FetchError:
         return
 
-    assert "#" not in url
-    assert urls.parse(url).scheme in ("http", "https")
+    assert "#" not in location.url
+    assert urls.parse(location.url).scheme in ("http", "https")
+    # The parts it was made of say the same as its text.
+    assert locate(location.url) == location
 
 
 @pytest.mark.parametrize(
