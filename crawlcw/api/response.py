@@ -288,12 +288,13 @@ def _address(target: "Link") -> str | None:
     """Return what stands in the place of a link, if anything does."""
     if target is None or isinstance(target, str):
         return target
-    attributes: Mapping[str, str | None]
     if isinstance(target, LexborNode):
-        attributes = target.attributes
-    elif isinstance(target.root, str):
+        # It reads what is asked for; `attributes` reads all.
+        of_node = target.attrs
+        href = of_node.get("href")  # which may be empty: a link to the page itself
+        return of_node.get("src") if href is None else href
+    if isinstance(target.root, str):
         return target.root  # of `//a/@href`
-    else:
-        attributes = target.attrib
-    href = attributes.get("href")  # which may be empty: a link to the page itself
-    return attributes.get("src") if href is None else href
+    of_selector = target.attrib
+    href = of_selector.get("href")
+    return of_selector.get("src") if href is None else href
