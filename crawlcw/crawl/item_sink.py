@@ -46,6 +46,8 @@ class ItemPolicy:
     def awaits(self) -> bool:
         """Whether the hook says by its form that it may wait."""
         hook = self.hook
+        if hook is None:
+            return False
         return inspect.iscoroutinefunction(hook) or inspect.isasyncgenfunction(hook)
 
 
