@@ -487,6 +487,7 @@ class _Assembly:
         session = self.session
         return Settling(
             settings=self.settings,
+            retries=self.settings.retry_policy,
             now=session.ledger.now,
             blame=self._blame,
             frontier=self.frontier,

@@ -39,6 +39,7 @@ from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import FAILURE_REASONS, FetchError, ProxiesAwayError, Reason, SpiderError
 from crawlcw.model.dropped import DroppedLinks
+from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
 from crawlcw.model.task import Lease, ResponseInfo, Status, Task
@@ -118,6 +119,7 @@ class Settling:
     """What every fetcher of a process settles its attempts by."""
 
     settings: Settings
+    retries: RetryPolicy  #: theirs: each page would make it of them again
     now: Callable[[], datetime]  #: the ledger's
     blame: Blame
     frontier: Frontier
@@ -325,7 +327,7 @@ class Settling:
             lease,
             outcome,
             now=self.now(),
-            policy=self.settings.retry_policy.with_own(lease.task.options),
+            policy=self.retries.with_own(lease.task.options),
             chance=random.random(),
         )
         _log(lease, settlement)
