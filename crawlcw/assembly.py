@@ -69,6 +69,7 @@ from crawlcw.downloader.proxying import ProxyingDownloader
 from crawlcw.downloader.rendering import RenderingDownloader
 from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.engine.excuses import LoopExcuses
+from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
 from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import FinishReason, Report
@@ -82,6 +83,7 @@ from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Task
+from crawlcw.telemetry.meter import Meter
 
 if TYPE_CHECKING:
     from crawlcw.downloader.addresses import PublicNames
@@ -206,12 +208,14 @@ async def open_crawl(
     settings: Settings | None = None,
     downloader: Downloader | None = None,
     children: Children | None = None,
+    meter: Meter | None = None,
 ) -> AsyncIterator[Crawl]:
     """Open what a crawl of *spider* needs, and close it afterwards.
 
     *settings* replace those of the spider's class; *downloader* replaces the
     real one, for tests. *children* work on what crashed workers held: they are
-    for callers that can make the spider anew in another process.
+    for callers that can make the spider anew in another process. With a *meter*
+    `Crawl.measures` returns what it has measured.
     """
     check(spider)
     settings = settings or spider.settings
@@ -221,7 +225,9 @@ async def open_crawl(
         names = StartNames(opened.notes)
         default = downloader or web(spider, settings, public_names=names, proxies=proxies)
         async with downloader_of(spider, default) as way:
-            yield assemble(spider, opened, way, settings, children=children, proxies=proxies)
+            yield assemble(
+                spider, opened, way, settings, children=children, proxies=proxies, meter=meter
+            )
     finally:
         await opened.close()
 
@@ -234,6 +240,7 @@ def assemble(
     *,
     children: Children | None = None,
     proxies: ProxyPool | None = None,
+    meter: Meter | None = None,
 ) -> Crawl:
     """Return a crawl on a ledger and a downloader that are open, and stay so; in its event loop.
 
@@ -252,6 +259,7 @@ def assemble(
         children=children,
         browser=Browser(settings),
         proxies=proxies or ProxyPool(settings),
+        meter=meter,
     )
     parts.proxies.on_lost = partial(parts.ending.end, FinishReason.PROXIES_FAILED)
     parts.rests.proxies_away = parts.proxies.away
@@ -271,6 +279,8 @@ def assemble(
             ending=parts.ending,
             identities=parts.fetcher.identities,
             bodies=parts.fetcher.recorder.bodies,
+            rests=parts.rests,
+            meter=meter,
         )
     )
 
@@ -287,6 +297,7 @@ class _Assembly:
     children: Children | None
     browser: Browser
     proxies: ProxyPool
+    meter: Meter | None
     seen: SeenFilter = field(default_factory=SeenFilter)
     rests: Rests = field(default_factory=Rests)
     start_hosts: set[str] = field(default_factory=set)
@@ -301,6 +312,17 @@ class _Assembly:
             limit=self.settings.callback_timeout,
             hosts=lambda: [host.lease for host in self.frontier if host.lease is not None],
         )
+
+    @cached_property
+    def _instruments(self) -> Instruments:
+        instruments: list[Instruments] = [] if self.meter is None else [self.meter]
+        if self.settings.trace:
+            from crawlcw.telemetry.spans import Tracing  # of the extra `otel`
+
+            instruments.append(Tracing())
+        if len(instruments) < 2:
+            return instruments[0] if instruments else UNWATCHED
+        return SeveralInstruments(*instruments)
 
     @cached_property
     def scope(self) -> Scope:
@@ -474,6 +496,7 @@ class _Assembly:
             recorder=self._recorder,
             targets=self._targets,
             write_links=self.committer.write_links,
+            instruments=self._instruments,
             identities=self._identities,
             proxies=self.proxies,
             bans=self._bans,
@@ -498,6 +521,7 @@ class _Assembly:
             revisits=self._revisits,
             recorder=self._recorder,
             errors=self._errors,
+            instruments=self._instruments,
             end=self.ending.end,
         )
 
@@ -600,6 +624,7 @@ class _Assembly:
             adder=self._adder,
             bodies=self._recorder.bodies,
             end=self.ending.end,
+            instruments=self._instruments,
         )
 
 

@@ -213,6 +213,9 @@ class Settings:
         (), "hosts (`10.0.0.5`, `intranet:8080`) that may be at a private address", unit="names"
     )
     insecure: Flag = Flag(False, "accept any TLS certificate")
+    trace: Flag = Flag(
+        False, "give OpenTelemetry a span for each fetch, callback and commit (extra `otel`)"
+    )
     mongo_driver: Choice = Choice(
         "motor", "the MongoDB client: Motor, or PyMongo's own", words=("motor", "pymongo")
     )

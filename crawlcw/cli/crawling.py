@@ -10,12 +10,15 @@ from rich.console import Console
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
-from crawlcw.cli import signals
+from crawlcw.cli import exposing, signals
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK
 from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.cli.terminal import progress
+from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.standstill import Standstill
+from crawlcw.telemetry.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ class Output:
     style: str = "text"  #: or `json`: progress and report are log records
     quiet: bool = False
     stdout: bool = True  #: whether the report is printed there, and not on stderr
+    metrics: exposing.Address | None = None  #: where Prometheus finds the metrics
 
     @property
     def level(self) -> str:
@@ -47,15 +51,34 @@ async def crawl(
     *afterwards* is called with the ledger, still open, unless the crawl was
     stopped at once.
     """
-    async with open_crawl(spider, ledger=ledger_url, settings=settings) as running:
+    meter = Meter() if output.metrics is not None else None
+    async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
         with signals.stopping(running, grace=settings.grace, stuck=running):
-            async with watched(running, output):
+            async with exposing.exposed(_Here(running), output.metrics), watched(running, output):
                 report = await running.run()
         at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
         if afterwards is not None and not at_once:
             await afterwards(running.ledger)
     code = sum_up(report, output, settings=settings)
     return INTERRUPTED if at_once else code
+
+
+class _Here:
+    """A crawl in this process, as it is measured: its only worker."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        self.spider = crawl.spider
+        self.ledger = crawl.ledger
+        self._crawl = crawl
+
+    @property
+    def standstill(self) -> Standstill | None:
+        return self._crawl.standstill
+
+    def measured(self) -> exposing.Workers:
+        measures = self._crawl.measures()
+        assert measures is not None, "it was opened without a meter"
+        return exposing.Workers(all=[measures], running={"1": measures})
 
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:

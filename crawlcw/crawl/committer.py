@@ -16,6 +16,7 @@ from crawlcw.crawl.recording import unwritable
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Done
 from crawlcw.engine.batching import write_in_groups
+from crawlcw.engine.instruments import UNWATCHED, Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.ledger.protocol import Added, Committed, Ledger
@@ -51,6 +52,7 @@ class Committer:
         adder: TaskAdder,
         bodies: Bodies | None,
         end: Callable[[FinishReason, str], None],
+        instruments: Instruments = UNWATCHED,
     ) -> None:
         """*bodies* are what the outcomes name of files; where these fail, *end* is told."""
         self._ledger = ledger
@@ -62,6 +64,7 @@ class Committer:
         self._adder = adder
         self._bodies = bodies
         self._end = end
+        self._instruments = instruments
         #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
         self._kept = SeenFilter()
 
@@ -79,11 +82,12 @@ class Committer:
         aliases = [settlement for done in group for settlement in done.aliases]
         settlements = [settlement for done in group for settlement in done.settlements] + aliases
         self._held.settling(settlement.lease for settlement in settlements)
-        if not await self._is_synced(settlements):
-            return
-        await self._keep([task for done in group for task in done.too_deep])
-        added = await self._add([task for done in group for task in done.tasks])
-        await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
+        with self._instruments.commit([settlement.lease for settlement in settlements]):
+            if not await self._is_synced(settlements):
+                return
+            await self._keep([task for done in group for task in done.too_deep])
+            added = await self._add([task for done in group for task in done.tasks])
+            await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
         for done in group:
             self._stats.dropped.add(done.dropped)
             for reason, number in done.items_dropped.items():

@@ -34,8 +34,10 @@ from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.dropped import merged
 from crawlcw.model.sanitize import printable
-from crawlcw.model.standstill import Standstill
+from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Status
+from crawlcw.telemetry.measures import Measures
+from crawlcw.telemetry.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class Parts:
     ending: Ending
     identities: Identities
     bodies: Bodies | None  #: where pages are kept, if they are
+    rests: Rests
+    meter: Meter | None  #: where somebody measures
 
 
 class Crawl:
@@ -91,6 +95,13 @@ class Crawl:
     def ending(self) -> EarlyEnd | None:
         """Why the crawl ends itself; None while it does not."""
         return self._parts.ending.early
+
+    def measures(self) -> Measures | None:
+        """Return what was measured so far; None where the crawl was opened without a meter."""
+        if self._parts.meter is None:
+            return None
+        resting = self._parts.rests.number(self.ledger.now())
+        return self._parts.meter.measures(self.stats, held=self.held, resting=resting)
 
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""

@@ -47,6 +47,7 @@ from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.identified import IdentifiedDownloader
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.pool import Pool
@@ -105,6 +106,7 @@ class Fetcher:
     errors: CallbackErrors
     settling: Settling
     moved: MovedPages
+    instruments: Instruments
 
     async def run(self, pool: Pool, done: asyncio.Queue[Done], source: WorkSource) -> None:
         """Work on what the pool gives until cancelled."""
@@ -275,14 +277,16 @@ class Fetcher:
         # Its turn came before it waited in the queue, and for the loop.
         self.frontier.sent(host, at=time.monotonic())
         try:
-            response = await attempt(
-                self._conditional(request, task, means),
-                downloader=self._as_identified(request, means),
-                settings=self.settings,
-                admit=self._admit_hop,
-                stays=self.moved.stays(begun, way),
-                cookies=means.identified is not None,
-            )
+            with self.instruments.fetch(begun.lease) as seen:
+                response = await attempt(
+                    self._conditional(request, task, means),
+                    downloader=self._as_identified(request, means),
+                    settings=self.settings,
+                    admit=self._admit_hop,
+                    stays=self.moved.stays(begun, way),
+                    cookies=means.identified is not None,
+                )
+                seen.answered(status=response.status, size=response.size)
         except (FetchError, LoggedOutError):
             # When the last request was sent is not known.
             self.frontier.sent(host, at=time.monotonic())

@@ -36,6 +36,7 @@ from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.slot import Slot
 from crawlcw.crawl.spider_fault import SpiderFaultError
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import FAILURE_REASONS, FetchError, ProxiesAwayError, Reason, SpiderError
 from crawlcw.model.dropped import DroppedLinks
@@ -130,6 +131,7 @@ class Settling:
     revisits: Revisits
     recorder: Recorder
     errors: CallbackErrors
+    instruments: Instruments
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
 
     def answered(self, attempt: Attempt, response: Response) -> None:
@@ -153,10 +155,13 @@ class Settling:
             raise NotTriedError
         # Before the callback: a page that it fails on is kept as well.
         stored = await self.kept(self.recorder.keep(request))
-        try:
-            produced = await means.runner.run(callback, response, task=lease.task)
-        except SpiderError as missing:
-            produced = callbacks.missing(missing)
+        with self.instruments.parse(lease, callback) as seen:
+            try:
+                produced = await means.runner.run(callback, response, task=lease.task)
+            except SpiderError as missing:
+                produced = callbacks.missing(missing)
+            if isinstance(produced, Failed):
+                seen.failed(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)
         self._note_callback(callback, produced, lease)

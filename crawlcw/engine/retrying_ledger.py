@@ -5,6 +5,8 @@ uses a ledger has to think of outages. But for two things that are asked once: r
 because what is held changes while they wait, and heartbeats, because the next one is as good.
 """
 
+from collections import Counter
+from collections.abc import Awaitable
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -22,18 +24,24 @@ _ASKED_ONCE = frozenset(
 )
 
 
-def retrying(ledger: AnyLedger, patience: Patience) -> AnyLedger:
+def retrying(
+    ledger: AnyLedger, patience: Patience, *, asked: Counter[str] | None = None
+) -> AnyLedger:
     """Return *ledger* with every operation asked again while it is unavailable.
 
+    *asked* counts how often each was, repetitions included, by a name such as `tasks.add`.
     The operations raise `LedgerUnavailableError` only where *patience* has ended.
     """
-    return cast("AnyLedger", _RetryingLedger(ledger, patience))
+    return cast(
+        "AnyLedger", _RetryingLedger(ledger, patience, Counter() if asked is None else asked)
+    )
 
 
 class _RetryingLedger:
-    def __init__(self, ledger: Ledger, patience: Patience) -> None:
+    def __init__(self, ledger: Ledger, patience: Patience, counts: Counter[str]) -> None:
         self._ledger = ledger
         self._patience = patience
+        self._counts = counts
         # Asked several times for each page.
         self.now = ledger.now
 
@@ -42,13 +50,18 @@ class _RetryingLedger:
         if (facet := _FACETS.get(name)) is None:
             return found
         # Made once: the next access finds it in the instance.
-        setattr(self, name, _RetryingFacet(found, facet, self._patience))
+        asking = _RetryingFacet(name, found, facet, self._patience, self._counts)
+        setattr(self, name, asking)
         return getattr(self, name)
 
 
 class _RetryingFacet:
-    def __init__(self, facet: Any, protocol: type, patience: Patience) -> None:
+    def __init__(
+        self, name: str, facet: Any, protocol: type, patience: Patience, counts: Counter[str]
+    ) -> None:
+        self._name = name
         self._facet = facet
+        self._counts = counts
         # Walks are the real ledger's.
         self._operations = {
             name
@@ -61,8 +74,14 @@ class _RetryingFacet:
         if name not in self._operations:
             return getattr(self._facet, name)
 
+        operation = f"{self._name}.{name}"
+
         async def asked(*args: Any, **kwargs: Any) -> Any:
-            return await self._patience.insist(lambda: getattr(self._facet, name)(*args, **kwargs))
+            def once() -> Awaitable[Any]:
+                self._counts[operation] += 1
+                return cast("Awaitable[Any]", getattr(self._facet, name)(*args, **kwargs))
+
+            return await self._patience.insist(once)
 
         setattr(self, name, asked)
         return asked

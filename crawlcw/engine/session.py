@@ -49,10 +49,10 @@ class Session(Generic[AnyLedger]):
         """
         self.opened = ledger
         self.patience = Patience(give_up)
-        #: Waits where it is away; `opened` does not.
-        self.ledger = retrying(ledger, self.patience)
-        self.held = HeldLeases()
         self.stats = Stats()
+        #: Waits where it is away; `opened` does not.
+        self.ledger = retrying(ledger, self.patience, asked=self.stats.ledger_operations)
+        self.held = HeldLeases()
         self._this = this_worker(now=ledger.now())
         self._lease = lease
         self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from crawlcw.errors import FAILURE_REASONS
 from crawlcw.ledger.protocol import Counts
 from crawlcw.model.dropped import DroppedLinks, Examples
+from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Event, Settlement
 
@@ -55,6 +56,8 @@ class Stats:
     stalls: int = 0  #: times that the event loop stood still for a second or more
     longest_stall: float = 0.0  #: seconds
     forgiven: int = 0  #: failures that such times excuse
+    loop_lag: Histogram = field(default_factory=Histogram)  #: ten times a second
+    ledger_operations: Counter[str] = field(default_factory=Counter)  #: asked, by name
 
     @property
     def elapsed(self) -> float:

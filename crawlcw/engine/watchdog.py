@@ -146,6 +146,7 @@ class Watchdog:
     def _tick(self) -> None:
         now = self._clock()
         lag = self.stalls.ticked(now)
+        self._stats.loop_lag.observe(lag)
         if lag >= STANDSTILL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, lag)

@@ -121,15 +121,17 @@ class Rests:
         """Note that *host* does not rest any more: it was given up, or has answered well."""
         self._resting.pop(host, None)
 
+    def number(self, now: datetime) -> int:
+        """Return how many hosts rest at *now*."""
+        self._forget_until(now)
+        return len(self._resting)
+
     def standstill(self, now: datetime) -> Standstill:
         """Return what is known at *now*, for a crawl in which nothing is under way."""
         if self.network_away_since is None and (away := self.proxies_away()) is not None:
             wait, why = away
             return Standstill(until=now + timedelta(seconds=wait), proxies=why)
-        first = self._first()
-        while first is not None and first[0] <= now:
-            self._forget_first()
-            first = self._first()
+        first = self._forget_until(now)
         if first is None:
             return Standstill(away_since=self.network_away_since)
         until, host = first
@@ -139,6 +141,14 @@ class Rests:
             until=until,
             why=self._resting[host][1],
         )
+
+    def _forget_until(self, now: datetime) -> tuple[datetime, str] | None:
+        """Forget the rests that are over; return the first of the others."""
+        first = self._first()
+        while first is not None and first[0] <= now:
+            self._forget_first()
+            first = self._first()
+        return first
 
     def _first(self) -> tuple[datetime, str] | None:
         """Return the rest that ends first."""

@@ -10,7 +10,7 @@ import ipaddress
 
 from aiohttp import web
 
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 
 
 class Access:

@@ -10,7 +10,7 @@ from typing import assert_never
 from crawlcw import tracking
 from crawlcw.model.task import Status
 from crawlcw.server import answers, bodies
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 
 #: Seconds between two looks of a request that waits: what other servers add is not told here.

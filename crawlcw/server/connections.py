@@ -19,7 +19,7 @@ from typing import cast
 from aiohttp import web
 
 from crawlcw.errors import UsageError
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
 from crawlcw.server.connections import Connections
-from crawlcw.server.refusals import RefusedError, wrong_shape
+from crawlcw.server.refusals import wrong_shape
+from crawlcw.server.refused import RefusedError
 
 LARGEST_BODY = 8 << 20
 #: Where the application has what bounds its connections.

@@ -7,7 +7,6 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from crawlcw.errors import (
-    CrawlcwError,
     LedgerError,
     LedgerUnavailableError,
     TaskNotFoundError,
@@ -18,6 +17,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.answers import Answer, Error
 from crawlcw.server.bodies import TAGS
+from crawlcw.server.refused import RefusedError
 
 logger = logging.getLogger(__name__)
 
@@ -29,17 +29,6 @@ _SENTENCES = {
     405: "this address does not take this method; the header Allow says which it takes",
     413: "the body is larger than 8 MiB",
 }
-
-
-class RefusedError(CrawlcwError):
-    """A request is not served."""
-
-    def __init__(
-        self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(sentence)
-        self.status = status
-        self.headers = headers or {}
 
 
 @web.middleware

@@ -1,10 +1,8 @@
 """The server on its socket, from the first request to the last."""
 
 import asyncio
-import errno
 import json
 import logging
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -15,10 +13,13 @@ from crawlcw.errors import UsageError
 from crawlcw.server.access import Access, is_loopback
 from crawlcw.server.api import Api
 from crawlcw.server.connections import Connections, Deadlines, places
+from crawlcw.server.metrics import answer_of
 from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS, Operation
 from crawlcw.server.reading import CONNECTIONS, LARGEST_BODY
 from crawlcw.server.refusals import answered, told
+from crawlcw.server.request_metrics import RequestMetrics
+from crawlcw.server.sockets import address_of, why_not
 from crawlcw.tracking import Tracker
 
 logger = logging.getLogger(__name__)
@@ -70,9 +71,9 @@ async def serving(
         try:
             listening = await asyncio.get_running_loop().create_server(protocols, host, port)
         except (OSError, UnicodeError) as error:
-            raise UsageError(_why_not(host, port, error)) from error
+            raise UsageError(why_not(host, port, error)) from error
         try:
-            yield _address(listening)
+            yield address_of(listening)
         finally:
             listening.close()
         api.stop()
@@ -145,13 +146,15 @@ def _application(
 
         return handler
 
+    requests = RequestMetrics(api.tracker)
     described = json.dumps(document(api.tracker.name, needs_token=access.needs_token)).encode()
 
     async def openapi(_request: web.Request) -> web.Response:
         return web.Response(body=described, content_type="application/json")
 
     application = web.Application(
-        client_max_size=LARGEST_BODY, middlewares=[under_way.counted, told, guarded]
+        client_max_size=LARGEST_BODY,
+        middlewares=[under_way.counted, requests.counted, told, guarded],
     )
     application[CONNECTIONS] = connections
     application.on_response_prepare.append(_plain)
@@ -161,6 +164,7 @@ def _application(
         path = each.path.replace("{key}", "{key:.+}")
         application.router.add_route(each.method, path, handler_of(each))
     application.router.add_route("GET", "/openapi.json", openapi)
+    application.router.add_route("GET", "/metrics", answer_of(requests.scrape))
     return application
 
 
@@ -176,19 +180,3 @@ class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
 async def _plain(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
-
-
-def _address(listening: asyncio.Server) -> str:
-    host, port = listening.sockets[0].getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _why_not(host: str, port: int, error: Exception) -> str:
-    place = f"port {port} of {host}"
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"{place} is in use: another --port is needed, or there is a server already"
-    if isinstance(error, socket.gaierror | UnicodeError):
-        return f"there is no host {host!r}"
-    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
-        return f"{host} is no address of this machine"
-    return f"{place} cannot be listened at: {error}"

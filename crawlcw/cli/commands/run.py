@@ -14,6 +14,7 @@ from crawlcw.cli import (
     descriptors,
     dropping,
     exporting,
+    exposing,
     ledger_option,
     loading,
     loop,
@@ -57,6 +58,7 @@ from crawlcw.ledger.protocol import Ledger
 )
 @click.option("--fresh", is_flag=True, help="Drop what is recorded of SPIDER, and begin anew.")
 @confirming.yes_option
+@exposing.options
 @logs.level_option
 @logs.format_option
 @logs.file_option
@@ -77,6 +79,8 @@ def command(
     claim: str | None,
     fresh: bool,
     yes: bool,
+    metrics_port: int | None,
+    metrics_host: str,
     log_level: str | None,
     log_format: str,
     log_file: Path | None,
@@ -122,17 +126,21 @@ def command(
 
         return child.run(child.Parent(parent), made_as_told)
     if channel is not None:
-        return _in_worker(made_as_told, ledger_url, channel)
+        return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)
     # Here, for they import rich, which `--help` and the workers need not load.
     from crawlcw.cli import crawling
     from crawlcw.cli.processes import supervisor
 
+    metrics = None
+    if metrics_port is not None:
+        exposing.check_installed()
+        metrics = exposing.Address(host=metrics_host, port=metrics_port)
     made, settings = made_as_told()
     descriptors.secure(settings.concurrency)
     if fresh:
         loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
     to_stdout = any(target.is_stdout for target in outputs)
-    wanted = crawling.Output(style=log_format, quiet=quiet, stdout=not to_stdout)
+    wanted = crawling.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
 
     async def write_items(ledger: Ledger) -> None:
         if outputs:
@@ -153,7 +161,11 @@ def _made(
 
 
 def _in_worker(
-    made_as_told: Callable[[], tuple[Spider, Settings]], ledger_url: str, channel: int
+    made_as_told: Callable[[], tuple[Spider, Settings]],
+    ledger_url: str,
+    channel: int,
+    *,
+    measured: bool,
 ) -> int:
     """Crawl as a supervisor's worker, which hears on *channel* how it goes and how it ends."""
     from crawlcw.cli.main import exit_code
@@ -163,7 +175,9 @@ def _in_worker(
 
     def work() -> int:
         made, settings = made_as_told()
-        return loop.run(worker.crawl(made, ledger_url, settings=settings, channel=channel))
+        return loop.run(
+            worker.crawl(made, ledger_url, settings=settings, channel=channel, measured=measured)
+        )
 
     return worker.last_word(channel, lambda: exit_code(work))
 

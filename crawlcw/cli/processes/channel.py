@@ -15,6 +15,7 @@ from enum import StrEnum
 from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, Stats
 from crawlcw.model.dropped import Examples, merged
 from crawlcw.model.standstill import Standstill
+from crawlcw.telemetry.measures import Measures
 
 #: What is longer is given on in pieces: nobody waits for the end of a line for ever.
 _LONGEST_LINE = 1 << 20
@@ -73,6 +74,7 @@ class Account:
     finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
     ending: FinishReason | None = None  #: why it ends itself; None while it does not
     detail: str = ""  #: what that is due to
+    measures: Measures | None = field(default=None, compare=False)  #: where somebody measures
 
     @classmethod
     def of(
@@ -83,6 +85,7 @@ class Account:
         released: int = 0,
         finish_reason: FinishReason | None = None,
         ending: EarlyEnd | None = None,
+        measures: Measures | None = None,
     ) -> "Account":
         """Return the account of a crawl that runs, or has ended."""
         return cls(
@@ -108,6 +111,7 @@ class Account:
             finish_reason=finish_reason,
             ending=None if ending is None else ending.reason,
             detail="" if ending is None else ending.detail,
+            measures=measures,
         )
 
     def line(self) -> bytes:
@@ -120,6 +124,8 @@ class Account:
         fields = json.loads(line)
         if fields["standstill"] is not None:
             fields["standstill"] = Standstill.of(fields["standstill"])
+        if fields["measures"] is not None:
+            fields["measures"] = Measures(**fields["measures"])
         for name in ("finish_reason", "ending"):
             if fields[name] is not None:
                 fields[name] = FinishReason(fields[name])

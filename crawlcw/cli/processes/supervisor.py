@@ -16,7 +16,7 @@ import anyio
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_ledger
-from crawlcw.cli import signals
+from crawlcw.cli import exposing, signals
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.crawling import Output, sum_up, watched
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
@@ -36,6 +36,7 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
 from crawlcw.model.task import Status
+from crawlcw.telemetry.measures import Measures
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ async def crawl(
     try:
         supervisor = Supervisor(spider, ledger, settings, processes=processes)
         with signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill):
-            async with watched(supervisor, output):
+            async with exposing.exposed(supervisor, output.metrics), watched(supervisor, output):
                 code = await supervisor.run()
                 report = await supervisor.report()
         if report is not None and report.finish_reason != FinishReason.STOPPED_AT_ONCE:
@@ -108,6 +109,7 @@ class Supervisor:
         self._shares = shares(settings.max_pages, processes)
         self._workers: list[WorkerProcess] = []
         self._running: set[WorkerProcess] = set()
+        self._crashes = 0
         self._ends: list[_End] = []
         self._order: Order | None = None
         self._silent = SilentWorkers(
@@ -138,6 +140,19 @@ class Supervisor:
         """Why nothing moves in any of the workers; None while something does in one."""
         accounts = [worker.account for worker in self._running]
         return merged(each.standstill for each in accounts if each.finish_reason is None)
+
+    def measured(self) -> exposing.Workers:
+        """Return what the workers have measured, those that are gone included."""
+        known = [(each, each.account.measures) for each in self._workers]
+        return exposing.Workers(
+            all=[measures for _, measures in known if measures is not None],
+            running={
+                str(each.number): measures or Measures()
+                for each, measures in known
+                if each in self._running
+            },
+            crashes=self._crashes,
+        )
 
     async def run(self) -> int:
         """Keep the workers going until the crawl has ended; return the worst exit code."""
@@ -201,11 +216,12 @@ class Supervisor:
         """Keep a worker in slot *number* until one ends by itself, or too many have crashed."""
         restarts = Restarts()
         while not self._stopping.is_set():
-            worker = WorkerProcess(on_account=self._heed)
+            worker = WorkerProcess(number, on_account=self._heed)
             code = await self._run_one(worker, number, share)
             if worker.last_word is not None:
                 reason = worker.account.finish_reason
                 return _End(code=worker.last_word.code, finish_reason=reason)
+            self._crashes += 1
             await self._take_back()
             if self._stopping.is_set():
                 logger.warning("worker %d has crashed: %s", number, _how(code), extra=_CRASHED)

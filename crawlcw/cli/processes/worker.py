@@ -19,6 +19,7 @@ from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
 from crawlcw.cli.processes.children import ChildProcesses
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import FinishReason
+from crawlcw.telemetry.meter import Meter
 
 _ACCOUNT_EVERY = 0.5
 #: Until there is something to tell: it decides whether a crash is one without progress.
@@ -69,13 +70,21 @@ def _lines_to(descriptor: int) -> io.TextIOWrapper:
     )
 
 
-async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel: int) -> int:
-    """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code."""
+async def crawl(
+    spider: Spider, ledger_url: str, *, settings: Settings, channel: int, measured: bool
+) -> int:
+    """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code.
+
+    Where it is *measured*, the supervisor is told what was measured as well.
+    """
+    meter = Meter() if measured else None
     async with (
         ChildProcesses(
             fetchers=settings.concurrency, callback_timeout=settings.callback_timeout
         ) as children,
-        open_crawl(spider, ledger=ledger_url, settings=settings, children=children) as running,
+        open_crawl(
+            spider, ledger=ledger_url, settings=settings, children=children, meter=meter
+        ) as running,
     ):
         # A signal may come from elsewhere: an orderly shutdown of the machine
         # sends one to each process.
@@ -92,6 +101,7 @@ async def crawl(spider: Spider, ledger_url: str, *, settings: Settings, channel:
                         released=report.released,
                         finish_reason=report.finish_reason,
                         ending=running.ending,
+                        measures=running.measures(),
                     )
                 )
             finally:
@@ -146,7 +156,12 @@ def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
 
 async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
     while True:
-        account = Account.of(crawl.stats, standstill=crawl.standstill, ending=crawl.ending)
+        account = Account.of(
+            crawl.stats,
+            standstill=crawl.standstill,
+            ending=crawl.ending,
+            measures=crawl.measures(),
+        )
         if supervisor.listens():
             supervisor.tell(account)
         await asyncio.sleep(_ACCOUNT_EVERY if account.pages else _FIRST_ACCOUNT_WITHIN)

@@ -26,8 +26,11 @@ class WorkerProcess:
     process is gone, whatever it died of.
     """
 
-    def __init__(self, *, on_account: Callable[[Account], None] = lambda _: None) -> None:
-        """Call *on_account* with each account that arrives."""
+    def __init__(
+        self, number: int = 1, *, on_account: Callable[[Account], None] = lambda _: None
+    ) -> None:
+        """Take the *number* of its slot. Call *on_account* with each account that arrives."""
+        self.number = number
         self.account = Account()  #: the last one that arrived
         self.accounts = 0  #: how many have arrived
         self._on_account = on_account

@@ -1,0 +1,81 @@
+"""The metrics as Prometheus reads them, written by prometheus-client, which is an extra."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from crawlcw.model.histogram import BOUNDS
+from crawlcw.telemetry.measures import Measures, Values
+from crawlcw.telemetry.metrics import METRICS, Kind, Metric
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that is exposed at one moment."""
+
+    totals: Measures  #: of all processes together; its gauges have no label
+    gauges: Mapping[str, Values] = field(default_factory=dict)
+    """Those with a label, by its values."""
+
+
+def exposed(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
+    """Return the text for a reader that accepts the types of *accept*, and its own type."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(snapshot))
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+class _Collector(Collector):
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Family]:
+        # Nothing else is in the registry that a name could collide with.
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        totals = self._snapshot.totals
+        plain = {name: {"": value} for name, value in totals.gauges.items()}
+        for metric in METRICS.values():
+            if metric.kind is Kind.HISTOGRAM:
+                if (numbers := totals.histograms.get(metric.name)) is not None:
+                    yield _histogram(metric, numbers)
+                continue
+            found = totals.counters.get(metric.name)
+            if metric.kind is Kind.GAUGE:
+                found = self._snapshot.gauges.get(metric.name, plain.get(metric.name))
+            if found is not None:
+                yield _numbers(metric, found)
+
+
+def _numbers(metric: Metric, values: Values) -> Family:
+    labels = [] if metric.label is None else [metric.label]
+    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=labels)
+    for label, value in values.items():
+        family.add_metric([label] if labels else [], value)
+    return family
+
+
+def _histogram(metric: Metric, numbers: Iterable[float]) -> Family:
+    *counts, seconds = numbers
+    family = HistogramMetricFamily(metric.name, metric.help)
+    total = 0.0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip((*map(str, BOUNDS), "+Inf"), counts, strict=True):
+        total += count
+        buckets.append((bound, total))
+    family.add_metric([], buckets, seconds)
+    return family

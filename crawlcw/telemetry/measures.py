@@ -1,0 +1,99 @@
+"""What was measured, as numbers: sent from a worker to its supervisor, and added up there."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from crawlcw.engine.stats import Stats
+from crawlcw.model import histogram
+from crawlcw.model.transitions import Event
+from crawlcw.telemetry import metrics
+from crawlcw.telemetry.metrics import Metric
+
+#: A label's value: a word of crawlcw's own. `FetchError` of a spider may have any text.
+_WORD = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
+_MOST_WORDS = 80
+OTHER = "other"
+
+#: By the values of their label; of a metric without one, by the empty text.
+Values = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What one process has measured since it started, by the names of `metrics`."""
+
+    counters: Mapping[str, Values] = field(default_factory=dict)
+    histograms: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """The numbers of a `Histogram` each."""
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """What is so just now."""
+
+
+def counted(stats: Stats) -> dict[str, Values]:
+    """Return the counters of *stats*, by the names of their metrics."""
+    outcomes = stats.outcomes
+    finished = stats.pages - stats.unchanged
+    found: dict[Metric, Values] = {
+        metrics.PAGES: {
+            "finished": finished,
+            "unchanged": stats.unchanged,
+            "redirected": outcomes[Event.FINISH] - finished,
+            "failed": outcomes[Event.FAIL],
+            "given-up": outcomes[Event.GIVE_UP] + outcomes[Event.ABANDON],
+        },
+        metrics.RESPONSES: _by_class(stats.statuses),
+        metrics.FAILURES: words(stats.failures),
+        metrics.HOST_FAILURES: words(stats.host_failures),
+        metrics.LINKS_DROPPED: words(stats.links_dropped),
+        metrics.LEDGER_OPERATIONS: words(stats.ledger_operations),
+    }
+    plain = {
+        metrics.ITEMS: stats.items,
+        metrics.ITEMS_DROPPED: sum(stats.items_dropped.values()),
+        metrics.RESPONSE_BYTES: stats.bytes,
+        metrics.TRUNCATED: stats.truncated,
+        metrics.HOSTS_GIVEN_UP: len(stats.hosts_given_up) + stats.more_hosts_given_up,
+        metrics.LINKS_ADDED: stats.links_added,
+        metrics.CLAIMS: stats.claims,
+        metrics.CLAIMS_MISSED: stats.claims_missed,
+        metrics.LEASES_LOST: stats.leases_lost,
+        metrics.LOOP_STALLS: stats.stalls,
+    }
+    found |= {metric: {"": number} for metric, number in plain.items()}
+    return {metric.name: values for metric, values in found.items()}
+
+
+def words(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return *counts* by label values: what is no word, or one too many, is `other`."""
+    found: dict[str, float] = {}
+    for name, number in counts.items():
+        known = _WORD.match(name) is not None and (name in found or len(found) < _MOST_WORDS)
+        word = name if known else OTHER
+        found[word] = found.get(word, 0) + number
+    return found
+
+
+def _by_class(statuses: Mapping[int, int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for status, number in statuses.items():
+        name = f"{status // 100}xx" if 100 <= status < 600 else OTHER
+        found[name] = found.get(name, 0) + number
+    return found
+
+
+def together(measured: Iterable[Measures]) -> Measures:
+    """Return what all processes have counted; gauges are each process's own, and left out."""
+    counters: dict[str, dict[str, float]] = {}
+    histograms: dict[str, list[Sequence[float]]] = {}
+    for each in measured:
+        for name, values in each.counters.items():
+            total = counters.setdefault(name, {})
+            for label, number in values.items():
+                total[label] = total.get(label, 0) + number
+        for name, numbers in each.histograms.items():
+            histograms.setdefault(name, []).append(numbers)
+    return Measures(
+        counters=counters,
+        histograms={name: histogram.added(each) for name, each in histograms.items()},
+    )

@@ -1,0 +1,103 @@
+"""Measuring a crawl in one process: how long its steps take, and how it is just now."""
+
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from crawlcw.engine.instruments import Seen, Unseen
+from crawlcw.engine.stats import Stats
+from crawlcw.model.histogram import Histogram
+from crawlcw.model.task import Lease
+from crawlcw.telemetry import metrics
+from crawlcw.telemetry.measures import Measures, counted
+
+_PAGE = resource.getpagesize()
+_STATM = Path("/proc/self/statm")
+
+
+class Meter:
+    """Instruments that keep a histogram of each step. Two clocks and a few additions a step."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self._fetch = Histogram()
+        self._parse = Histogram()
+        self._commit = Histogram()
+
+    def fetch(self, _lease: Lease) -> AbstractContextManager[Seen]:
+        """See `Instruments.fetch`."""
+        return _Fetch(self._fetch, self)
+
+    def parse(self, _lease: Lease, _callback: str) -> AbstractContextManager[Seen]:
+        """See `Instruments.parse`."""
+        return _Timed(self._parse)
+
+    def commit(self, _leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
+        """See `Instruments.commit`."""
+        return _Timed(self._commit)
+
+    def measures(self, stats: Stats, *, held: int, resting: int) -> Measures:
+        """Return everything measured so far: *held* tasks, and *resting* hosts, are as of now."""
+        histograms = {
+            metrics.FETCH: self._fetch,
+            metrics.PARSE: self._parse,
+            metrics.COMMIT: self._commit,
+            metrics.LOOP_LAG: stats.loop_lag,
+        }
+        now = {
+            metrics.IN_FLIGHT: self.in_flight,
+            metrics.TASKS_HELD: held,
+            metrics.HOSTS_RESTING: resting,
+            metrics.MEMORY: resident_memory(),
+        }
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        counters: Mapping[str, Mapping[str, float]] = {
+            **counted(stats),
+            metrics.CPU.name: {"": usage.ru_utime + usage.ru_stime},
+        }
+        return Measures(
+            counters=counters,
+            histograms={metric.name: each.numbers() for metric, each in histograms.items()},
+            gauges={metric.name: number for metric, number in now.items()},
+        )
+
+
+class _Timed(Unseen):
+    __slots__ = ("_began", "_histogram")
+
+    def __init__(self, histogram: Histogram) -> None:
+        self._histogram = histogram
+
+    def __enter__(self) -> "_Timed":
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._histogram.observe(time.perf_counter() - self._began)
+
+
+class _Fetch(_Timed):
+    __slots__ = ("_meter",)
+
+    def __init__(self, histogram: Histogram, meter: Meter) -> None:
+        super().__init__(histogram)
+        self._meter = meter
+
+    def __enter__(self) -> "_Fetch":
+        super().__enter__()
+        self._meter.in_flight += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._meter.in_flight -= 1
+
+
+def resident_memory() -> int:
+    """Return the bytes of this process in memory, or the most there were so far."""
+    try:
+        return int(_STATM.read_text().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,111 @@
+"""Spans of OpenTelemetry: a page's fetch and callback in one trace, and commits linked to them.
+
+Only the API is used, which is an extra. The program, or `opentelemetry-instrument`, says which SDK
+gets the spans, how many of them, and where they go; without one they cost little and go nowhere.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from opentelemetry import trace
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
+
+from crawlcw.engine.instruments import Seen
+from crawlcw.errors import FetchError
+from crawlcw.model.sanitize import printable, redacted
+from crawlcw.model.task import Lease
+
+#: Pages whose traces are kept until they are committed; a commit with more links to fewer.
+_MOST_PAGES = 10_000
+_MOST_LINKS = 128
+
+
+class Tracing:
+    """Instruments that make a span of each step. URLs are without passwords and keys."""
+
+    def __init__(self) -> None:
+        self._tracer: Tracer = trace.get_tracer("crawlcw")
+        #: By the task, the span of its fetch: what follows belongs to it.
+        self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
+
+    def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
+        """See `Instruments.fetch`."""
+        task = lease.task
+        return self._span(
+            "crawlcw.fetch",
+            SpanKind.CLIENT,
+            lease,
+            {"http.request.method": task.method, "server.address": printable(task.host)},
+        )
+
+    def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
+        """See `Instruments.parse`."""
+        return self._span(
+            "crawlcw.parse", SpanKind.INTERNAL, lease, {"code.function.name": printable(callback)}
+        )
+
+    @contextmanager
+    def commit(self, leases: Sequence[Lease]) -> Iterator[Seen]:
+        """See `Instruments.commit`."""
+        found = [self._pages.pop(lease.task.id, None) for lease in leases]
+        links = [Link(page) for page in found if page is not None][:_MOST_LINKS]
+        with self._tracer.start_as_current_span(
+            "crawlcw.commit",
+            links=links,
+            attributes={"crawlcw.tasks": len(leases)},
+            record_exception=False,
+        ) as span:
+            yield _SeenSpan(span)
+
+    @contextmanager
+    def _span(
+        self, name: str, kind: SpanKind, lease: Lease, attributes: dict[str, str]
+    ) -> Iterator[Seen]:
+        task = lease.task
+        page = self._pages.get(task.id)
+        # No parent of the surroundings: whoever began the crawl did not ask for this page.
+        around = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
+        with self._tracer.start_as_current_span(
+            name,
+            context=around,
+            kind=kind,
+            attributes={
+                "url.full": printable(redacted(task.url)),
+                "crawlcw.depth": task.depth,
+                "crawlcw.attempt": task.retry + 1,
+                **attributes,
+            },
+            # The message of an exception may have anything in it.
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            if page is None:
+                self._remember(task.id, span)
+            seen = _SeenSpan(span)
+            try:
+                yield seen
+            except FetchError as error:
+                seen.failed(error.reason)
+                raise
+            except Exception as error:
+                seen.failed(type(error).__name__)
+                raise
+
+    def _remember(self, task_id: bytes, span: Span) -> None:
+        self._pages[task_id] = span.get_span_context()
+        while len(self._pages) > _MOST_PAGES:
+            self._pages.popitem(last=False)
+
+
+class _SeenSpan:
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def answered(self, *, status: int, size: int) -> None:
+        self._span.set_attribute("http.response.status_code", status)
+        self._span.set_attribute("http.response.body.size", size)
+
+    def failed(self, reason: str) -> None:
+        self._span.set_attribute("error.type", printable(reason))
+        self._span.set_status(Status(StatusCode.ERROR))
