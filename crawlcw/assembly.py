@@ -317,9 +317,7 @@ class _Assembly:
     def _instruments(self) -> Instruments:
         instruments: list[Instruments] = [] if self.meter is None else [self.meter]
         if self.settings.trace:
-            from crawlcw.telemetry.spans import Tracing  # of the extra `otel`
-
-            instruments.append(Tracing())
+            instruments.append(_tracing())
         if len(instruments) < 2:
             return instruments[0] if instruments else UNWATCHED
         return SeveralInstruments(*instruments)
@@ -626,6 +624,18 @@ class _Assembly:
             end=self.ending.end,
             instruments=self._instruments,
         )
+
+
+def _tracing() -> Instruments:
+    try:
+        from crawlcw.telemetry.spans import Tracing
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "opentelemetry":
+            raise
+        raise UsageError(
+            "trace needs OpenTelemetry: install it with `pip install 'crawlcw[otel]'`"
+        ) from None
+    return Tracing()
 
 
 async def run_spider(

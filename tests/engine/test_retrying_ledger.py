@@ -1,5 +1,6 @@
 """A ledger that waits while the real one is away."""
 
+from collections import Counter
 from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
@@ -86,3 +87,15 @@ async def test_what_is_no_question_is_the_ledgers_own(ledger: Away):
     assert waits.now() == ledger.now()
     assert waits.kind is LedgerKind.SPIDER
     assert [row async for row in waits.queries.items()] == []
+
+
+async def test_each_time_that_an_operation_is_asked_is_counted(ledger: Away):
+    ledger.away = 2
+    asked: Counter[str] = Counter()
+    waits = retrying(ledger, Patience(timedelta(minutes=1)), asked=asked)
+
+    await waits.queries.has([Status.TODO])
+    await waits.tasks.page(limit=1)
+    waits.now()
+
+    assert asked == {"queries.has": 3, "tasks.page": 1}

@@ -620,3 +620,54 @@ def test_without_pydantic_the_command_says_what_to_install(
     said = refused(processes, sqlite_url, PYTHONPATH=path)
 
     assert "install it with `pip install 'crawlcw[serve]'`" in said
+
+
+# --- metrics
+
+
+async def test_the_servers_metrics_tell_of_requests_and_tasks(sqlite_url: str):
+    async with served(sqlite_url) as (client, _):
+        await client.post("/create_task", key="a")
+        await client.post("/hold_task", worker="ann", limit=1)
+        await client.get("/task/nobody-knows-this-key")
+        await client.get("/no-such-place")
+        async with client.http.get(f"{client.address}/metrics") as answer:
+            text = await answer.text()
+
+    assert answer.status == 200
+    assert answer.headers["Content-Type"].startswith("text/plain; version=")
+    assert 'crawlcw_info{name="orders"} 1.0' in text
+    assert 'crawlcw_tasks{status="processing"} 1.0' in text
+    assert 'crawlcw_http_requests_total{operation="create_task"} 1.0' in text
+    assert 'crawlcw_http_requests_total{operation="task"} 1.0' in text
+    assert 'crawlcw_http_requests_total{operation="other"} 1.0' in text
+    assert 'crawlcw_http_requests_refused_total{code="404"} 2.0' in text
+    assert "crawlcw_http_request_duration_seconds_count 4.0" in text
+    # Keys are the tasks' own.
+    assert "nobody" not in text
+    assert "no-such" not in text
+
+
+async def test_metrics_are_for_those_who_know_the_token(sqlite_url: str):
+    async with served(sqlite_url, token=TOKEN) as (client, _):
+        refused = await client.get("/metrics")
+        named = {"Authorization": f"Bearer {TOKEN}"}
+        async with client.http.get(f"{client.address}/metrics", headers=named) as answer:
+            text = await answer.text()
+
+    assert refused[0] == 401
+    assert 'crawlcw_http_requests_refused_total{code="401"} 1.0' in text
+
+
+async def test_without_prometheus_client_the_server_says_what_to_install(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(sys.modules, "crawlcw.telemetry.exposition", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    async with served(sqlite_url) as (client, _):
+        refused = await client.get("/metrics")
+
+    assert refused[0] == 501
+    assert error_of(refused) == (
+        "metrics need prometheus-client: install it with `pip install 'crawlcw[serve]'`"
+    )

@@ -152,6 +152,11 @@ def make_task(url: str = "http://example.com/", **overrides: Any) -> Task:
     return Task(**found | overrides)
 
 
+def make_lease(task: Task | None = None) -> Lease:
+    """Return a lease that no ledger knows of."""
+    return Lease(task=task or make_task(), token="a:1", fence=1, expires=START + LEASE)
+
+
 def changed_task(url: str, *, changed: datetime) -> ChangedTask:
     """Return a new task whose page has changed."""
     task = make_task(url)

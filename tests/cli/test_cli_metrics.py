@@ -1,0 +1,235 @@
+"""`crawlcw run --metrics-port`: read by hand, and by a real Prometheus beside `crawlcw stats`."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_supervisor import environment
+from tests.support.commands import invoke
+from tests.support.gated_site import MISSING, PAGES, GatedSite, gated_site
+from tests.support.mongod import free_port
+from tests.support.prometheus import get, scraping
+
+#: Far more than anything here takes; what is waited for is a condition.
+ENOUGH = 60.0
+SPIDER = """\
+import os, signal
+from crawlcw import Settings, Spider
+
+class Pages(Spider):
+    name = "pages"
+    settings = Settings(read_timeout="90s", timeout="90s", concurrency=4, lease="10s")
+
+    def __init__(self, start_url="http://127.0.0.1:9/", crash=""):
+        super().__init__(start_urls=[start_url])
+        self.crash = crash
+
+    def parse(self, response):
+        if self.crash and response.url.endswith("/page/7"):
+            try:
+                os.close(os.open("crashed", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        yield {"url": response.url}
+        yield from response.follow_all("a")
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("pages.py").write_text(SPIDER)
+    return tmp_path
+
+
+@pytest.fixture
+def site() -> Iterator[GatedSite]:
+    with gated_site() as site:
+        yield site
+
+
+class Running:
+    """`crawlcw run pages.py --metrics-port PORT`."""
+
+    def __init__(self, ended: ExitStack, site: GatedSite, *options: str) -> None:
+        self.port = free_port()
+        self.log = Path("crawl.log")
+        command = [
+            sys.executable,
+            "-m",
+            "crawlcw",
+            "run",
+            "pages.py",
+            "-a",
+            f"start_url={site.url}",
+        ]
+        command += ["--metrics-port", str(self.port), "--log-format", "json", *options]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, env=environment(), stdout=log, stderr=log)
+        ended.callback(self._end)
+
+    def _end(self) -> None:
+        # Its workers end with it.
+        self.process.kill()
+        self.process.wait()
+
+    def metrics(self) -> dict[str, float]:
+        try:
+            status, text = get(f"http://127.0.0.1:{self.port}/metrics")
+        except OSError:
+            return {}
+        assert status == 200
+        rows = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in rows}
+
+    def reported(self) -> dict[str, object]:
+        assert self.process.wait(timeout=ENOUGH) == 0, self.log.read_text()
+        records = [json.loads(line) for line in self.log.read_text().splitlines()]
+        (report,) = [each for each in records if each.get("event") == "report"]
+        return report
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + ENOUGH
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+ALL_BUT_THE_LAST = 'crawlcw_pages_total{outcome="finished"}'
+
+
+def test_one_process_tells_what_it_does(processes: ExitStack, site: GatedSite):
+    crawl = Running(processes, site, "--processes", "0")
+
+    until(lambda: crawl.metrics().get(ALL_BUT_THE_LAST) == PAGES + 1)
+    found = crawl.metrics()
+    refused = get(f"http://127.0.0.1:{crawl.port}/metrics", Host="evil.example")
+    elsewhere = get(f"http://127.0.0.1:{crawl.port}/")
+    site.gate.set()
+
+    assert found['crawlcw_requests_in_flight{worker="1"}'] == 1
+    assert found['crawlcw_pages_total{outcome="given-up"}'] == MISSING
+    assert found['crawlcw_failures_total{reason="http-status"}'] == MISSING
+    assert found['crawlcw_info{name="pages"}'] == 1
+    assert found['crawlcw_ledger_operations_total{operation="outcomes.commit"}'] > 0
+    assert found['crawlcw_worker_resident_memory_bytes{worker="1"}'] > 10 << 20
+    assert found["crawlcw_response_bytes_total"] > PAGES * 10
+    assert refused[0] == 403
+    assert elsewhere[0] == 404
+    assert crawl.reported()["pages"] == PAGES + 2
+
+
+@pytest.mark.thorough
+def test_a_real_prometheus_and_stats_tell_the_same_of_two_workers(
+    processes: ExitStack, site: GatedSite, ledger_url: str, folder: Path
+):
+    crawl = Running(processes, site, "--processes", "2", "--ledger", ledger_url)
+    prometheus = processes.enter_context(scraping(folder, f"127.0.0.1:{crawl.port}"))
+
+    def counts() -> dict[str, int]:
+        told = invoke("stats", "pages", "--json", "--ledger", ledger_url)
+        return json.loads(told.stdout)["counts"]
+
+    def agrees() -> bool:
+        pages = prometheus.query("crawlcw_pages_total")
+        return pages.get("finished") == PAGES + 1 and pages.get("given-up") == MISSING
+
+    until(agrees)
+    # Nothing moves but the last page, so both tell of the same moment.
+    until(lambda: prometheus.query("crawlcw_tasks") == counts())
+    stats = json.loads(invoke("stats", "pages", "--json", "--ledger", ledger_url).stdout)
+
+    assert stats["counts"] == {
+        "todo": 0, "failed": 0, "processing": 1, "finished": PAGES + 1, "ignored": MISSING,
+    }  # fmt: skip
+    assert prometheus.query("crawlcw_items_total") == {"": stats["items"]}
+    assert prometheus.query("crawlcw_failures_total") == stats["reasons"]
+    assert prometheus.query("sum(crawlcw_requests_in_flight)") == {"": 1}
+    assert prometheus.query("crawlcw_workers") == {"": 2}
+    assert prometheus.query("sum(crawlcw_tasks_held)") == {"": 1}
+    # Each worker has a slot of its own, and every page was fetched once.
+    assert set(prometheus.query("crawlcw_requests_in_flight")) == {"1", "2"}
+    assert prometheus.query("crawlcw_fetch_duration_seconds_count") == {"": PAGES + MISSING + 1}
+    assert prometheus.query("crawlcw_parse_duration_seconds_count") == {"": PAGES + 1}
+    assert prometheus.query("up") == {"": 1}
+    site.gate.set()
+    report = crawl.reported()
+    assert (report["pages"], report["counts"]["finished"]) == (PAGES + 2, PAGES + 2)
+
+
+@pytest.mark.thorough
+def test_what_a_crashed_worker_has_counted_stays_counted(processes: ExitStack, site: GatedSite):
+    crawl = Running(processes, site, "--processes", "2", "-a", "crash=yes")
+
+    seen: list[float] = []
+
+    def pages() -> float:
+        found = crawl.metrics()
+        seen.append(found.get(ALL_BUT_THE_LAST, 0.0))
+        return found.get("crawlcw_worker_crashes_total", 0.0)
+
+    until(lambda: pages() == 1)
+    until(lambda: crawl.metrics().get('crawlcw_tasks{status="finished"}') == PAGES + 1)
+    pages()
+    site.gate.set()
+    crawl.reported()
+
+    # A counter never falls: Prometheus would take it for a restart, and add it all again.
+    assert seen == sorted(seen)
+    # What it had recorded in its last half second is nobody's.
+    assert PAGES / 2 <= seen[-1] <= PAGES + 1
+
+
+@pytest.mark.thorough
+def test_a_signal_ends_the_crawl_and_its_metrics(processes: ExitStack, site: GatedSite):
+    crawl = Running(processes, site, "-s", "grace=0s")
+    until(lambda: crawl.metrics().get(ALL_BUT_THE_LAST) == PAGES + 1)
+
+    crawl.process.send_signal(signal.SIGTERM)
+
+    assert crawl.process.wait(timeout=ENOUGH) == 0
+    assert crawl.metrics() == {}
+
+
+def test_a_port_in_use_is_one_sentence(site: GatedSite):
+    site.gate.set()
+
+    told = invoke(
+        "run", "pages.py", "-a", f"start_url={site.url}", "--metrics-port", str(site.server_port)
+    )
+
+    assert told.returncode == 2
+    assert told.stderr == (
+        f"crawlcw: the metrics: port {site.server_port} of 127.0.0.1 is in use: another port is "
+        "needed, or there is a server already\n"
+    )
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    told = invoke("run", "pages.py", "--metrics-port", "9100")
+
+    assert told.returncode == 2
+    assert told.stderr == (
+        "crawlcw: metrics need prometheus-client: install it with `pip install "
+        "'crawlcw[metrics]'`\n"
+    )
+
+
+def test_the_help_has_both_options():
+    told = invoke("run", "--help").stdout
+
+    assert re.search(r"--metrics-port PORT", told)
+    assert re.search(r"--metrics-host HOST .*?\[default: 127.0.0.1\]", told, re.DOTALL)

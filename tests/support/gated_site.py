@@ -1,0 +1,55 @@
+"""A site in this process that holds its last page back until it is told to let it go."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+PAGES = 40
+MISSING = 5
+
+
+class GatedSite(ThreadingHTTPServer):
+    """`/` links to the pages, to some that are missing, and to `/last`, which waits for a gate."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.gate = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: GatedSite
+
+    def do_GET(self) -> None:
+        if self.path == "/last":
+            self.server.gate.wait()
+        known = self.path == "/" or self.path == "/last" or self.path.startswith("/page/")
+        body = b"<h1>a page</h1>"
+        if self.path == "/":
+            paths = [f"/page/{n}" for n in range(PAGES)] + [f"/gone/{n}" for n in range(MISSING)]
+            body = "".join(f'<a href="{path}">a</a>' for path in [*paths, "/last"]).encode()
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def gated_site() -> Iterator[GatedSite]:
+    with GatedSite() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.gate.set()
+            server.shutdown()

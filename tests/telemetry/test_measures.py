@@ -1,0 +1,160 @@
+"""What is measured, as numbers, and as the text that Prometheus reads."""
+
+import json
+import re
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from crawlcw.cli.processes.channel import Account
+from crawlcw.engine.stats import Stats
+from crawlcw.model.histogram import BOUNDS, Histogram, added
+from crawlcw.model.transitions import Event
+from crawlcw.telemetry import metrics
+from crawlcw.telemetry.exposition import Snapshot, exposed
+from crawlcw.telemetry.measures import Measures, counted, together, words
+from crawlcw.telemetry.meter import Meter, resident_memory
+from tests.support.ledgers import make_lease
+
+pytestmark = pytest.mark.quick
+
+
+def samples(snapshot: Snapshot) -> dict[str, float]:
+    text, content_type = exposed(snapshot, accept="text/plain")
+    assert content_type.startswith("text/plain; version=")
+    return {
+        sample.name + "".join(f"{{{k}={v}}}" for k, v in sample.labels.items()): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_a_duration_is_counted_under_the_first_bound_that_it_does_not_exceed():
+    histogram = Histogram()
+    for seconds in (0.0005, 0.001, 0.002, 61.0):
+        histogram.observe(seconds)
+
+    assert histogram.counts[:2] == [2, 1]
+    assert histogram.counts[-1] == 1
+    assert histogram.seconds == pytest.approx(61.0035)
+    assert added([histogram.numbers(), histogram.numbers()])[:2] == [4, 2]
+    assert added([]) == [0] * (len(BOUNDS) + 2)
+
+
+def test_each_outcome_of_a_page_is_counted_once():
+    stats = Stats(pages=7, items=3)
+    # Two of the nine finished tasks only led to another one, and one page was unchanged.
+    stats.outcomes.update({Event.FINISH: 8, Event.CONFIRM: 1, Event.FAIL: 4, Event.GIVE_UP: 2})
+    stats.outcomes[Event.ABANDON] = 1
+
+    assert counted(stats)[metrics.PAGES.name] == {
+        "finished": 6,
+        "unchanged": 1,
+        "redirected": 2,
+        "failed": 4,
+        "given-up": 3,
+    }
+
+
+def test_no_label_has_a_value_that_comes_from_outside():
+    stats = Stats()
+    stats.failures["http://secret.example/\x1b[31m"] = 2
+    stats.failures["connect"] = 1
+    stats.statuses.update({200: 1, 299: 1, 999: 1, 7: 1})
+
+    assert counted(stats)[metrics.FAILURES.name] == {"other": 2, "connect": 1}
+    assert counted(stats)[metrics.RESPONSES.name] == {"2xx": 2, "other": 2}
+    assert len(words({f"reason-{n}": 1 for n in range(10_000)})) <= 81
+
+
+def test_the_measures_of_all_workers_are_added_up_whether_they_live_or_not():
+    one = Measures(counters={"a": {"x": 1}}, histograms={"h": [1, 2]}, gauges={"g": 5})
+    other = Measures(counters={"a": {"x": 2, "y": 3}, "b": {"": 4}}, histograms={"h": [0, 1]})
+
+    assert together([one, other]) == Measures(
+        counters={"a": {"x": 3, "y": 3}, "b": {"": 4}}, histograms={"h": [1, 3]}
+    )
+
+
+def test_measures_travel_from_a_worker_to_its_supervisor():
+    measures = Meter().measures(Stats(pages=2), held=3, resting=1)
+
+    account = Account.read(Account.of(Stats(), measures=measures).line())
+
+    assert account.measures == measures
+    # A worker that has counted nothing has not begun, however much memory it has.
+    assert account == Account()
+
+
+def test_a_meter_times_each_step_and_counts_what_is_in_flight():
+    meter = Meter()
+    lease = make_lease()
+
+    with meter.fetch(lease) as seen:
+        seen.answered(status=200, size=1)
+        assert meter.in_flight == 1
+    with pytest.raises(TimeoutError), meter.fetch(lease):
+        raise TimeoutError
+    with meter.parse(lease, "parse"), meter.commit([lease]):
+        pass
+
+    measures = meter.measures(Stats(), held=0, resting=0)
+    assert {name: sum(each[:-1]) for name, each in measures.histograms.items()} == {
+        metrics.FETCH.name: 2,
+        metrics.PARSE.name: 1,
+        metrics.COMMIT.name: 1,
+        metrics.LOOP_LAG.name: 0,
+    }
+    assert measures.gauges[metrics.IN_FLIGHT.name] == 0
+    assert measures.counters[metrics.CPU.name][""] > 0
+
+
+def test_resident_memory_is_in_bytes():
+    assert 10 << 20 < resident_memory() < 10 << 30
+
+
+def test_the_text_is_what_prometheus_client_itself_reads():
+    stats = Stats(pages=2, items=5)
+    stats.outcomes[Event.FINISH] = 2
+    totals = Meter().measures(stats, held=0, resting=0)
+    gauges = {metrics.IN_FLIGHT.name: {"1": 3.0}, metrics.INFO.name: {"books": 1.0}}
+
+    found = samples(Snapshot(totals=totals, gauges=gauges))
+
+    assert found["crawlcw_pages_total{outcome=finished}"] == 2
+    assert found["crawlcw_items_total"] == 5
+    assert found["crawlcw_requests_in_flight{worker=1}"] == 3
+    assert found["crawlcw_info{name=books}"] == 1
+    assert found["crawlcw_fetch_duration_seconds_bucket{le=+Inf}"] == 0
+    assert found["crawlcw_fetch_duration_seconds_count"] == 0
+
+
+def test_a_reader_of_openmetrics_gets_that():
+    text, content_type = exposed(
+        Snapshot(totals=Measures()), accept="application/openmetrics-text;version=1.0.0"
+    )
+
+    assert content_type.startswith("application/openmetrics-text")
+    assert text.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize("metric", metrics.METRICS.values(), ids=lambda each: each.name)
+def test_a_name_follows_the_conventions(metric: metrics.Metric):
+    assert re.fullmatch(r"crawlcw(_[a-z]+)+", metric.name)
+    assert not metric.name.endswith("_total")
+    # https://prometheus.io/docs/practices/naming/: base units, spelt out at the end.
+    assert not re.search(r"_(ms|milliseconds|minutes|kb|megabytes|percent)(_|$)", metric.name)
+    assert metric.exposed.endswith("_total") == (metric.kind is metrics.Kind.COUNTER)
+    assert metric.kind is not metrics.Kind.HISTOGRAM or metric.name.endswith("_seconds")
+    assert metric.help.endswith(".")
+
+
+def test_measures_are_small_enough_to_be_sent_twice_a_second():
+    stats = Stats()
+    for n in range(80):
+        stats.failures[f"reason-{n}"] = stats.links_dropped[f"reason-{n}"] = 1_000_000
+
+    line = Account.of(stats, measures=Meter().measures(stats, held=1, resting=1)).line()
+
+    assert len(line) < 20_000
+    assert json.loads(line)["measures"]["counters"]
