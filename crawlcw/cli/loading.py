@@ -227,7 +227,7 @@ def _allow_imports_from(*folders: Path) -> None:
 
 def _broken(place: str, error: BaseException) -> SpiderError:
     """Return the sentence about an error of the user's own code."""
-    logger.debug("%s raised", printable(place), exc_info=error)
+    logger.debug("%s raised", printable(place), exc_info=error, extra={"event": "spider_error"})
     if isinstance(error, SyntaxError) and error.filename:
         return SpiderError(
             f"{_short(error.filename)}, line {error.lineno}: {type(error).__name__}: {error.msg}"

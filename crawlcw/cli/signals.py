@@ -129,7 +129,11 @@ class _Stop:
         try:
             stuck.abandon()
         except Exception as error:
-            logger.warning("leases not given back, they will run out: %s", printable(error))
+            logger.warning(
+                "leases not given back, they will run out: %s",
+                printable(error),
+                extra={"event": "not_given_back"},
+            )
         os._exit(INTERRUPTED)
 
     def _obey(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:

@@ -145,7 +145,12 @@ class Committer:
         """Count and tell what the store cannot hold; return the ids."""
         for task, why in added.rejected:
             self._stats.dropped.note("store-rejected", task.url)
-            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+            logger.warning(
+                "cannot store %s: %s",
+                printable(task.url),
+                printable(why),
+                extra={"event": "store_rejected", "url": task.url},
+            )
         return {task.id for task, _ in added.rejected}
 
     async def _commit(self, settlements: list[Settlement], *, aliases: set[bytes]) -> None:
@@ -162,7 +167,12 @@ class Committer:
             )
         rejected = {lease.task.id for lease, _ in committed.rejected}
         for lease, why in committed.rejected:
-            logger.warning("cannot store %s: %s", printable(lease.task.url), printable(why))
+            logger.warning(
+                "cannot store %s: %s",
+                printable(lease.task.url),
+                printable(why),
+                extra={"event": "store_rejected", "url": lease.task.url},
+            )
             self._stats.failures["store-rejected"] += 1
             self._stats.given_up += 1
         for settlement in settlements:

@@ -236,4 +236,8 @@ class Crawl:
                 await coordinator.announce(lease.task for lease in held)
                 await self._session.leave(leave_hosts=coordinator.host_leaser.leave)
             except LedgerUnavailableError as error:
-                logger.warning("leases not given back, they will run out: %s", printable(error))
+                logger.warning(
+                    "leases not given back, they will run out: %s",
+                    printable(error),
+                    extra={"event": "not_given_back"},
+                )

@@ -176,7 +176,7 @@ class Fetcher:
                 by_child = replace(means, downloader=downloader, runner=runner)
                 done = await self._tried(lease, slot, by_child)
         except NoChildError as error:
-            logger.debug("no child: %s", printable(error))
+            logger.debug("no child: %s", printable(error), extra={"event": "no_child"})
             return lease
         except ChildDiedError as death:
             verdict = self.suspects.died(lease, death)

@@ -215,5 +215,9 @@ class _Holder:
             self.identity = after
         else:
             self.lost = True
-            logger.info("the login of session %s was taken over", self.identity.name)
+            logger.info(
+                "the login of session %s was taken over",
+                self.identity.name,
+                extra={"event": "login_taken_over", "session": self.identity.name},
+            )
         return written

@@ -133,7 +133,9 @@ class ParserProcesses:
                 size = await parser.measure(body, room=room, parser=by)
             except ProcessEndedError as death:
                 how = printable(str(death))
-                logger.info("a process died while it parsed a page: %s", how)
+                logger.info(
+                    "a process died while it parsed a page: %s", how, extra={"event": "parser_died"}
+                )
                 if deaths == _DEATHS:
                     message = f"{_DEATHS} processes died while they parsed it: {how}"
                     raise ParseRefusedError(message) from None

@@ -130,7 +130,11 @@ class Seeder:
             return
         if last is not None and is_deeper(limit, than=last["limit"]):
             number = await self._ledger.admin.admit_to_depth(limit)
-            logger.info("%d links that lay too deep before are followed now", number)
+            logger.info(
+                "%d links that lay too deep before are followed now",
+                number,
+                extra={"event": "admitted", "links": number},
+            )
             self._feed.wake()
         # Afterwards: where this process is killed in between, the next one does it again.
         depth = {"limit": limit}
@@ -150,7 +154,11 @@ class Seeder:
                     # A password is not written down, so each process asks `start` for it.
                     unwritten = self._credentials.learn(request.url) or unwritten
                 except FetchError as error:
-                    logger.warning("no URL to start from: %s", printable(error))
+                    logger.warning(
+                        "no URL to start from: %s",
+                        printable(error),
+                        extra={"event": "seed_refused", "reason": error.reason},
+                    )
                     continue
                 self._note_start(task.host)
                 # One that is not to be filtered asks for another task each time, and one that
@@ -177,7 +185,12 @@ class Seeder:
             await self._ledger.notes.set_state({"start_origins": known})
         added, _ = await self._adder.add(batch)
         for task, why in added.rejected:
-            logger.warning("cannot store %s: %s", printable(task.url), printable(why))
+            logger.warning(
+                "cannot store %s: %s",
+                printable(task.url),
+                printable(why),
+                extra={"event": "store_rejected", "url": task.url},
+            )
         rejected = {task.id for task, _ in added.rejected}
         self._seen.add(task.id for task in batch if task.id not in rejected)
         await self._feed.announce(batch)

@@ -307,7 +307,9 @@ class Settling:
         try:
             produced = await attempt.means.runner.run(errback, request, error, task=lease.task)
         except SpiderError as missing:
-            logger.warning("%s", printable(missing))
+            logger.warning(
+                "%s", printable(missing), extra={"event": "errback_missing", "url": lease.task.url}
+            )
             return Done(settlements=(settlement,))
         if isinstance(produced, Failed):
             self.errors.tell(errback, produced, url=lease.task.url)

@@ -40,7 +40,12 @@ class StartNames:
                 self._noted.add(_key(name))
         except LedgerError as error:
             # This process knows it; the next look-up writes it down.
-            logger.debug("not noted that %s is public: %s", printable(name), printable(error))
+            logger.debug(
+                "not noted that %s is public: %s",
+                printable(name),
+                printable(error),
+                extra={"event": "not_noted"},
+            )
 
 
 class NoStartNames:

@@ -138,7 +138,9 @@ class SiteCookies(aiohttp.DummyCookieJar):
             AbstractCookieJar.update_cookies_from_headers(self, headers, response_url)
         except Exception:
             # The page has come all the same.
-            logger.debug("cookies that cannot be read", exc_info=True)
+            logger.debug(
+                "cookies that cannot be read", exc_info=True, extra={"event": "cookies_unreadable"}
+            )
 
     def update_cookies(self, cookies: "LooseCookies", response_url: yarl.URL | None = None) -> None:
         """Keep *cookies* that *response_url* has set."""

@@ -185,7 +185,12 @@ class _Parts:
             try:
                 part = await self._part(route)
             except FetchError as refusal:
-                logger.debug("a part of %s: %s", printable(self._url), refusal.reason)
+                logger.debug(
+                    "a part of %s: %s",
+                    printable(self._url),
+                    refusal.reason,
+                    extra={"event": "part_refused", "url": self._url, "reason": refusal.reason},
+                )
                 await route.abort("failed")
                 return
             await route.fulfill(

@@ -43,7 +43,7 @@ class Heartbeat:
             try:
                 await self.beat()
             except LedgerUnavailableError as error:
-                logger.debug("no heartbeat: %s", printable(error))
+                logger.debug("no heartbeat: %s", printable(error), extra={"event": "no_heartbeat"})
 
     async def beat(self) -> None:
         """Write it down once; raises `LedgerError`."""

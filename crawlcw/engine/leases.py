@@ -157,7 +157,9 @@ class Renewer:
             try:
                 await reap_dead_workers(self._ledger)
             except LedgerUnavailableError as error:
-                logger.debug("no look at the workers: %s", printable(error))
+                logger.debug(
+                    "no look at the workers: %s", printable(error), extra={"event": "not_reaped"}
+                )
 
     async def _release_orphans(self) -> None:
         if orphans := self._held.take_orphans():

@@ -223,7 +223,11 @@ class Watchdog:
         try:
             await asyncio.wait_for(self._upkeep.renew(), max(self._renew_every, _LAST_WORDS))
         except Exception as error:
-            logger.debug("nothing renewed beside the loop: %s", printable(error))
+            logger.debug(
+                "nothing renewed beside the loop: %s",
+                printable(error),
+                extra={"event": "not_renewed"},
+            )
 
     def _end_process(self, called: Called, frame: FrameType | None) -> None:
         # Whatever keeps the loop may keep the log's lock, too.

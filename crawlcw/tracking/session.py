@@ -173,7 +173,11 @@ class Session(engine.Session[TrackedLedger]):
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
             # Somebody wrote it by hand; those that were good enough so far still are.
-            logger.warning("the settings in the ledger are wrong: %s", printable(error))
+            logger.warning(
+                "the settings in the ledger are wrong: %s",
+                printable(error),
+                extra={"event": "policy_wrong"},
+            )
 
     def _check(self) -> None:
         if self._broken is not None:

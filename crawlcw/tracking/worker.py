@@ -284,6 +284,7 @@ class Worker:
                 "the outcome of %s was not recorded: %s",
                 printable(lease.task.url),
                 printable(error),
+                extra={"event": "not_settled", "key": lease.task.url},
             )
         except Exception as error:
             self._failed += 1
@@ -321,7 +322,9 @@ class Worker:
                     pause = _FIRST_RECONNECT
                     self._changed.set()
             except LedgerUnavailableError as error:
-                logger.debug("no word of changes: %s", printable(error))
+                logger.debug(
+                    "no word of changes: %s", printable(error), extra={"event": "not_watching"}
+                )
             else:
                 return
             await anyio.sleep(pause)

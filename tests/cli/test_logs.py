@@ -1,13 +1,18 @@
+import ast
 import io
 import json
 import logging
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
+import crawlcw
 from crawlcw.cli.terminal import logs
 from crawlcw.cli.terminal.logs import JsonFormatter, Repeats, TerseHandler, TextFormatter
 
+PACKAGE = Path(crawlcw.__file__).parent
 HOSTILE = "a\x1b]52;c;aGk=\x07b\nERROR forged\u2028\u202ec \x9b31m"
 
 
@@ -180,3 +185,29 @@ def test_setting_up_twice_leaves_one_handler(monkeypatch, stderr):
     assert isinstance(ours.formatter, JsonFormatter)
     assert root.level == logging.INFO
     logging.captureWarnings(False)
+
+
+def test_every_line_of_crawlcw_has_an_event_for_programs():
+    without = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == "logger"
+        and node.func.attr in ("debug", "info", "warning", "error", "exception", "log")
+        and not any(keyword.arg == "extra" for keyword in node.keywords)
+    ]
+
+    assert without == []
+
+
+def test_fields_of_a_record_are_values_of_json_without_secrets():
+    made = record(event="seen", urls=["http://u:hunter2@a.example/?token=hunter2", 3], of=(1, None))
+
+    fields = json.loads(JsonFormatter().format(made))
+
+    assert fields["urls"] == ["http://***@a.example/?token=***", 3]
+    assert fields["of"] == [1, None]
+    assert fields["pid"] == os.getpid()

@@ -41,7 +41,6 @@ from crawlcw.telemetry.measures import Measures
 logger = logging.getLogger(__name__)
 
 _NOT_AT_ALL = timedelta(0)
-_CRASHED = {"event": "worker_crashed"}
 
 
 async def crawl(
@@ -224,7 +223,9 @@ class Supervisor:
             self._crashes += 1
             await self._take_back()
             if self._stopping.is_set():
-                logger.warning("worker %d has crashed: %s", number, _how(code), extra=_CRASHED)
+                logger.warning(
+                    "worker %d has crashed: %s", number, _how(code), extra=_crashed(number, code)
+                )
                 # Where each process gets a signal at a shutdown, a worker that
                 # is just starting dies of it.
                 return self._as_told() if code == -signal.SIGTERM else _End(code=INTERNAL)
@@ -247,7 +248,7 @@ class Supervisor:
                 number,
                 _how(code),
                 format_duration(wait),
-                extra=_CRASHED,
+                extra=_crashed(number, code),
             )
             with anyio.move_on_after(wait.total_seconds()):
                 await self._stopping.wait()
@@ -258,7 +259,12 @@ class Supervisor:
         try:
             await worker.start(max_pages=share)
         except OSError as error:
-            logger.warning("worker %d cannot be started: %s", number, printable(error))
+            logger.warning(
+                "worker %d cannot be started: %s",
+                number,
+                printable(error),
+                extra={"event": "worker_not_started", "worker": number},
+            )
             return INTERNAL
         logger.log(
             # Of the only one nobody needs to know.
@@ -283,7 +289,9 @@ class Supervisor:
         try:
             await reap_dead_workers(self.ledger)
         except LedgerError as error:
-            logger.debug("no look at the workers: %s", printable(error))
+            logger.debug(
+                "no look at the workers: %s", printable(error), extra={"event": "not_reaped"}
+            )
 
     def _as_told(self) -> _End:
         """Return the end of a slot that had no worker when all were told to stop."""
@@ -295,6 +303,10 @@ class Supervisor:
 def has_progressed(account: Account) -> bool:
     """Return whether a worker has come any further: the next one will not begin as it did."""
     return account.pages > 0 or account.failures.get(Reason.CRASHED_WORKER, 0) > 0
+
+
+def _crashed(number: int, code: int) -> dict[str, object]:
+    return {"event": "worker_crashed", "worker": number, "code": code}
 
 
 def _how(code: int) -> str:

@@ -141,7 +141,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and the record's extra fields."""
+    """One JSON object a line: time, level, logger, pid, message, and the record's extra fields.
+
+    Each record of crawlcw has an `event`, a word that stays while sentences may change.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of ASCII."""
@@ -149,6 +152,7 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record, "milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
+            "pid": record.process,
             "message": _message(record),
         }
         fields |= {k: _plain(v) for k, v in vars(record).items() if k not in _STANDARD}
@@ -180,6 +184,8 @@ def _plain(value: object) -> Any:
         return value
     if isinstance(value, bytes):
         return value.hex()
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {printable(k): _plain(v) for k, v in value.items()}
     return printable(redacted(str(value)[:_LONGEST_READ]), limit=_LONGEST_EXTRA)

@@ -119,7 +119,7 @@ class Progress:
                 self.counts = await self._crawl.ledger.queries.counts()
             except LedgerError as error:
                 # The crawl itself says so, and waits; here the last count stays.
-                logger.debug("no counts: %s", printable(error))
+                logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
                 self._done.add(_done(self.counts), now=self._clock())
             self._next_count = self._clock() + _COUNT_COST * (self._clock() - began)

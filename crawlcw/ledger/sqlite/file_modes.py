@@ -52,6 +52,7 @@ def shut_out_others(path: Path) -> None:
                     each,
                     mode,
                     error.strerror,
+                    extra={"event": "ledger_readable"},
                 )
                 continue
             if each == path:
@@ -59,4 +60,5 @@ def shut_out_others(path: Path) -> None:
                     "every user could read the ledger %s (mode %o): now only its own can",
                     each,
                     mode,
+                    extra={"event": "ledger_made_private"},
                 )
