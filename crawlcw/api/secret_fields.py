@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import yarl
+
 from crawlcw.api.settings_fields import SettingField
 from crawlcw.errors import SettingsError
 from crawlcw.model import proxies
@@ -50,6 +52,15 @@ class SecretProxies(tuple[Proxy, ...]):
 
     def __repr__(self) -> str:
         return f"<proxies {', '.join(map(str, self)) or 'none'}>"
+
+
+class SecretUrl(str):
+    """A URL that may have a key in its path, which is not shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<a URL>"
 
 
 class Headers(SettingField[Pairs, SecretPairs]):
@@ -101,6 +112,25 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
                 raise SettingsError(f"{which}: {error}") from None
         # One that is named twice is asked twice as often.
         return SecretProxies(found)
+
+    def shown(self) -> str:
+        return "none"
+
+
+class Webhook(SettingField[str | None, SecretUrl | None]):
+    """The URL of somebody's server, or None (in text: `none`)."""
+
+    def read(self, value: str | None) -> SecretUrl | None:
+        if value is None or (isinstance(value, str) and value.strip() in ("", "none")):
+            return None
+        try:
+            url = yarl.URL(value.strip())
+            well = url.scheme in ("http", "https") and bool(url.host)
+        except (AttributeError, TypeError, ValueError):
+            well = False
+        if not well:
+            raise SettingsError("it is no URL to post to: write https://host/path")
+        return SecretUrl(value.strip())
 
     def shown(self) -> str:
         return "none"

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from crawlcw.api.secret_fields import Headers, Login, Proxies
+from crawlcw.api.secret_fields import Headers, Login, Proxies, Webhook
 from crawlcw.api.settings_fields import (
     Ceiling,
     Choice,
@@ -213,6 +213,18 @@ class Settings:
         (), "hosts (`10.0.0.5`, `intranet:8080`) that may be at a private address", unit="names"
     )
     insecure: Flag = Flag(False, "accept any TLS certificate")
+    stall_after: Duration = Duration(
+        "5m", "without a move until `on_stall` is called and a warning logged; 0s: never"
+    )
+    failure_alarm: Tolerance = Tolerance(
+        None,
+        "share of the last 100 attempts that may fail until `on_failure_rate` is called and a "
+        "warning logged; none: never",
+        unit="share",
+    )
+    webhook: Webhook = Webhook(
+        None, "URL that the report is posted to as JSON when a crawl has ended", unit="URL"
+    )
     trace: Flag = Flag(
         False, "give OpenTelemetry a span for each fetch, callback and commit (extra `otel`)"
     )
@@ -233,6 +245,8 @@ class Settings:
             raise SettingsError("auth and the header Authorization say the same: leave one out")
         if self.revisit_max < self.revisit_min:
             raise SettingsError("revisit_max is less than revisit_min: make it longer")
+        if isinstance(self.failure_alarm, int):
+            raise SettingsError("failure_alarm is a share: write it as 50% or 0.5")
         if self.memory_budget < BUDGET_IN_BODIES * self.max_body:
             raise SettingsError(
                 f"memory_budget is less than {BUDGET_IN_BODIES} times max_body: "

@@ -29,6 +29,7 @@ from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import urls
 from crawlcw.model.identities import DEFAULT_SESSION, SESSION_NAMES, is_session_name
 from crawlcw.model.sanitize import redacted
+from crawlcw.model.standstill import Standstill
 
 if TYPE_CHECKING:
     from crawlcw.downloader.protocol import Downloader
@@ -163,6 +164,21 @@ class Spider:
 
         Called for each answer, redirects and error pages included. It may raise
         what `before_request` may.
+        """
+
+    def on_stall(self, stall: Standstill) -> Any:
+        """Learn that nothing has moved in this process for `stall_after`; sync or async.
+
+        Called once until something moves. `stall.sentence()` says why, `stall.hosts` and
+        `stall.until` how many hosts rest and until when. `StopCrawl` ends the crawl; what else
+        it raises is logged.
+        """
+
+    def on_failure_rate(self, rate: float) -> Any:
+        """Learn that over `failure_alarm` of the last 100 attempts failed; sync or async.
+
+        *rate* is their share, from 0 to 1. Called once until it has fallen to half of
+        that. May raise what `on_stall` may.
         """
 
     async def opened(self) -> None:

@@ -13,6 +13,7 @@ from crawlcw.assembly import open_crawl
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK
 from crawlcw.cli.faults import faults_of, last_word
+from crawlcw.cli.notifying import notifying
 from crawlcw.cli.terminal import progress
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import FinishReason, Report
@@ -52,15 +53,19 @@ async def crawl(
     stopped at once.
     """
     meter = Meter() if output.metrics is not None else None
-    async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
-        with signals.stopping(running, grace=settings.grace, stuck=running):
-            async with exposing.exposed(_Here(running), output.metrics), watched(running, output):
-                report = await running.run()
-        at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
-        if afterwards is not None and not at_once:
-            await afterwards(running.ledger)
-    code = sum_up(report, output, settings=settings)
-    return INTERRUPTED if at_once else code
+    async with notifying(spider.name, settings) as notice:
+        async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
+            with signals.stopping(running, grace=settings.grace, stuck=running):
+                scraped = exposing.exposed(_Here(running), output.metrics)
+                async with scraped, watched(running, output):
+                    report = await running.run()
+            at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
+            if afterwards is not None and not at_once:
+                await afterwards(running.ledger)
+        code = sum_up(report, output, settings=settings)
+        code = INTERRUPTED if at_once else code
+        notice.ended(code, report_fields(report, settings))
+    return code
 
 
 class _Here:
@@ -88,12 +93,18 @@ def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextMana
     return progress.shown(crawl, console, live=live)
 
 
+def report_fields(report: Report, settings: Settings) -> dict[str, object]:
+    """Return how a crawl ended, for programs, and what is wrong with that."""
+    faults = faults_of(report, max_failures=settings.max_failures)
+    return progress.summary_fields(report) | {"faults": "; ".join(faults)}
+
+
 def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
     """Show how a crawl ended, as *output* says, and return the exit code for it."""
     faults = faults_of(report, max_failures=settings.max_failures)
     code = NOT_WELL if faults else OK
     if output.style == "json":
-        fields = progress.summary_fields(report) | {"exit_code": code, "faults": "; ".join(faults)}
+        fields = report_fields(report, settings) | {"exit_code": code}
         logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:
         console = Console(stderr=not output.stdout, markup=False, emoji=False, highlight=False)

@@ -17,6 +17,7 @@ import anyio
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.archive.bodies import Bodies
+from crawlcw.crawl.alarms import Alarms
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.ending import LAST_WORDS, Ending
@@ -61,6 +62,7 @@ class Parts:
     identities: Identities
     bodies: Bodies | None  #: where pages are kept, if they are
     rests: Rests
+    alarms: Alarms
     meter: Meter | None  #: where somebody measures
 
 
@@ -192,6 +194,7 @@ class Crawl:
             background.start_soon(self._keep_up)
             background.start_soon(self._parts.committer.run)
             background.start_soon(self._parts.identities.run)
+            background.start_soon(self._parts.alarms.run)
             if self._parts.bodies is not None:
                 background.start_soon(self._parts.bodies.mend)
             background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))

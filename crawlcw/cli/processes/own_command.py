@@ -8,11 +8,11 @@ import os
 import sys
 from itertools import islice
 
-from crawlcw.api.secret_fields import Headers, Login, Proxies
+from crawlcw.api.secret_fields import Headers, Login, Proxies, Webhook
 from crawlcw.api.settings import described
 
 _SECRET = frozenset(
-    name for name, field in described() if isinstance(field, Headers | Login | Proxies)
+    name for name, field in described() if isinstance(field, Headers | Login | Proxies | Webhook)
 )
 
 

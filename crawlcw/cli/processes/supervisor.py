@@ -18,8 +18,9 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_ledger
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.background_tasks import background_tasks
-from crawlcw.cli.crawling import Output, sum_up, watched
+from crawlcw.cli.crawling import Output, report_fields, sum_up, watched
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
+from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes import totals
 from crawlcw.cli.processes.channel import Account, Order
 from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
@@ -58,6 +59,33 @@ async def crawl(
     the ledger, still open, unless the crawl was stopped at once or no worker came
     as far as to begin with it.
     """
+    async with notifying(spider.name, settings) as notice:
+        report, code = await _crawled(
+            spider,
+            ledger_url,
+            settings=settings,
+            output=output,
+            processes=processes,
+            afterwards=afterwards,
+        )
+        if report is None:
+            notice.ended(code)
+            return code
+        code = worst((code, sum_up(report, output, settings=settings)))
+        notice.ended(code, report_fields(report, settings))
+    return code
+
+
+async def _crawled(
+    spider: Spider,
+    ledger_url: str,
+    *,
+    settings: Settings,
+    output: Output,
+    processes: int,
+    afterwards: Callable[[Ledger], Awaitable[None]],
+) -> tuple[Report | None, int]:
+    """Return the report, None where no worker has begun, and the worst exit code of the workers."""
     # It is created here: a ledger that cannot be had is found out once, not by each worker.
     ledger = await open_ledger(ledger_url, spider.name, settings=settings)
     try:
@@ -70,9 +98,7 @@ async def crawl(
             await afterwards(ledger)
     finally:
         await ledger.close()
-    if report is None:
-        return code
-    return worst((code, sum_up(report, output, settings=settings)))
+    return report, code
 
 
 def shares(max_pages: int | None, processes: int) -> list[int | None]:

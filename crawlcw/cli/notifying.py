@@ -1,0 +1,52 @@
+"""The setting `webhook`: somebody's server is told how a crawl has ended, however that was."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from crawlcw.api.settings import Settings
+from crawlcw.engine.stats import FinishReason
+from crawlcw.errors import CrawlcwError
+from crawlcw.model.sanitize import printable, redacted
+from crawlcw.telemetry import webhook
+
+
+class Notice:
+    """What is to be told of one crawl."""
+
+    def __init__(self, spider: str) -> None:
+        self.fields: dict[str, Any] = {
+            "event": "report",
+            "spider": spider,
+            "finish_reason": FinishReason.FAILED,
+        }
+
+    def ended(self, code: int, report: Mapping[str, object] | None = None) -> None:
+        """Note the exit code, and the report where there is one."""
+        self.fields |= {**(report or {}), "exit_code": code}
+
+
+@asynccontextmanager
+async def notifying(spider: str, settings: Settings) -> AsyncIterator[Notice]:
+    """Tell the webhook of *settings* at the end of the block; nobody where it is none.
+
+    Of a block that an error of crawlcw ends, the error is told.
+    """
+    notice = Notice(spider)
+    try:
+        yield notice
+    except CrawlcwError as error:
+        notice.fields["error"] = printable(redacted(str(error)), limit=1000)
+        await _tell(notice, settings)
+        raise
+    await _tell(notice, settings)
+
+
+async def _tell(notice: Notice, settings: Settings) -> None:
+    if settings.webhook is not None:
+        await webhook.post(
+            settings.webhook,
+            notice.fields,
+            user_agent=settings.user_agent,
+            proxy_env=settings.proxy_env,
+        )

@@ -1,0 +1,140 @@
+"""What a spider and its log are told while its crawl does badly."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Settings, StopCrawl
+from crawlcw.assembly import assemble
+from crawlcw.crawl import alarms
+from crawlcw.crawl.alarms import Alarms
+from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.standstill import Standstill
+from crawlcw.testing import Replay
+from tests.crawl.test_crawl import HOME, Books, Web, links
+from tests.support.ledgers import START, FakeClock
+
+
+class Told(Books):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[Any] = []
+
+    async def on_stall(self, stall: Standstill) -> None:
+        self.heard.append(stall)
+
+    def on_failure_rate(self, rate: float) -> None:
+        self.heard.append(rate)
+
+
+class Watched:
+    """The alarms of a crawl that is only said to be so."""
+
+    def __init__(self, spider: Books, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.stats = Stats()
+        self.standstill: Standstill | None = None
+        self.wishes: list[str] = []
+        self.alarms = Alarms(
+            spider,
+            Settings(**settings),
+            self.stats,
+            standstill=lambda: self.standstill,
+            stop=self.wishes.append,
+            clock=lambda: self.clock().timestamp(),
+        )
+
+    async def after(self, seconds: float) -> None:
+        self.clock.advance(seconds=seconds)
+        await self.alarms.look()
+
+
+async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFixture):
+    spider = Told()
+    crawl = Watched(spider, stall_after="1m")
+    crawl.standstill = Standstill(hosts=2, until=START, why="429, Retry-After")
+
+    for seconds in (0, 59, 1, 60):
+        await crawl.after(seconds)
+
+    assert spider.heard == [crawl.standstill]
+    (record,) = caplog.records
+    assert record.getMessage().startswith("nothing has moved for 60 s: 2 hosts rest")
+    assert (record.event, record.seconds) == ("stalled", 60)
+    assert record.standstill["hosts_resting"] == 2
+
+
+async def test_waiting_for_other_workers_is_no_stall():
+    spider = Told()
+    crawl = Watched(spider, stall_after="1m")
+    crawl.standstill = Standstill(others=True)
+
+    await crawl.after(0)
+    await crawl.after(600)
+
+    assert spider.heard == []
+
+
+async def test_the_spider_is_told_how_much_fails(caplog: pytest.LogCaptureFixture):
+    spider = Told()
+    crawl = Watched(spider, failure_alarm="20%")
+    crawl.stats.pages = 70
+    crawl.stats.failures[Reason.CONNECT] = 30
+    # Unwanted pages have not failed.
+    crawl.stats.failures[Reason.REFUSED_ROBOTS] = 1_000
+
+    await crawl.after(1)
+    await crawl.after(1)
+
+    assert spider.heard == [0.3]
+    assert [record.event for record in caplog.records] == ["failure_rate"]
+
+
+async def test_what_a_hook_raises_is_logged_and_ends_nothing(caplog: pytest.LogCaptureFixture):
+    class Broken(Books):
+        def on_failure_rate(self, rate: float) -> None:
+            raise OSError("the pager is away")
+
+    crawl = Watched(Broken(), failure_alarm=0.5)
+    crawl.stats.failures[Reason.CONNECT] = 100
+
+    await crawl.after(1)
+
+    assert crawl.wishes == []
+    assert caplog.records[-1].getMessage() == (
+        "the spider's on_failure_rate() raised OSError: the pager is away"
+    )
+    assert caplog.records[-1].levelno == logging.WARNING
+
+
+async def test_a_crawl_of_which_most_fails_is_ended_by_its_spider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(alarms, "_LOOK_EVERY", 0.01)
+
+    class Careful(Books):
+        def on_failure_rate(self, rate: float) -> None:
+            raise StopCrawl(f"{rate:.0%} failed")
+
+    gone = {f"{HOME}{n}": FetchError(Reason.PROTOCOL, "gone") for n in range(150)}
+    web = Web({HOME: Replay(body=links(*gone, "/held")), f"{HOME}held": Replay()})
+    web.held = {f"{HOME}held"}
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books")
+    settings = Settings(failure_alarm="50%", max_retry=1, concurrency=8, grace=timedelta(0))
+
+    report = await assemble(Careful(), ledger, web, settings).run()
+    await ledger.close()
+
+    assert report.finish_reason is FinishReason.STOPPED_BY_SPIDER
+    assert report.detail.endswith("failed")
+
+
+@pytest.mark.parametrize("value", [5, "5", "-1%", "101%"])
+def test_the_alarm_is_a_share(value: Any):
+    with pytest.raises(SettingsError):
+        Settings(failure_alarm=value)
