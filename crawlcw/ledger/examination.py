@@ -39,6 +39,12 @@ class Inspection(Protocol):
     async def prepare(self) -> None:
         """Make what is missing of the tables and indexes, as the opening of a crawl does."""
 
+    async def write_refusal(self) -> str | None:
+        """Try a write that changes nothing; return why it is not taken, None where it is.
+
+        Reads no task: it takes as long however many there are. Raises `LedgerUnavailableError`.
+        """
+
     async def health(self) -> Health:
         """Look at the store; writes nothing."""
 

@@ -1,16 +1,20 @@
 """`crawlcw doctor`: what it prints, and what it exits with."""
 
+import contextlib
 import json
 import sqlite3
 from pathlib import Path
 
+import pymongo
 import pytest
 
 from crawlcw import Spider, run_spider
 from crawlcw.ledger.mongo import schema
+from crawlcw.ledger.sqlite import connection
 from crawlcw.testing import ReplayDownloader
 from tests.cli.test_cli import folder  # noqa: F401  # a fixture
 from tests.support.commands import invoke
+from tests.support.mongod import with_database
 
 START_URL = "https://tea.example/"
 EVIL = "https://tea.example/\x1b[2J\u202e"
@@ -165,3 +169,46 @@ async def test_a_ledger_of_another_version_is_exit_code_78(ill: str, tmp_path: P
 
     assert run.returncode == 78
     assert "schema version 99" in run.stderr
+
+
+async def test_a_ledger_that_takes_writes_is_ready(ledger_url: str):
+    await crawl(ledger_url)
+
+    run = invoke("doctor", "teas", "--ready", "--ledger", ledger_url)
+    as_json = invoke("doctor", "teas", "--ready", "--json", "--ledger", ledger_url)
+
+    assert (run.returncode, run.stdout, run.stderr) == (0, "ready\n", "")
+    assert json.loads(as_json.stdout) == {"ready": True}
+
+
+async def test_a_ledger_that_is_busy_for_too_long_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(connection, "_BUSY_TIMEOUT", 0.05)
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    await crawl(url)
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        run = invoke("doctor", "teas", "--ready", "--ledger", url)
+
+    assert run.returncode == 69
+    assert run.stdout == ""
+
+
+def test_a_ledger_that_is_not_there_is_not_ready(tmp_path: Path):
+    away = "mongodb://127.0.0.1:9/crawl?serverSelectionTimeoutMS=50"
+
+    assert invoke("doctor", "teas", "--ready", "--ledger", away).returncode == 69
+    none = invoke("doctor", "teas", "--ready", "--ledger", f"sqlite:///{tmp_path}/none.db")
+    assert (none.returncode, none.stdout) == (2, "")
+    both = invoke("doctor", "teas", "--ready", "--repair", "--ledger", away)
+    assert both.stderr == "crawlcw: --ready mends nothing: give it without --repair\n"
+
+
+def test_on_mongodb_nothing_need_be_recorded_yet(mongodb_uri: str, database_name: str):
+    url = with_database(mongodb_uri, database_name)
+
+    assert invoke("doctor", "teas", "--ready", "--ledger", url).stdout == "ready\n"
+    with pymongo.MongoClient(mongodb_uri) as client:
+        assert client[database_name].list_collection_names() == []

@@ -11,13 +11,18 @@ from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
 from crawlcw.cli.terminal import logs
 from crawlcw.doctor import Finding, Report
-from crawlcw.errors import UsageError
+from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.model.invariants import ADVICE
 
 
 @click.command("doctor")
 @click.argument("spider")
 @ledger_option.ledger_option
+@click.option(
+    "--ready",
+    is_flag=True,
+    help="Only whether the ledger answers and takes writes, for a readiness probe; reads no task.",
+)
 @click.option("--repair", is_flag=True, help="Mend what can be mended safely, and say what was.")
 @click.option(
     "--max-retry",
@@ -45,6 +50,7 @@ def command(
     *,
     spider: str,
     ledger_url: str,
+    ready: bool,
     repair: bool,
     max_retry: int | None,
     max_lost: int | None,
@@ -60,9 +66,19 @@ def command(
     record the crawl's limits: name them with --max-retry and --max-lost to have
     them checked. SPIDER is a spider's name, anything that `crawlcw run` takes, or
     the name of a use case.
+
+    With --ready: 0 where a crawl could work on the ledger just now, 69 where it
+    cannot be reached, 78 where it takes no writes. On MongoDB nothing need be
+    recorded yet.
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
+    if ready:
+        if repair:
+            raise UsageError("--ready mends nothing: give it without --repair")
+        loop.run(_check_ready(name, ledger_url))
+        click.echo(json.dumps({"ready": True}) if as_json else "ready")
+        return OK
     report = loop.run(
         _examined(
             name,
@@ -79,6 +95,16 @@ def command(
         for line in _lines(name, report):
             click.echo(line)
     return OK if report.clean else VIOLATIONS
+
+
+async def _check_ready(name: str, url: str) -> None:
+    ledger = await open_for_inspection(url, name, settings=ledger_option.own_settings())
+    try:
+        refusal = await ledger.inspection.write_refusal()
+    finally:
+        await ledger.close()
+    if refusal is not None:
+        raise LedgerConfigurationError(refusal)
 
 
 async def _examined(

@@ -17,7 +17,7 @@ from pymongo.errors import (
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
 from crawlcw.ledger.mongo.indexes import Indexes
-from crawlcw.ledger.mongo.privileges import WRITING
+from crawlcw.ledger.mongo.privileges import WRITING, lacking_sentence
 from crawlcw.ledger.mongo.schema import SCHEMA_VERSION, Schema, is_as_designed
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import setting
@@ -83,6 +83,14 @@ class Inspection:
     async def prepare(self) -> None:
         """Make what is missing, and check what is there."""
         await self._schema.prepare()
+
+    async def write_refusal(self) -> str | None:
+        """See `examination.Inspection.write_refusal`."""
+        if lacking := await self._schema.lacking(WRITING):
+            return lacking_sentence(lacking, self._store.database.name)
+        with mapped():
+            refusal = await self._durable_refusal()
+        return None if refusal is None else f"a write was not confirmed: {refusal}"
 
     async def health(self) -> Health:
         """Ask the server what it is, and for one write that changes nothing."""

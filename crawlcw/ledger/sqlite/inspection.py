@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
-from crawlcw.ledger.sqlite.connection import snapshot, update
+from crawlcw.ledger.sqlite.connection import snapshot, transaction, update
 from crawlcw.ledger.sqlite.marker import MARKER, marker_of, names_in
 from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
 from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables
@@ -32,6 +33,10 @@ class Inspection:
     async def prepare(self) -> None:
         """See `examination.Inspection.prepare`."""
         await self._store.prepare(kind=None)
+
+    async def write_refusal(self) -> str | None:
+        """See `examination.Inspection.write_refusal`."""
+        return await self._store.writer.run(_write_refusal, self._store.path)
 
     async def health(self) -> Health:
         """See `examination.Inspection.health`."""
@@ -169,6 +174,14 @@ class Inspection:
         values = {f"was_{name}": value for name, value in before.items()} | after
         changed = await self._store.writer.run(update, statement, {**values, "id": found["_id"]})
         return changed == 1
+
+
+def _write_refusal(db: sqlite3.Connection, path: Path) -> str | None:
+    for place in (path, path.parent):
+        if not os.access(place, os.W_OK):
+            return f"{place} is read-only"
+    with transaction(db):
+        return None
 
 
 def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> Iterator[Violation]:
