@@ -5,8 +5,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from rich.console import Console
-
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
@@ -15,6 +13,7 @@ from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK
 from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.terminal import progress
+from crawlcw.cli.terminal.console import PlainConsole
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.ledger.protocol import Ledger
@@ -88,7 +87,7 @@ class _Here:
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
     """Show how *crawl* is doing within the block, as *output* says."""
-    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    console = PlainConsole(stderr=True)
     live = console.is_terminal and output.style == "text" and not output.quiet
     return progress.shown(crawl, console, live=live)
 
@@ -107,7 +106,7 @@ def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
         fields = report_fields(report, settings) | {"exit_code": code}
         logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:
-        console = Console(stderr=not output.stdout, markup=False, emoji=False, highlight=False)
+        console = PlainConsole(stderr=not output.stdout)
         console.print(progress.summary(report))
         console.print(last_word(report, faults), soft_wrap=True)
     if output.quiet and (faults or not report.drained):

@@ -10,11 +10,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 import crawlcw
+from crawlcw.cli.completing import offer
+from crawlcw.cli.examples import epilog
 from crawlcw.cli.exit_codes import (
     BROKEN_PIPE,
     CONFIGURATION,
@@ -64,8 +66,11 @@ _COMMANDS = {
     "list": "List the spiders in ./spiders.",
     "settings": "List every setting.",
     "guide": "Show the manual.",
+    "completion": "Print what lets a shell complete all this.",
 }
 _LONGEST_LINE = 1000
+#: By which a shell asks for completions; click's own name for it.
+COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 
 _EPILOG = """\
 \b
@@ -102,6 +107,13 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError:
+            # The help itself is printed here.
+            raise _ReaderGoneError from None
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
@@ -119,6 +131,8 @@ class _Commands(click.Group):
         name = {"list": "listing"}.get(cmd_name, cmd_name.replace("-", "_"))
         command = importlib.import_module(f"crawlcw.cli.commands.{name}").command
         assert isinstance(command, click.Command)
+        command.epilog = epilog(cmd_name)
+        offer(command)
         return command
 
 
@@ -146,7 +160,9 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    code = exit_code(lambda: cli.main(prog_name="crawlcw", standalone_mode=False))
+    code = exit_code(
+        lambda: cli.main(prog_name="crawlcw", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
+    )
     if code == BROKEN_PIPE:
         # What is still buffered has no reader either, and Python would say so
         # when it flushes at exit.

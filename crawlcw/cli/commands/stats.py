@@ -123,8 +123,7 @@ def _moment(moment: datetime | None) -> str | None:
 
 
 def _print(numbers: _Numbers) -> None:
-    from rich.console import Console  # 60 ms that `--help` need not spend
-
+    from crawlcw.cli.terminal.console import PlainConsole  # 60 ms that `--help` need not spend
     from crawlcw.cli.terminal.tables import two_columns
 
     rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
@@ -135,7 +134,7 @@ def _print(numbers: _Numbers) -> None:
     if numbers.stalls:
         longest = format_duration(timedelta(seconds=numbers.longest_stall))
         rows["event loop stood still"] = f"{numbers.stalls:,} times, {longest} at most"
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = PlainConsole()
     console.print(two_columns(numbers.name, rows))
     if len(numbers.items_by_callback) > 1:
         console.print(two_columns("items by callback", _shown(numbers.items_by_callback)))

@@ -1,0 +1,72 @@
+"""The examples that `--help` of each command ends with."""
+
+#: By command; each is a line for a shell.
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "demo": ("crawlcw demo",),
+    "new": ("crawlcw new books https://books.toscrape.com/",),
+    "check": ("crawlcw check books", "crawlcw check spiders/books.py -a category=travel"),
+    "fetch": (
+        "crawlcw fetch https://example.com/ | less",
+        "crawlcw fetch --headers -s obey_robots=false https://example.com/",
+    ),
+    "parse": (
+        "crawlcw parse books https://books.toscrape.com/",
+        "crawlcw parse books --stored --save --yes",
+    ),
+    "shell": ("crawlcw shell --spider books https://books.toscrape.com/",),
+    "run": (
+        "crawlcw run books --concurrency 50 -o books.jsonl",
+        "crawlcw run books --processes 4 --ledger mongodb://localhost/crawl",
+        "crawlcw run books -s delay=1s -s max_failures=5% -a category=travel",
+        "crawlcw run books --log-format json --metrics-port 9464",
+    ),
+    "add": ("crawlcw add orders orders.txt", "cut -d, -f1 orders.csv | crawlcw add orders -"),
+    "work": ("crawlcw work orders.py --concurrency 20 --drain",),
+    "serve": (
+        "crawlcw serve orders --port 8700",
+        "crawlcw serve orders.py --host 0.0.0.0 --token-file token",
+    ),
+    "stats": ("crawlcw stats books", "crawlcw stats books --json | jq .counts"),
+    "hosts": ("crawlcw hosts books", "crawlcw hosts books --json"),
+    "export": (
+        "crawlcw export books -o books.csv",
+        "crawlcw export books -o - --since 1d | jq .title",
+    ),
+    "tasks": (
+        "crawlcw tasks books --status failed",
+        "crawlcw tasks books --reason http-status --json",
+    ),
+    "show": ("crawlcw show books https://books.toscrape.com/",),
+    "retry-failed": (
+        "crawlcw retry-failed books --dry-run",
+        "crawlcw retry-failed books --reason timeout-read",
+    ),
+    "recrawl": ("crawlcw recrawl books --older-than 7d --yes",),
+    "ignore": ("crawlcw ignore books https://books.toscrape.com/404",),
+    "reset": ("crawlcw reset books https://books.toscrape.com/",),
+    "policy": ("crawlcw policy orders", "crawlcw policy orders max_retry=5 lease=2m"),
+    "copy": (
+        "crawlcw copy books --from sqlite:///.crawlcw/ledger.db --to mongodb://localhost/crawl",
+    ),
+    "drop": ("crawlcw drop books --yes",),
+    "doctor": (
+        "crawlcw doctor books",
+        "crawlcw doctor books --repair",
+        "crawlcw doctor books --ready",
+    ),
+    "list": ("crawlcw list",),
+    "settings": ("crawlcw settings",),
+    "guide": ("crawlcw guide", "crawlcw guide deploying"),
+    "completion": (
+        'eval "$(crawlcw completion bash)"',
+        "crawlcw completion zsh > ~/.zfunc/_crawlcw",
+        "crawlcw completion fish > ~/.config/fish/completions/crawlcw.fish",
+    ),
+}
+
+
+def epilog(command: str) -> str | None:
+    """Return what the help of *command* ends with; None where it has no examples."""
+    lines = EXAMPLES.get(command)
+    # \b keeps click from filling the lines as one paragraph.
+    return None if lines is None else "\n".join(["\b", "Examples:", *(f"  {e}" for e in lines)])
