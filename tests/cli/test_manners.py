@@ -1,0 +1,200 @@
+"""What every command owes its terminal: examples, completion, colours, and closed pipes."""
+
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from crawlcw import Spider, run_spider
+from crawlcw.cli.examples import EXAMPLES
+from crawlcw.cli.main import cli
+from crawlcw.testing import ReplayDownloader
+from tests.cli.test_supervisor import environment
+from tests.support.commands import invoke
+
+COMMANDS = sorted(cli.list_commands(click.Context(cli)))
+URL = "http://a.example/"
+SPIDER = f"""\
+from crawlcw import Spider
+
+class Books(Spider):
+    name = "books"
+    start_urls = ["{URL}"]
+
+    def parse(self, response):
+        raise SystemExit("no completion may run this")
+"""
+
+
+class Books(Spider):
+    name = "books"
+    start_urls = [URL]
+
+    def parse(self, response):
+        yield {"url": response.url}
+
+
+@pytest.fixture
+async def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("spiders").mkdir()
+    Path("spiders/books.py").write_text(SPIDER)
+    await run_spider(Books(), downloader=ReplayDownloader({URL: "<h1>books</h1>"}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_ends_with_examples_that_can_be_given(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("orders.txt").touch()
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    told = invoke(name, "--help").stdout
+
+    for example in EXAMPLES[name]:
+        assert f"    {example}\n" in told
+        (given,) = re.findall(r"crawlcw ([^|>)]+)", example)
+        words = shlex.split(given)
+        assert words[0] == name
+        command.make_context(name, words[1:]).close()
+
+
+def completed(line: str, *, shell: str = "bash") -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "crawlcw"],
+        env=environment()
+        | {
+            "_CRAWLCW_COMPLETE": f"{shell}_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(shlex.split(line)) - (not line.endswith(" "))),
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    return [each.partition(",")[2] for each in done.stdout.splitlines()]
+
+
+def test_a_shell_completes_commands_options_spiders_and_settings(folder: Path):
+    assert completed("crawlcw st") == ["stats"]
+    assert "--metrics-port" in completed("crawlcw run --met")
+    assert completed("crawlcw stats b") == ["books"]
+    assert completed("crawlcw run -s webh") == ["webhook="]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_what_a_shell_runs_names_the_command(shell: str):
+    done = invoke("completion", shell)
+
+    assert done.returncode == 0, done.stderr
+    assert f"_CRAWLCW_COMPLETE={shell}_complete" in done.stdout
+
+
+def test_bash_itself_takes_it_and_completes(folder: Path):
+    Path("crawlcw").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m crawlcw "$@"\n')
+    Path("crawlcw").chmod(0o755)
+    # As a keystroke does: the function is called, and leaves what is offered in COMPREPLY.
+    script = invoke("completion", "bash").stdout
+    asked = "COMP_WORDS=(crawlcw stats bo) COMP_CWORD=2\n_crawlcw_completion ./crawlcw\n"
+
+    done = subprocess.run(
+        ["bash", "-c", f'{script}\n{asked}echo "${{COMPREPLY[@]}}"'],
+        env=environment(), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.split() == ["books"], done.stderr
+
+
+PRINTING = (
+    "--help",
+    "run --help",
+    "stats books",
+    "stats books --json",
+    "hosts books",
+    "tasks books",
+    "tasks books --json",
+    f"show books {URL}",
+    "export books -o -",
+    "retry-failed books --dry-run",
+    "list",
+    "settings",
+    "guide",
+    "guide tutorial",
+    "doctor books",
+    "doctor books --json",
+    "completion bash",
+    "check books",
+    "run books --processes 0 --fresh --yes -s max_pages=1 -s obey_robots=false -s max_retry=1",
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.representative("stats books]")
+@pytest.mark.parametrize("line", PRINTING)
+def test_a_reader_that_is_gone_is_no_error_of_anybody(line: str, folder: Path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "crawlcw", *line.split()],
+            stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, text=True,
+            env=environment(), timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+
+    assert done.returncode == 141, done.stderr
+    assert "BrokenPipe" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+#: The foreground and background colours of ECMA-48, and those of xterm.
+COLOURS = re.compile(rb"\x1b\[[0-9;]*(3[0-8]|4[0-8]|9[0-7]|10[0-7])[0-9;]*m")
+
+
+SHOWN = """
+from rich.text import Text
+from crawlcw.cli.terminal.console import PlainConsole
+PlainConsole().print(Text("[bold]books[/]", style="red"))
+"""
+
+
+def on_terminal(*arguments: str, **variables: str) -> bytes:
+    """Return what Python writes to a terminal."""
+    ours, theirs = pty.openpty()
+    known = environment() | {"TERM": "xterm-256color"} | variables
+    known = {name: value for name, value in known.items() if value}
+    done = subprocess.run(
+        [sys.executable, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=known,
+        timeout=60, check=True,
+    )  # fmt: skip
+    os.close(theirs)
+    assert done.returncode == 0
+    try:
+        return os.read(ours, 65536)
+    finally:
+        os.close(ours)
+
+
+def test_colours_are_for_terminals_whose_user_wants_them(folder: Path):
+    # What runs the tests may have an opinion of its own.
+    none = {"NO_COLOR": "", "FORCE_COLOR": ""}
+
+    assert COLOURS.search(on_terminal("-c", SHOWN, **none))
+    assert not COLOURS.search(on_terminal("-c", SHOWN, **none | {"NO_COLOR": "1"}))
+    piped = subprocess.run([sys.executable, "-c", SHOWN], capture_output=True, check=True)
+    # Data is no markup, wherever it is shown.
+    assert piped.stdout == b"[bold]books[/]\n"
+    stats = on_terminal("-m", "crawlcw", "stats", "books", **none | {"NO_COLOR": "1"})
+    assert b"finished" in stats
+    assert not COLOURS.search(stats)
