@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from crawlcw.ledger.kind import LedgerKind
     from crawlcw.ledger.protocol import Ledger
+    from crawlcw.model.standstill import Standstill
     from crawlcw.model.task import Status
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ __all__ = [
     "SitemapSpider",
     "Spider",
     "SpiderError",
+    "Standstill",
     "Status",
     "StopCrawl",
     "UsageError",
@@ -112,6 +114,7 @@ _HOMES = {
     "SitemapSpider": "crawlcw.api.sitemap_spider",
     "Spider": "crawlcw.api.spider",
     "SpiderError": "crawlcw.errors",
+    "Standstill": "crawlcw.model.standstill",
     "Status": "crawlcw.model.task",
     "StopCrawl": "crawlcw.errors",
     "UsageError": "crawlcw.errors",

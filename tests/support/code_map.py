@@ -16,6 +16,7 @@ ROOMS = (
     "archive",
     "downloader",
     "engine",
+    "telemetry",
     "crawl",
     "doctor",
     "assembly",

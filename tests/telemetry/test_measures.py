@@ -2,10 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import crawlcw
 from crawlcw.cli.processes.channel import Account
 from crawlcw.engine.stats import Stats
 from crawlcw.model.histogram import BOUNDS, Histogram, added
@@ -158,3 +160,15 @@ def test_measures_are_small_enough_to_be_sent_twice_a_second():
 
     assert len(line) < 20_000
     assert json.loads(line)["measures"]["counters"]
+
+
+def test_the_guide_has_every_metric_as_it_is():
+    guide = Path(crawlcw.__file__).parent / "guide" / "deploying.md"
+    rows = re.findall(
+        r"^\| `(crawlcw_\w+)` \| (\w+) \| ?(\w*) ?\| (.+) \|$", guide.read_text(), re.MULTILINE
+    )
+
+    assert rows == [
+        (metric.exposed, metric.kind, metric.label or "", metric.help)
+        for metric in metrics.METRICS.values()
+    ]

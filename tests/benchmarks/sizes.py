@@ -1,0 +1,109 @@
+"""How many bytes a task takes on each store: to plan disks and memory by.
+
+    python -m tests.benchmarks.sizes --tasks 100000 --mongodb mongodb://127.0.0.1:27017/
+
+Tasks as a crawl leaves them: URLs of 60 characters on 100 hosts, half of them finished with an
+answer and one item of 200 bytes, half still to do.
+"""
+
+import argparse
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pymongo
+
+from crawlcw.assembly import open_ledger
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.task import ResponseInfo
+from crawlcw.model.transitions import Succeeded, settle
+from tests.support.ledgers import make_task
+from tests.support.mongod import with_database
+
+_DATABASE = "crawlcw_sizes"
+_AT_ONCE = 1_000
+_ITEM = {"title": "A book of some length", "price": 51.77, "text": "x" * 140}
+
+
+def urls(number: int) -> Iterator[str]:
+    for n in range(number):
+        yield f"https://host-{n % 100:02}.example/catalogue/a-book-of-some-length_{n:07}.html"
+
+
+async def fill(ledger: Ledger, number: int) -> None:
+    now = ledger.now()
+    due = {"due": now, "update_time": now, "create_time": now}
+    pending = [make_task(url, depth=2, **due) for url in urls(number)]
+    for start in range(0, number, _AT_ONCE):
+        await ledger.tasks.add(pending[start : start + _AT_ONCE])
+    for _ in range(number // 2 // _AT_ONCE):
+        tasks = await ledger.tasks.page(limit=_AT_ONCE)
+        claimed = await ledger.leases.claim(
+            tasks, worker="sizes:1", lease=timedelta(hours=1), max_lost=5
+        )
+        await ledger.outcomes.commit(
+            [
+                settle(
+                    lease,
+                    Succeeded(response=_answer(lease.task.url), items=(dict(_ITEM),)),
+                    now=ledger.now(),
+                    policy=RetryPolicy(),
+                    chance=0.5,
+                )
+                for lease in claimed.leases
+            ]
+        )
+
+
+def _answer(url: str) -> ResponseInfo:
+    return ResponseInfo(
+        status=200,
+        final_url=url,
+        content_type="text/html; charset=utf-8",
+        bytes=20_000,
+        elapsed=0.1,
+        etag='"5f3-5d0c1c1c1c1c1"',
+    )
+
+
+async def sqlite(number: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        ledger = await open_ledger(f"sqlite:///{path}", "sizes")
+        await fill(ledger, number)
+        await ledger.close()
+        print(f"sqlite   {path.stat().st_size / number:8.0f} bytes a task in the file")
+
+
+async def mongodb(number: int, uri: str) -> None:
+    with pymongo.MongoClient(uri) as client:
+        client.drop_database(_DATABASE)
+        ledger = await open_ledger(with_database(uri, _DATABASE), "sizes")
+        await fill(ledger, number)
+        await ledger.close()
+        # What is on the disk is known after a checkpoint.
+        client.admin.command("fsync")
+        found = client[_DATABASE].command("collStats", "sizes")
+        client.drop_database(_DATABASE)
+    print(
+        f"mongodb  {found['size'] / number:8.0f} bytes a task in memory, "
+        f"{found['totalIndexSize'] / number:.0f} of indexes, "
+        f"{(found['storageSize'] + found['totalIndexSize']) / number:.0f} on the disk"
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=100_000)
+    parser.add_argument("--mongodb", metavar="URI")
+    given = parser.parse_args()
+    await sqlite(given.tasks)
+    if given.mongodb:
+        await mongodb(given.tasks, given.mongodb)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
