@@ -21,7 +21,6 @@ from crawlcw.api.spider import Spider, check, entry_urls, logs_in, scope
 from crawlcw.archive.bodies import Bodies, folder_of
 from crawlcw.archive.reading import StoredPages
 from crawlcw.crawl.adding import TaskAdder
-from crawlcw.crawl.alarms import Alarms
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callback_errors import CallbackErrors
@@ -281,7 +280,6 @@ def assemble(
             identities=parts.fetcher.identities,
             bodies=parts.fetcher.recorder.bodies,
             rests=parts.rests,
-            alarms=parts.alarms,
             meter=meter,
         )
     )
@@ -434,16 +432,6 @@ class _Assembly:
     @cached_property
     def ending(self) -> Ending:
         return Ending(self.coordinator, self.session.patience, grace=self.settings.grace)
-
-    @cached_property
-    def alarms(self) -> Alarms:
-        return Alarms(
-            self.spider,
-            self.settings,
-            self.session.stats,
-            standstill=self.coordinator.standstill,
-            stop=self.ending.wished,
-        )
 
     @cached_property
     def _adder(self) -> TaskAdder:

@@ -70,7 +70,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
         default="127.0.0.1",
         show_default=True,
         metavar="HOST",
-        help="Where to listen for that. Whoever reaches it may read them: no token is asked for.",
+        help="Where to listen for that; no token is asked for.",
     )
     return port(host(command))
 

@@ -93,5 +93,5 @@ class Alarms:
                 if inspect.isawaitable(waits):
                     await waits
         except SpiderError as error:
-            # Whoever is to be told may be away; the pages are worth more.
+            # The one who is to be told may be away; the pages are worth more.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})

@@ -62,7 +62,6 @@ class Parts:
     identities: Identities
     bodies: Bodies | None  #: where pages are kept, if they are
     rests: Rests
-    alarms: Alarms
     meter: Meter | None  #: where somebody measures
 
 
@@ -82,6 +81,13 @@ class Crawl:
         self._parts = parts
         self._session = parts.session
         self._released = 0  #: leases that were given back
+        self._alarms = Alarms(
+            parts.spider,
+            parts.settings,
+            self.stats,
+            standstill=parts.coordinator.standstill,
+            stop=parts.ending.wished,
+        )
 
     @property
     def held(self) -> int:
@@ -194,7 +200,7 @@ class Crawl:
             background.start_soon(self._keep_up)
             background.start_soon(self._parts.committer.run)
             background.start_soon(self._parts.identities.run)
-            background.start_soon(self._parts.alarms.run)
+            background.start_soon(self._alarms.run)
             if self._parts.bodies is not None:
                 background.start_soon(self._parts.bodies.mend)
             background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))

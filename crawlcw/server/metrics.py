@@ -1,4 +1,4 @@
-"""`/metrics` on a socket of its own, beside a crawl. The text comes from whoever measures."""
+"""`/metrics` on a socket of its own, beside a crawl. The text comes from the one who measures."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from crawlcw.server.connections import Connections, Deadlines
 from crawlcw.server.refused import RefusedError
 from crawlcw.server.sockets import address_of, why_not
 
-#: Returns the text and its type for the header Accept of whoever asks.
+#: Returns the text and its type for a request's header Accept.
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]
 #: Prometheus keeps one connection open; the others are of people.
 _MOST_CONNECTIONS = 32

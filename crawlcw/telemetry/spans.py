@@ -64,7 +64,7 @@ class Tracing:
     ) -> Iterator[Seen]:
         task = lease.task
         page = self._pages.get(task.id)
-        # No parent of the surroundings: whoever began the crawl did not ask for this page.
+        # No parent of the surroundings: the code that began the crawl did not ask for this page.
         around = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with self._tracer.start_as_current_span(
             name,

@@ -35,7 +35,7 @@ class TaskCounts:
                     with anyio.move_on_after(_COUNT_WITHIN):
                         self._counts = await self._count()
                 except LedgerError:
-                    # Whoever uses the ledger says so. Old numbers would look like new ones.
+                    # The user of the ledger says so. Old numbers would look like new ones.
                     self._counts = None
                 ended = time.monotonic()
                 self._next = ended + _COUNT_COST * (ended - began)

@@ -12,7 +12,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for all attempts together: whoever stops a service does not wait for ever.
+#: Seconds for all attempts together: one who stops a service does not wait for ever.
 _WITHIN = 15.0
 _ONE_ATTEMPT = 5.0
 _WAITS = (1.0, 3.0)

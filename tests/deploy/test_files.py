@@ -97,7 +97,7 @@ def known_extras() -> set[str]:
     return set(re.findall(r"^([a-z]+) = \[", section, re.MULTILINE))
 
 
-def test_whoever_ends_a_crawl_waits_for_longer_than_its_grace():
+def test_the_end_of_a_service_leaves_a_crawl_more_than_its_grace():
     assert int(compose()["services"]["crawler"]["stop_grace_period"].rstrip("s")) > GRACE
     assert pod()["terminationGracePeriodSeconds"] > GRACE
     assert int(unit("TimeoutStopSec")) > GRACE

@@ -65,7 +65,7 @@ async def test_a_page_has_a_trace_of_its_fetch_and_callback_and_a_link_from_its_
     assert len({span.context.trace_id for span in fetches}) == 2
     linked = [link.context.span_id for span in commits for link in span.links]
     assert linked == [span.context.span_id for span in fetches]
-    # Whoever measures as well has seen the same steps.
+    # The meter has seen the same steps.
     measures = crawl.measures()
     assert measures is not None
     assert sum(measures.histograms["crawlcw_fetch_duration_seconds"][:-1]) == 2
