@@ -123,6 +123,7 @@ class Committer:
         if not fresh:
             return 0
         added, new = await self._adder.add(list(fresh.values()))
+        self._stats.links_added += new
         rejected = self._rejected(added)
         # Known or new: the process that added it may have been killed before it woke the host.
         await self._listener.announce(fresh.values())

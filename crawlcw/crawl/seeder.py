@@ -183,7 +183,8 @@ class Seeder:
             self._origins = origins
             known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
             await self._ledger.notes.set_state({"start_origins": known})
-        added, _ = await self._adder.add(batch)
+        added, new = await self._adder.add(batch)
+        self._stats.links_added += new
         for task, why in added.rejected:
             logger.warning(
                 "cannot store %s: %s",

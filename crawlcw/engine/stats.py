@@ -49,6 +49,7 @@ class Stats:
     hosts_given_up: GivenUpHosts = field(default_factory=GivenUpHosts)  #: origin -> reason
     given_up: int = 0  #: pages ignored because they failed, those of hosts given up included
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
+    links_added: int = 0  #: new tasks
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     claims: int = 0
     claims_missed: int = 0

@@ -174,6 +174,7 @@ async def test_links_are_added_first_and_each_once(writing: Writing):
     await writing.write(done(writing, one, *links), done(writing, other, *links[1:]))
 
     assert writing.ledger.entries == [("add", 3), ("announce", 3), ("commit", 2)]
+    assert writing.stats.links_added == 3
     assert all(link.id in writing.seen for link in links)
 
 
@@ -196,6 +197,7 @@ async def test_links_that_the_ledger_has_already_are_announced_and_no_news(writi
 
     assert writing.ledger.entries == [("add", 1), ("announce", 1), ("commit", 1)]
     assert writing.announced == {lease.task.url}
+    assert writing.stats.links_added == 0
     assert writing.told == [(False, set())]
 
 
