@@ -253,7 +253,7 @@ def test_what_is_not_stored_is_said_in_one_sentence(start: str, tmp_path: Path):
         (["--stored", "--context", "{}"], "--context is for a page that is fetched"),
         (["--stored", "--save", "--json"], "leave --json out"),
         (["--stored", "--callback", "parse_non"], "no callback 'parse_non'"),
-        (["--stored", "--save"], "say --yes"),
+        (["--stored", "--save"], "add --yes"),
         (["--stored", "mailto:x"], "is no URL"),
     ],
 )
