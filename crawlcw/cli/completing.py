@@ -5,8 +5,6 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from crawlcw.api.settings import described
-
 
 class SpiderName(click.ParamType[str]):
     """A spider: the names of the files in ./spiders, or any file."""
@@ -41,6 +39,8 @@ class SettingAssignment(click.ParamType[str]):
         incomplete: str,
     ) -> list[CompletionItem]:
         """Return the settings that begin so, each with what it is."""
+        from crawlcw.api.settings import described  # what no `--help` need wait for
+
         return [
             CompletionItem(f"{name}=", help=field.doc)
             for name, field in described()

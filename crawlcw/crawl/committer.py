@@ -70,7 +70,7 @@ class Committer:
 
     async def run(self) -> None:
         """Write group after group until cancelled."""
-        await write_in_groups(self._done, self._write)
+        await write_in_groups(self._done, self._seen_writing)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
@@ -78,16 +78,20 @@ class Committer:
         if await self._add(tasks):
             self._listener.written(more=True, again=())
 
+    async def _seen_writing(self, group: list[Done]) -> None:
+        leases = [each.lease for done in group for each in (*done.settlements, *done.aliases)]
+        with self._instruments.commit(leases):
+            await self._write(group)
+
     async def _write(self, group: list[Done]) -> None:
         aliases = [settlement for done in group for settlement in done.aliases]
         settlements = [settlement for done in group for settlement in done.settlements] + aliases
         self._held.settling(settlement.lease for settlement in settlements)
-        with self._instruments.commit([settlement.lease for settlement in settlements]):
-            if not await self._is_synced(settlements):
-                return
-            await self._keep([task for done in group for task in done.too_deep])
-            added = await self._add([task for done in group for task in done.tasks])
-            await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
+        if not await self._is_synced(settlements):
+            return
+        await self._keep([task for done in group for task in done.too_deep])
+        added = await self._add([task for done in group for task in done.tasks])
+        await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
         for done in group:
             self._stats.dropped.add(done.dropped)
             for reason, number in done.items_dropped.items():
