@@ -20,7 +20,9 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.telemetry.meter import Meter
 from crawlcw.telemetry.spans import Tracing
 from crawlcw.testing import Replay
+from tests.cli.test_supervisor import environment
 from tests.crawl.test_crawl import HOME, Books, Web, links
+from tests.support.gated_site import MISSING, PAGES, gated_site
 from tests.support.ledgers import make_lease, make_task
 
 #: Nothing waits for a clock here.
@@ -138,6 +140,7 @@ print(json.dumps([each for each in sys.modules if each.split(".")[0] in %r]))
 """
 
 
+@pytest.mark.thorough
 def test_a_crawl_that_nobody_watches_imports_no_extra():
     extras = ("opentelemetry", "prometheus_client", "pydantic")
 
@@ -148,6 +151,7 @@ def test_a_crawl_that_nobody_watches_imports_no_extra():
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.thorough
 def test_without_the_extra_one_sentence_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -170,3 +174,50 @@ def test_without_the_extra_one_sentence_says_what_to_install(
     assert done.stderr == (
         "crawlcw: trace needs OpenTelemetry: install it with `pip install 'crawlcw[otel]'`\n"
     )
+
+
+_SITE = """\
+import os
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+provider = TracerProvider()
+out = open(f"spans-{os.getpid()}", "a")
+exporter = ConsoleSpanExporter(out=out, formatter=lambda span: span.to_json(indent=None) + "\\n")
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+"""
+
+
+@pytest.mark.thorough
+def test_the_workers_of_a_crawl_have_the_provider_that_their_environment_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As `opentelemetry-instrument` does it: by a `sitecustomize` in PYTHONPATH."""
+    monkeypatch.chdir(tmp_path)
+    Path("site").mkdir()
+    Path("site/sitecustomize.py").write_text(_SITE)
+    Path("pages.py").write_text(
+        "from crawlcw import Spider\n"
+        "class Pages(Spider):\n    name = 'pages'\n"
+        "    def __init__(self, start_url):\n        super().__init__(start_urls=[start_url])\n"
+        "    def parse(self, response):\n        yield from response.follow_all('a')\n"
+    )
+    known = environment()
+    with gated_site() as site:
+        site.gate.set()
+        done = subprocess.run(
+            [sys.executable, "-m", "crawlcw", "run", "pages.py", "--processes", "2",
+             "-a", f"start_url={site.url}", "-s", "trace=true"],
+            env=known | {"PYTHONPATH": f"{tmp_path}/site:{known['PYTHONPATH']}"},
+            capture_output=True, text=True, timeout=90, check=True,
+        )  # fmt: skip
+
+    assert "Drained" in done.stdout
+    lines = [line for each in tmp_path.glob("spans-*") for line in each.read_text().splitlines()]
+    spans = [json.loads(line) for line in lines]
+    fetched = [each for each in spans if each["name"] == "crawlcw.fetch"]
+    assert len(fetched) == PAGES + MISSING + 2
+    assert len({each["context"]["trace_id"] for each in fetched}) == len(fetched)
+    assert sum(len(each["links"]) for each in spans) == len(fetched)

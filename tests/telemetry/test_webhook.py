@@ -177,7 +177,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("processes", ["0", pytest.param("2", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_crawl_tells_how_it_has_ended(folder: Path, processes: str):
     with gated_site() as site, hooked() as (url, bodies):
         site.gate.set()
