@@ -22,15 +22,24 @@ logger = logging.getLogger(__name__)
 
 
 def is_in_doubt(
-    watch: NetworkWatch, frontier: Frontier, host: str, reason: Reason, *, scheme: str, began: float
+    watch: NetworkWatch,
+    frontier: Frontier,
+    host: str,
+    reason: Reason,
+    *,
+    scheme: str,
+    began: float,
+    sent: datetime | None,
 ) -> bool:
     """Note that a request to an origin failed; return whether our own network may be to blame.
 
     What such a failure still shows is kept: whether the host's name has an address.
-    *began* is the monotonic time of the request.
+    *began* is the monotonic time of the request, and *sent* the ledger's; None where
+    the origin's failures are not counted for it.
     """
     now = time.monotonic()
-    if not watch.network.failed(host, reason, sent=began, now=now, scheme=scheme):
+    last = sent is not None and frontier.evidence.is_last(host, reason, scheme=scheme, sent=sent)
+    if not watch.network.failed(host, reason, sent=began, now=now, scheme=scheme, last=last):
         return False
     if reason in PAST_THE_NAME:
         frontier.evidence.resolved(host, scheme=scheme)
@@ -104,7 +113,9 @@ class Blame:
             return NOBODYS
         reason, now = error.underlying, time.monotonic()
         scheme = scheme_of(task.url)
-        if is_in_doubt(self._watch, self._frontier, task.host, reason, scheme=scheme, began=began):
+        if is_in_doubt(
+            self._watch, self._frontier, task.host, reason, scheme=scheme, began=began, sent=sent
+        ):
             return NOBODYS
         if error.reason not in HOST_FAILURES:
             return OWN

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from crawlcw.crawl.held_host import HeldHost, Phase, Phases, pace
 from crawlcw.crawl.lanes import AHEAD, Lanes
 from crawlcw.crawl.page_limit import PageLimit
-from crawlcw.crawl.throttlings import Doubt, Throttlings
+from crawlcw.crawl.throttlings import Doubt, Throttling, Throttlings
 from crawlcw.errors import Reason
 from crawlcw.model import hosts, urls
 from crawlcw.model.hosts import HostPolicy, Origin
@@ -162,24 +162,25 @@ class HostEvidence:
     ) -> Fault:
         """Note that a page was answered by 429, or 503 with Retry-After; return whose fault it is.
 
-        The first time it is the host's, which rests; but where the host seemed well until
-        then, nobody's: a page it has answered before is asked first. After that see
-        `Throttlings.is_own`.
+        The first time it is the host's, which rests; after that see `Throttlings.is_own`.
+        But where that is open, it is nobody's: a page that the host has answered before is
+        asked first.
         """
         host = self._hosts.get(task.host)
         scheme = urls.scheme_of(task.url)
         last = self._throttlings.of(task)
         own = host is not None and self._throttlings.is_own(task, host.state, scheme=scheme)
-        self._throttlings.note(task, at=self._ledger_now(), own=own)
+        asks = host is not None and self._is_open(host, task, scheme, last=last if own else None)
+        self._throttlings.note(task, at=self._ledger_now(), own=own and not asks)
+        if host is not None and asks:
+            return self._begin_doubt(host, task, scheme, retry_after=retry_after)
         if own and host is not None and last is not None:
             host.answered += 1
-            if self._throttlings.of_others(host.name, since=last.at):
+            if self._throttlings.of_others(task, since=last.at):
                 # A limit that is often reached has pages come to it twice.
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
                 pace(self._lanes, host, now=now)
             return OWN
-        if host is not None and self._seemed_well(host, task, scheme):
-            return self._begin_doubt(host, task, scheme, retry_after=retry_after)
         return self.host_failed(
             task.host,
             Reason.HTTP_STATUS,
@@ -190,8 +191,15 @@ class HostEvidence:
             now=now,
         )
 
-    def _seemed_well(self, host: HeldHost, task: Task, scheme: str) -> bool:
-        """Return whether it is open who is to blame for a page's throttling, and can be asked."""
+    def _is_open(
+        self, host: HeldHost, task: Task, scheme: str, *, last: Throttling | None
+    ) -> bool:
+        """Return whether it is open who is to blame for a page's throttling, and can be asked.
+
+        *last* is its last one, where the page seems to be to blame.
+        """
+        if last is not None and not self._may_be_a_limit(host, task, last):
+            return False
         if host.doubt is not None:
             return host.doubt.scheme == scheme  # they were under way together
         origin = host.state.origin(scheme)
@@ -199,7 +207,20 @@ class HostEvidence:
         # one whose limit is reached now and then would never be asked slowly enough.
         well = not (host.state.failures or origin.failures or host.state.delay)
         ours = host.lease is not None and host.phase is Phase.SERVING
-        return well and ours and origin.witness not in (None, task.url)
+        return (well or last is not None) and ours and origin.witness not in (None, task.url)
+
+    def _may_be_a_limit(self, host: HeldHost, task: Task, last: Throttling) -> bool:
+        """Return whether a page that seems to be to blame may have come too early to its host.
+
+        Where a host's delay is too short for its limit, one page after the other comes
+        too early: all would pay, and the host would never be asked more slowly.
+        """
+        if last.proven or not host.state.delay:
+            return False
+        answers = [each.good_at for each in host.state.origins.values() if each.good_at]
+        return bool(answers) and self._throttlings.of_others(
+            task, since=max(answers), blamed=True
+        )
 
     def _begin_doubt(
         self, host: HeldHost, task: Task, scheme: str, *, retry_after: float | None
@@ -278,6 +299,18 @@ class HostEvidence:
         self._rests.note(name, until=until, why=why)
         self._rest(host, (until - moment).total_seconds(), now=now)
         return Fault(due=self._behind(host, until))
+
+    def is_last(self, name: str, reason: Reason, *, scheme: str, sent: datetime) -> bool:
+        """Return whether `host_failed` would give the origin up."""
+        host = self._hosts.get(name)
+        return host is not None and hosts.is_last_failure(
+            host.state,
+            reason,
+            now=self._ledger_now(),
+            policy=self._policy,
+            scheme=scheme,
+            sent=sent,
+        )
 
     def _rest(self, host: HeldHost, rest: float, *, now: float) -> None:
         """Ask nothing of a host for *rest* seconds, and give it back if that is long."""

@@ -54,5 +54,11 @@ class HeldHosts:
             return False
         host, scheme = urls.locate(url).host, urls.scheme_of(url)
         return is_in_doubt(
-            self._watch, self._frontier, host, error.underlying, scheme=scheme, began=began
+            self._watch,
+            self._frontier,
+            host,
+            error.underlying,
+            scheme=scheme,
+            began=began,
+            sent=None,
         )

@@ -191,7 +191,9 @@ class RobotsGate:
         if isinstance(error, ProxiesAwayError):
             return
         reason, scheme = error.underlying, scheme_of(url)
-        if is_in_doubt(self._watch, self._frontier, name, reason, scheme=scheme, began=began):
+        if is_in_doubt(
+            self._watch, self._frontier, name, reason, scheme=scheme, began=began, sent=sent
+        ):
             return
         self._frontier.evidence.host_failed(
             name,

@@ -20,6 +20,7 @@ class Throttling:
     host: str
     at: datetime
     own: bool  #: whether the page itself was to blame
+    proven: bool = False  #: so a page shows that its host has answered since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ class Throttlings:
         """Note that pages which were throttled were to blame, for their host is well."""
         for task_id in task_ids:
             if last := self._last.get(task_id):
-                self._last[task_id] = replace(last, own=True)
+                self._last[task_id] = replace(last, own=True, proven=True)
 
     def is_own(self, task: Task, host: Host, *, scheme: str) -> bool:
         """Return whether a page that is throttled once more is to blame for that itself.
@@ -75,13 +76,16 @@ class Throttlings:
             return False
         if hosts.is_the_pages_own(host, scheme=scheme, throttled=last.at):
             return True
-        return last.own and not self.of_others(task.host, since=last.at)
+        return last.own and not self.of_others(task, since=last.at)
 
-    def of_others(self, host: str, *, since: datetime) -> bool:
-        """Return whether a page of a host was throttled after a time, and not by its own fault."""
-        for each in reversed(self._last.values()):
+    def of_others(self, task: Task, *, since: datetime, blamed: bool = False) -> bool:
+        """Return whether another page of a task's host was throttled after a time.
+
+        Those that were *blamed* themselves count only if that is true.
+        """
+        for task_id, each in reversed(self._last.items()):
             if each.at <= since:
                 return False
-            if each.host == host and not each.own:
+            if each.host == task.host and task_id != task.id and (blamed or not each.own):
                 return True
         return False

@@ -307,6 +307,22 @@ def host_failed(
     return slowed(host, policy=policy, longest=longest)
 
 
+def is_last_failure(
+    host: Host,
+    reason: Reason,
+    *,
+    now: datetime,
+    policy: HostPolicy,
+    scheme: str,
+    sent: datetime,
+) -> bool:
+    """Return whether an origin is to be given up if it has failed; the rest is `host_failed`'s."""
+    if host.origin(scheme).given_up is not None:
+        return False
+    after = host_failed(host, reason, now=now, policy=policy, chance=0.0, scheme=scheme, sent=sent)
+    return after.origin(scheme).given_up is not None
+
+
 def rest_after(
     failures: int, *, retry_after: float | None, policy: HostPolicy, together: bool = False
 ) -> timedelta:

@@ -11,6 +11,7 @@ one clock that runs forward.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import CONNECTION_FAILURES
@@ -43,6 +44,14 @@ LONGEST_OUTAGE = 3600.0
 _FOR_GOOD = float("inf")
 
 
+@dataclass(slots=True)
+class _Vouch:
+    """A witness answered while the failures of an origin were in doubt: they are its own."""
+
+    until: float
+    used: bool = False  #: whether a failure has counted since then
+
+
 class Network:
     """The network as one process sees it."""
 
@@ -57,7 +66,7 @@ class Network:
         self._doubt_ended_at = float("-inf")
         #: Origins, as hosts and schemes: a port that is silent says nothing of another one's.
         self._suspects: set[tuple[str, str]] = set()  #: whose failures are in doubt
-        self._vouched: dict[tuple[str, str], float] = {}  #: until when failures are their own
+        self._vouched: dict[tuple[str, str], _Vouch] = {}
         self._excused: dict[tuple[str, str], float] = {}  #: until when no doubt excuses them again
         self._all_vouched_until = float("-inf")
 
@@ -93,17 +102,30 @@ class Network:
             self._witnesses.popitem(last=False)
 
     def failed(
-        self, host: str, reason: Reason, *, sent: float, now: float, scheme: str = "http"
+        self,
+        host: str,
+        reason: Reason,
+        *,
+        sent: float,
+        now: float,
+        scheme: str = "http",
+        last: bool = False,
     ) -> bool:
         """Note that a request to an origin failed; return whether that is *not* to count.
 
         It counts where any host answered while it was under way, and in a crawl
         where nobody else ever did: there is nobody to ask. What was sent before
         an outage had ended may have been lost in it, whatever answers since.
+        *last* says that the origin would be given up for it: a witness has to
+        answer right before that.
         """
         origin = host, scheme
-        if reason not in _SUSPICIOUS:
-            return False
+        doubted = reason in _SUSPICIOUS and self._doubts(origin, sent=sent, now=now, last=last)
+        if not doubted and (vouch := self._vouched.get(origin)):
+            vouch.used = True
+        return doubted
+
+    def _doubts(self, origin: tuple[str, str], *, sent: float, now: float, last: bool) -> bool:
         if sent < self._back_at:
             return True
         if self.in_doubt:
@@ -114,11 +136,11 @@ class Network:
             self._excused = {each: until for each, until in self._excused.items() if until > now}
             self._excused[origin] = now + _VOUCHED
             return True
-        if now < self._all_vouched_until or self._is_vouched(origin, now):
+        if now < self._all_vouched_until or self._is_vouched(origin, now, last=last):
             return False
         if sent < self._answered_at and now - self._answered_at < _SILENCE:
             return False
-        if len({other for other, _ in self._witnesses} - {host}) < _SEVERAL:
+        if len({other for other, _ in self._witnesses} - {origin[0]}) < _SEVERAL:
             return False
         self._doubted_since = now
         self._suspects.add(origin)
@@ -138,18 +160,24 @@ class Network:
     def vouch(self, *, now: float) -> None:
         """Let failures count again, for a witness has answered."""
         self._vouched = {
-            each: until for each, until in self._vouched.items() if until + LONGEST_OUTAGE > now
+            each: vouch
+            for each, vouch in self._vouched.items()
+            if vouch.until + LONGEST_OUTAGE > now
         }
-        self._vouched |= dict.fromkeys(self._suspects, now + _VOUCHED)
+        self._vouched |= {each: _Vouch(now + _VOUCHED) for each in self._suspects}
         self._all_vouched_until = now + _ALL_VOUCHED
         self._end_doubt(now)
 
-    def _is_vouched(self, origin: tuple[str, str], now: float) -> bool:
+    def _is_vouched(self, origin: tuple[str, str], now: float, *, last: bool) -> bool:
         """Return whether a failure is its origin's own, for a witness answered after the last."""
-        until = self._vouched.get(origin)
-        if until is not None and now >= until:
+        vouch = self._vouched.get(origin)
+        if vouch is None:
+            return False
+        if now >= vouch.until:
             del self._vouched[origin]
-        return until is not None and now < until + LONGEST_OUTAGE
+        # The network may have gone away since an earlier failure. That costs the origin
+        # one of several, but not itself.
+        return now < vouch.until + LONGEST_OUTAGE and not (last and vouch.used)
 
     def _end_doubt(self, now: float) -> None:
         if self._away:
