@@ -19,6 +19,7 @@ import pytest
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl import blame, settling
+from crawlcw.crawl.host_evidence import HostEvidence
 from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import hosts, network, urls
@@ -239,6 +240,14 @@ def _a_name_is_gone_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hosts, "_lost_its_name", lambda *_: False)
 
 
+def _a_witness_speaks_for_a_minute(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(hosts, "is_last_failure", lambda *_, **__: False)
+
+
+def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HostEvidence, "_may_be_a_limit", lambda *_, **__: False)
+
+
 #: What is taken out, and a seed whose crawl shows that it is missing.
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _one_origin: 0,
@@ -247,6 +256,8 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _the_network_is_always_there: 69,
     _any_hop_is_evidence: 45,
     _a_name_is_gone_at_once: 4,
+    _a_witness_speaks_for_a_minute: 70239,
+    _who_comes_too_early_pays: 70159,
 }
 
 
@@ -258,3 +269,9 @@ def test_without_a_protection_something_goes_wrong(
     mutant(monkeypatch)
 
     assert failure(MUTANTS[mutant], monkeypatch, within=timedelta(minutes=30)) is not None
+
+
+#: In 70005 and 70050, pages that are always throttled on both origins of a host with a limit.
+@pytest.mark.parametrize("seed", sorted({*MUTANTS.values(), 70005, 70050}))
+def test_with_all_of_them_nothing_does(seed: int, monkeypatch: pytest.MonkeyPatch):
+    assert failure(seed, monkeypatch) is None

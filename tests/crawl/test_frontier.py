@@ -1039,6 +1039,64 @@ def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
     assert not throttled(process, lease).own
 
 
+def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
+    """Serve a host with a delay; two pages were throttled before it answered another one."""
+    host = well(process)
+    first, second = process.claim(2)
+    for lease in (first, second):
+        throttled(process, lease)
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
+    assert host.state.delay == 0.5
+    process.now += 3
+    process.frontier.evidence.unproven(now=process.now)
+    answered_since(process)
+    return host, first, second
+
+
+def test_where_one_page_after_the_other_comes_too_early_it_is_open_whether_they_are_to_blame():
+    process = Process(concurrency=4)
+    host, first, second = limited(process)
+    assert throttled(process, first).own
+
+    process.now += 1
+    assert not throttled(process, second).own
+    assert process.frontier.evidence.doubted(host) == WITNESS
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
+
+    assert 0.9 < host.state.delay <= 1.0, "what is answered else comes too early as well"
+    assert host.state.failures == 1
+
+
+def test_where_it_was_the_pages_each_pays_at_its_next_throttling():
+    process = Process(concurrency=4)
+    host, first, second = limited(process)
+    assert throttled(process, first).own
+    process.now += 1
+    throttled(process, second)
+
+    answered_since(process)
+    process.frontier.evidence.unproven(now=process.now)
+    assert throttled(process, first).own
+    process.now += 1
+
+    assert throttled(process, second).own, "once is enough to ask"
+    assert host.state.delay < 0.5
+
+
+def test_an_answer_of_the_other_origin_shows_that_their_host_does_not_come_too_early():
+    process = Process(concurrency=4)
+    _, first, second = limited(process)
+    assert throttled(process, first).own
+
+    process.now += 1
+    process.frontier.evidence.answered(
+        HOST, latency=0.1, scheme="https", sent=process.ledger_now(), now=process.now
+    )
+    process.now += 1
+
+    assert throttled(process, second).own
+
+
 def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
     process = Process()
     witness = f"http://{HOST}/good"

@@ -18,6 +18,7 @@ from crawlcw.model.hosts import (
     Origin,
     doubted,
     host_failed,
+    is_last_failure,
     is_the_pages_own,
     page_failed,
     page_finished,
@@ -138,6 +139,21 @@ def test_a_host_is_given_up_after_five_failures_in_a_row():
         host = failed(host)
         assert lost(host) is expected
     assert (host.failures, host.failed, host.given_up) == (5, 5, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "most"), [(Reason.CONNECT, 5), (Reason.TLS, 5), (Reason.DNS_NXDOMAIN, 2)]
+)
+def test_the_last_failure_is_known_before_it_counts(reason: Reason, most: int):
+    host = HOST
+    told = []
+    for seconds in range(most + 1):
+        now = NOW + timedelta(seconds=10 * seconds)
+        last = is_last_failure(host, reason, now=now, policy=POLICY, scheme="http", sent=now)
+        told.append((last, lost(host) is not None))
+        host = failed(host, reason, now=now, sent=now)
+
+    assert told == [(False, False)] * (most - 1) + [(True, False), (False, True)]
 
 
 def test_a_name_that_does_not_exist_is_given_up_after_two():

@@ -28,8 +28,16 @@ def answered_by(*hosts: str, now: float = 0.0) -> Doubted:
     return network
 
 
-def fails(network: Network, host: str = "x", *, sent: float, now: float, **given: Reason) -> bool:
-    return network.failed(host, given.get("reason", Reason.CONNECT), sent=sent, now=now)
+def fails(
+    network: Network,
+    host: str = "x",
+    *,
+    sent: float,
+    now: float,
+    reason: Reason = Reason.CONNECT,
+    last: bool = False,
+) -> bool:
+    return network.failed(host, reason, sent=sent, now=now, last=last)
 
 
 def test_a_failure_while_nobody_answers_puts_the_network_in_doubt_and_does_not_count():
@@ -118,6 +126,24 @@ def test_once_a_witness_has_answered_a_dead_host_pays_for_itself():
     assert fails(network, "y", sent=10, now=40), "the network may have gone away since"
 
 
+def test_for_the_failure_that_would_end_a_host_a_witness_has_to_answer_once_more():
+    network = answered_by("a", "b")
+    fails(network, sent=1, now=2)
+    network.vouch(now=3)
+    assert not fails(network, sent=10, now=11)
+
+    assert fails(network, sent=20, now=21, last=True), "the network may have gone away since"
+    network.vouch(now=22)
+    assert not fails(network, sent=25, now=26, last=True)
+
+
+def test_while_others_answer_no_witness_is_asked_however_much_a_failure_costs():
+    network = answered_by("a", "b", now=5)
+
+    assert not fails(network, sent=4, now=6, last=True)
+    assert not network.in_doubt
+
+
 def test_a_dead_host_that_is_asked_seldom_pays_for_every_other_failure():
     network = answered_by("a", "b")
     counted = []
@@ -171,3 +197,32 @@ def test_dead_hosts_come_to_their_end_where_a_witness_answers(
             network.vouch(now=now)
         else:
             last.discard(host)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("xyz"), st.floats(0, 30) | st.floats(60, 900), st.booleans()),
+        max_size=60,
+    )
+)
+def test_a_host_is_never_ended_by_two_failures_without_a_witness_between(
+    failures: list[tuple[str, float, bool]],
+):
+    """And comes to its end all the same: of two failures in a row one counts."""
+    network = answered_by("a", "b")
+    now = 0.0
+    vouched_at = float("-inf")
+    failed_at: dict[str, float] = {}
+    uncounted: set[str] = set()
+    for host, pause, last in failures:
+        now += pause
+        if fails(network, host, sent=now, now=now, last=last):
+            assert host not in uncounted or now - failed_at[host] >= 3600
+            uncounted.add(host)
+            network.vouch(now=now)
+            vouched_at = now
+        else:
+            uncounted.discard(host)
+            fresh = vouched_at >= failed_at.get(host, float("-inf"))
+            assert not last or fresh or now - vouched_at < 1
+        failed_at[host] = now
