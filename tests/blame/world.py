@@ -13,6 +13,8 @@ from tests.blame.virtual import VirtualClock
 #: What an attempt may take until it fails, as the settings of the crawl have it.
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 10.0
+_LATENCY = 0.05
+_SLOW_LATENCY = 8.0
 
 
 class Kind(StrEnum):
@@ -184,18 +186,24 @@ class Web:
         scheme, _, rest = url.partition("://")
         site = self._world.sites[rest.partition("/")[0]]
         await self._connect(site, scheme)
-        sent = self._clock.elapsed
-        page = self._pages.get(url)
-        await self._answer_after(site, 8.0 if page and page.kind is Kind.SLOW else 0.05)
         if url.endswith("/robots.txt"):
+            await self._answer_after(site, _LATENCY)
             return Response(url, request=request, status=404)
+        # A limit is about when requests come, however long their answers take.
+        is_early = self._is_early(site)
+        page = self._pages.get(url)
+        is_slow = page is not None and page.kind is Kind.SLOW and not is_early
+        await self._answer_after(site, _SLOW_LATENCY if is_slow else _LATENCY)
         if site.health[scheme] is Health.BANNING:
             return _throttling(url, request, 429, None)
-        if site.least_gap:
-            gap, site.last = sent - site.last, sent
-            if gap < site.least_gap:
-                return _throttling(url, request, 429, "1")
+        if is_early:
+            return _throttling(url, request, 429, "1")
         return _response(url, request, page)
+
+    def _is_early(self, site: Site) -> bool:
+        """Return whether a request comes too soon after the one before."""
+        gap, site.last = self._clock.elapsed - site.last, self._clock.elapsed
+        return gap < site.least_gap
 
     async def _connect(self, site: Site, scheme: str) -> None:
         now = self._clock.elapsed
@@ -257,5 +265,5 @@ def _response(url: str, request: Request, page: Page | None) -> Response:
                 status=200,
                 headers={"Content-Type": "text/html"},
                 body=b"<p>here</p>",
-                elapsed=timedelta(seconds=0.05),
+                elapsed=timedelta(seconds=_LATENCY),
             )
