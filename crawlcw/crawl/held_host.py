@@ -63,6 +63,7 @@ class HeldHost:
     quick_at: datetime | None = None
     """When the last request was sent that was answered in good time."""
     doubt: Doubt | None = None  #: a page was throttled, and its witness is to tell why
+    cleared: bool = False  #: whether a witness has answered in such a doubt
 
     @property
     def name(self) -> str:

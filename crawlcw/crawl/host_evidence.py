@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from crawlcw.crawl.held_host import HeldHost, Phase, Phases, pace
 from crawlcw.crawl.lanes import AHEAD, Lanes
 from crawlcw.crawl.page_limit import PageLimit
+from crawlcw.crawl.slow_start import FIRST_PAGES
 from crawlcw.crawl.throttlings import Doubt, Throttling, Throttlings
 from crawlcw.errors import Reason
 from crawlcw.model import hosts, urls
@@ -25,6 +26,9 @@ from crawlcw.model.transitions import put_off
 #: after the others: a high priority must not bring it back before one of them.
 _TURNS_BEHIND = 2
 _SECONDS_BEHIND = 1.0
+#: Seconds. A new host that asks for no longer rest has it before its witness is asked: if it
+#: limits its requests, it has just refused several, and would refuse that one as well.
+_SHORT_REST = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +177,9 @@ class HostEvidence:
         asks = host is not None and self._is_open(host, task, scheme, last=last if own else None)
         self._throttlings.note(task, at=self._ledger_now(), own=own and not asks)
         if host is not None and asks:
-            return self._begin_doubt(host, task, scheme, retry_after=retry_after)
+            return self._begin_doubt(
+                host, task, scheme, sent=sent, retry_after=retry_after, now=now
+            )
         if own and host is not None and last is not None:
             host.answered += 1
             if self._throttlings.of_others(task, since=last.at):
@@ -223,14 +229,36 @@ class HostEvidence:
         )
 
     def _begin_doubt(
-        self, host: HeldHost, task: Task, scheme: str, *, retry_after: float | None
+        self,
+        host: HeldHost,
+        task: Task,
+        scheme: str,
+        *,
+        sent: datetime,
+        retry_after: float | None,
+        now: float,
     ) -> Fault:
         """Ask no more of a host before its witness; return when the throttled page is due."""
         moment = self._ledger_now()
-        doubt = host.doubt or Doubt(scheme=scheme, since=moment, pages=(), retry_after=None)
+        rest = hosts.rest_after(1, retry_after=retry_after, policy=self._policy)
+        doubt = host.doubt
+        if doubt is None:
+            new = host.state.finished < FIRST_PAGES and not host.cleared
+            rested = new and bool(retry_after) and rest.total_seconds() <= _SHORT_REST
+            good_at = host.state.origin(scheme).good_at
+            doubt = Doubt(
+                scheme=scheme,
+                sent=sent,
+                since=moment,
+                pages=(),
+                retry_after=None,
+                rested=rested,
+                mixed=good_at is not None and good_at > sent,
+            )
+            if rested:
+                self._lanes.rest(host.name, until=now + rest.total_seconds())
         host.doubt = doubt.joined(task, retry_after=retry_after)
         self._phases.rest(host)
-        rest = hosts.rest_after(1, retry_after=retry_after, policy=self._policy)
         return Fault(due=self._behind(host, moment + rest))
 
     def is_in_doubt(self, name: str) -> bool:
@@ -243,9 +271,15 @@ class HostEvidence:
         doubt = host.doubt
         if doubt is None or doubt.scheme != scheme or sent is None:
             return
-        if sent >= doubt.since:
+        if sent < doubt.since:
+            host.doubt = replace(doubt, mixed=doubt.mixed or sent > doubt.sent)
+        else:
             host.doubt = None
-            self._throttlings.excuse_host(doubt.pages)
+            host.cleared = True
+            if doubt.together:
+                host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
+            else:
+                self._throttlings.excuse_host(doubt.pages)
 
     def host_failed(
         self,
@@ -271,6 +305,18 @@ class HostEvidence:
             host.doubt = None
             # The pages that were throttled before have asked for it as well.
             retry_after = max(retry_after or 0.0, doubt.retry_after or 0.0) or None
+            if doubt.rested and reason is Reason.HTTP_STATUS:
+                # It was not enough: they were the first failure, and this is the second one.
+                host.state = hosts.host_failed(
+                    host.state,
+                    reason,
+                    now=doubt.since,
+                    policy=self._policy,
+                    chance=0.0,
+                    scheme=scheme,
+                    status=status,
+                    retry_after=doubt.retry_after,
+                )
         moment = self._ledger_now()
         host.state = hosts.host_failed(
             host.state,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 _PAGES_A_STEP = 10
 #: So many at once, however fast the answers are, until so many pages are finished.
-_FEW = 2
-_FIRST_PAGES = 24
+_FEW = 3
+FIRST_PAGES = 24
 #: Seconds. Such an answer is fast, however much faster others were.
 _FAST = 0.1
 #: A slower one may take so many times as long as the fastest, and no longer than this.
@@ -38,4 +38,4 @@ class SlowStart:
     def window(self, *, finished: int) -> int:
         """Return how many requests at once are allowed, *finished* pages of it behind us."""
         window = 1 + finished // _PAGES_A_STEP + self.steps
-        return min(window, _FEW) if finished < _FIRST_PAGES else window
+        return min(window, _FEW) if finished < FIRST_PAGES else window

@@ -31,14 +31,27 @@ class Doubt:
     """
 
     scheme: str  #: of the origin
+    sent: datetime  #: when the first of them was
     since: datetime
     pages: tuple[bytes, ...]  #: their tasks
     retry_after: float | None  #: the longest that one of them asked for, in seconds
+    rested: bool  #: whether the host rests before it is asked for that page
+    mixed: bool = False  #: whether it answered what was sent after the first of them
 
     def joined(self, task: Task, *, retry_after: float | None) -> "Doubt":
         """Return the doubt where one more page was throttled, which was under way as well."""
         longest = max(self.retry_after or 0.0, retry_after or 0.0) or None
         return replace(self, pages=(*self.pages, task.id), retry_after=longest)
+
+    @property
+    def together(self) -> bool:
+        """Whether the pages make a limit of their host likely, even if that page is answered.
+
+        A host that has reached its limit refuses all that it is asked for. A moment later it
+        may answer again, and after a rest it does.
+        """
+        enough = 2 if self.rested else 3
+        return len(set(self.pages)) >= enough and not self.mixed
 
 
 class Throttlings:
