@@ -197,9 +197,7 @@ class HostEvidence:
             now=now,
         )
 
-    def _is_open(
-        self, host: HeldHost, task: Task, scheme: str, *, last: Throttling | None
-    ) -> bool:
+    def _is_open(self, host: HeldHost, task: Task, scheme: str, *, last: Throttling | None) -> bool:
         """Return whether it is open who is to blame for a page's throttling, and can be asked.
 
         *last* is its last one, where the page seems to be to blame.
@@ -224,9 +222,7 @@ class HostEvidence:
         if last.proven or not host.state.delay:
             return False
         answers = [each.good_at for each in host.state.origins.values() if each.good_at]
-        return bool(answers) and self._throttlings.of_others(
-            task, since=max(answers), blamed=True
-        )
+        return bool(answers) and self._throttlings.of_others(task, since=max(answers), blamed=True)
 
     def _begin_doubt(
         self,

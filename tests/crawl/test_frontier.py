@@ -303,7 +303,7 @@ def test_a_visited_host_is_idle_when_nothing_of_it_is_under_way():
 
 @pytest.mark.parametrize(
     ("finished", "allowed"),
-    [(0, 1), (9, 1), (10, 2), (19, 2), (23, 2), (24, 3), (29, 3), (30, 4), (900, 4)],
+    [(0, 1), (9, 1), (10, 2), (19, 2), (20, 3), (23, 3), (24, 3), (29, 3), (30, 4), (900, 4)],
 )
 def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished: int, allowed: int):
     process = Process(concurrency=4)
@@ -317,7 +317,7 @@ def test_a_new_host_is_asked_for_one_page_at_a_time_and_for_more_later(finished:
 
 @pytest.mark.parametrize(
     ("latency", "expected"),
-    [(0.1, [1, *[2] * 12, 4, 3]), (3.0, [*[1] * 10, *[2] * 7, 3, 3, 2])],
+    [(0.1, [1, 2, *[3] * 7, 4, 4]), (3.0, [*[1] * 10, *[2] * 5, *[3] * 4])],
 )
 def test_each_answer_counts_at_once(latency: float, expected: list[int]):
     process = Process(concurrency=4)
@@ -330,7 +330,7 @@ def test_each_answer_counts_at_once(latency: float, expected: list[int]):
         for lease in leases:
             process.work(lease, latency=latency)
 
-    # Of a slow host ten pages are a step; of any there are two at once until 24 are finished.
+    # Of a slow host ten pages are a step; of any there are three at once until 24 are finished.
     assert at_once == expected
 
 
