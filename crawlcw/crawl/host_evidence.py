@@ -178,11 +178,11 @@ class HostEvidence:
         self._throttlings.note(task, at=self._ledger_now(), own=own and not asks)
         if host is not None and asks:
             return self._begin_doubt(
-                host, task, scheme, sent=sent, retry_after=retry_after, now=now
+                host, task, scheme, own=own, sent=sent, retry_after=retry_after, now=now
             )
         if own and host is not None and last is not None:
             host.answered += 1
-            if self._throttlings.of_others(task, since=last.at):
+            if host.doubt is None and self._throttlings.of_others(task, since=last.at):
                 # A limit that is often reached has pages come to it twice.
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
                 pace(self._lanes, host, now=now)
@@ -207,10 +207,9 @@ class HostEvidence:
         if host.doubt is not None:
             return host.doubt.scheme == scheme  # they were under way together
         origin = host.state.origin(scheme)
-        # A host with a delay has shown that it has a limit: then every throttling counts, or
-        # one whose limit is reached now and then would never be asked slowly enough.
-        well = not (host.state.failures or origin.failures or host.state.delay)
-        ours = host.lease is not None and host.phase is Phase.SERVING
+        well = not (host.state.failures or origin.failures)
+        # It may still be RESTING for a doubt that has just ended.
+        ours = host.lease is not None and host.phase in (Phase.SERVING, Phase.RESTING)
         return (well or last is not None) and ours and origin.witness not in (None, task.url)
 
     def _may_be_a_limit(self, host: HeldHost, task: Task, last: Throttling) -> bool:
@@ -230,6 +229,7 @@ class HostEvidence:
         task: Task,
         scheme: str,
         *,
+        own: bool,
         sent: datetime,
         retry_after: float | None,
         now: float,
@@ -240,7 +240,8 @@ class HostEvidence:
         doubt = host.doubt
         if doubt is None:
             new = host.state.finished < FIRST_PAGES and not host.cleared
-            rested = new and bool(retry_after) and rest.total_seconds() <= _SHORT_REST
+            limited = new or bool(host.state.delay)
+            rested = limited and bool(retry_after) and rest.total_seconds() <= _SHORT_REST
             good_at = host.state.origin(scheme).good_at
             doubt = Doubt(
                 scheme=scheme,
@@ -249,6 +250,7 @@ class HostEvidence:
                 pages=(),
                 retry_after=None,
                 rested=rested,
+                slows=bool(host.state.delay) and not own,
                 mixed=good_at is not None and good_at > sent,
             )
             if rested:
@@ -272,7 +274,7 @@ class HostEvidence:
         else:
             host.doubt = None
             host.cleared = True
-            if doubt.together:
+            if doubt.slows or doubt.together:
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
             else:
                 self._throttlings.excuse_host(doubt.pages)

@@ -36,6 +36,7 @@ class Doubt:
     pages: tuple[bytes, ...]  #: their tasks
     retry_after: float | None  #: the longest that one of them asked for, in seconds
     rested: bool  #: whether the host rests before it is asked for that page
+    slows: bool  #: whether the host, which has a delay, is slowed down in any case
     mixed: bool = False  #: whether it answered what was sent after the first of them
 
     def joined(self, task: Task, *, retry_after: float | None) -> "Doubt":
