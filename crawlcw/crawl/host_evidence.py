@@ -240,8 +240,9 @@ class HostEvidence:
         doubt = host.doubt
         if doubt is None:
             new = host.state.finished < FIRST_PAGES and not host.cleared
-            limited = new or bool(host.state.delay)
-            rested = limited and bool(retry_after) and rest.total_seconds() <= _SHORT_REST
+            # Whether a delay is too short is seen behind that delay alone.
+            rests = not own and (new or bool(host.state.delay))
+            rested = rests and bool(retry_after) and rest.total_seconds() <= _SHORT_REST
             good_at = host.state.origin(scheme).good_at
             doubt = Doubt(
                 scheme=scheme,
