@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crawlcw.crawl.held_host import HeldHost
+from crawlcw.crawl.held_host import HeldHost, Phase
 from crawlcw.crawl.host_evidence import NOBODYS, Fault
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, Origin, RobotsRecord
@@ -919,7 +919,7 @@ def well(process: Process, **state: Any) -> HeldHost:
     """Serve a host that has answered a page before."""
     process.now += 1
     origins = {"http": Origin(good_at=START, witness=WITNESS)}
-    return process.serve(origins=origins, finished=100, **state)
+    return process.serve(**{"origins": origins, "finished": 100} | state)
 
 
 def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_asked():
@@ -985,17 +985,107 @@ def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_
     assert process.frontier.evidence.doubted(host) is None
 
 
-@pytest.mark.parametrize("state", [{"delay": 0.5}, {"failures": 1}])
-def test_a_host_that_was_asked_too_much_before_pays_at_once(state: dict[str, Any]):
+def test_a_host_that_has_failed_just_before_pays_at_once():
     process = Process(concurrency=4)
-    host = well(process, **state)
+    host = well(process, failures=1)
     (lease,) = process.claim()
 
     throttled(process, lease, retry_after=2)
 
-    assert host.state.failures == state.get("failures", 0) + 1
-    assert host.state.delay == 2 * state.get("delay", 0.25)
+    assert (host.state.failures, host.state.delay) == (2, 0.5)
     assert 2 <= process.resting() <= 2.2
+
+
+def test_a_new_host_has_the_short_rest_that_it_asks_for_before_another_page_is_asked():
+    process = Process(concurrency=4)
+    host = well(process, finished=20)
+    (lease,) = process.claim()
+
+    throttled(process, lease, retry_after=3)
+    assert (host.state.failures, process.resting()) == (0, 3)
+    process.now += 3
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=3)
+
+    assert (host.state.failures, host.state.delay) == (2, 1.0), "it was not enough"
+    assert 6 <= process.resting() <= 6.6
+
+
+@pytest.mark.parametrize(
+    ("state", "retry_after"), [({"finished": 20}, 6), ({"finished": 20}, None), ({}, 3)]
+)
+def test_no_other_host_rests_before_that(state: dict[str, Any], retry_after: float | None):
+    process = Process(concurrency=4)
+    well(process, **state)
+    (lease,) = process.claim()
+
+    throttled(process, lease, retry_after=retry_after)
+
+    assert process.resting() == 0
+
+
+def test_a_new_host_rests_before_that_until_it_was_cleared_once():
+    process = Process(concurrency=4)
+    well(process, finished=20)
+    first, second = process.claim(2)
+    throttled(process, first, retry_after=2)
+    process.now += 2
+    answered_since(process)
+    process.frontier.evidence.unproven(now=process.now)
+
+    throttled(process, second, retry_after=2)
+
+    assert process.resting() == 0
+
+
+def test_a_host_with_a_delay_is_slowed_down_though_another_page_is_answered():
+    """Its limit may be reached now and then: no further than for pages that fail, though."""
+    process = Process(concurrency=4)
+    host = well(process, delay=1.5)
+    (lease,) = process.claim()
+
+    throttled(process, lease, retry_after=3600)
+    answered_since(process)
+
+    assert host.state.failures == 0
+    assert host.state.delay == pytest.approx(2.0, rel=0.01)
+    assert process.resting() < 3
+
+
+@pytest.mark.parametrize(("number", "answers", "delay"), [(2, [], 0), (3, [], 0.5), (3, [1], 0)])
+def test_pages_that_are_throttled_one_and_all_slow_their_host_down(
+    number: int, answers: list[int], delay: float
+):
+    """Its limit may let the next page in again."""
+    process = Process(concurrency=4)
+    host = well(process)
+    sent = process.ledger_now()
+    process.now += 1
+    for lease in process.claim(number):
+        process.frontier.evidence.page_throttled(
+            lease.task, sent=sent, status=429, retry_after=None, now=process.now
+        )
+    for later in answers:
+        process.frontier.evidence.answered(
+            HOST, latency=0.1, sent=sent + timedelta(milliseconds=later), now=process.now
+        )
+
+    answered_since(process)
+
+    assert host.state.delay == pytest.approx(delay, rel=0.01)
+
+
+def test_a_page_that_was_under_way_while_another_doubt_ended_is_nobodys_fault_either():
+    process = Process(concurrency=4)
+    host = well(process)
+    first, second = process.claim(2)
+    throttled(process, first)
+    answered_since(process)
+    assert host.phase is Phase.RESTING
+
+    throttled(process, second)
+
+    assert (host.state.failures, host.state.delay) == (0, 0.0)
+    assert process.frontier.evidence.doubted(host) == WITNESS
 
 
 def test_a_page_that_is_slow_while_others_are_not_slows_nobody():

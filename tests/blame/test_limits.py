@@ -1,0 +1,144 @@
+"""Whole crawls, in virtual time, of hosts that limit their requests, and of such that seem to.
+
+`tests.crawl.test_fairness` has one of them with real sockets, which takes minutes.
+"""
+
+import asyncio
+import random
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Request, Response, Settings, Spider
+from crawlcw.assembly import assemble
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.task import Status
+from tests.blame.virtual import VirtualClock, run, virtual
+
+pytestmark = pytest.mark.thorough
+
+PAGES = 260
+LINKS = 20
+
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = ("http://h.example/0",)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield from response.follow_all("a[href]")
+
+
+class Site:
+    """The downloader of one host; *refuses* is told the number of a page and the time."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        latency: float,
+        retry_after: str | None,
+        refuses: Callable[[int, float], bool],
+    ) -> None:
+        self._clock = clock
+        self._latency = latency
+        self._headers = {} if retry_after is None else {"Retry-After": retry_after}
+        self._refuses = refuses
+        self.asked = 0
+        self.refused = 0
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        number = int(url.rpartition("/")[2])
+        refused = self._refuses(number, self._clock.elapsed)
+        self.asked += 1
+        self.refused += refused
+        await asyncio.sleep(self._latency)
+        if refused:
+            return Response(url, request=request, status=429, headers=self._headers)
+        first = LINKS * number + 1
+        links = [f'<a href="/{n}">{n}</a>' for n in range(first, min(first + LINKS, PAGES))]
+        return Response(
+            url,
+            request=request,
+            status=200,
+            headers={"Content-Type": "text/html"},
+            body="".join(links).encode(),
+            elapsed=timedelta(seconds=self._latency),
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+def most(requests: int, *, within: float) -> Callable[[int, float], bool]:
+    """Refuse more than so many *requests* in any so many seconds."""
+    answered: deque[float] = deque()
+
+    def refuses(_number: int, now: float) -> bool:
+        while answered and answered[0] <= now - within:
+            answered.popleft()
+        if len(answered) >= requests:
+            return True
+        answered.append(now)
+        return False
+
+    return refuses
+
+
+def crawled(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    latency: float,
+    retry_after: str | None,
+    refuses: Callable[[int, float], bool],
+) -> tuple[Site, dict[Status, int], float]:
+    """Crawl a host; return it, how many of its pages ended how, and the seconds it took."""
+
+    async def crawl(path: Path) -> dict[Status, int]:
+        ledger = await SqliteLedger.open(path, Pages.name, clock=clock.ledger_now)
+        try:
+            await assemble(Pages(), ledger, site, Settings(obey_robots=False)).run()
+            counts = await ledger.queries.counts()
+            return {status: count for status, count in counts.by_status.items() if count}
+        finally:
+            await ledger.close()
+
+    random.seed(0)
+    with tempfile.TemporaryDirectory() as folder, virtual(monkeypatch) as clock:
+        site = Site(clock, latency=latency, retry_after=retry_after, refuses=refuses)
+        ended = run(clock, crawl(Path(folder) / "ledger.db"), within=timedelta(hours=10))
+        return site, ended, clock.elapsed
+
+
+@pytest.mark.representative("0.1")
+@pytest.mark.parametrize("latency", [0.02, 0.1, 0.5, 0.8])
+def test_a_host_that_limits_its_requests_refuses_at_most_a_fiftieth(
+    latency: float, monkeypatch: pytest.MonkeyPatch
+):
+    site, ended, _ = crawled(
+        monkeypatch, latency=latency, retry_after="3", refuses=most(20, within=10.0)
+    )
+
+    print(f"{site.refused} of {site.asked} refused")
+    assert ended == {Status.FINISHED: PAGES}
+    assert site.refused <= 0.02 * site.asked
+
+
+@pytest.mark.representative("3")
+@pytest.mark.parametrize("retry_after", [None, "3"])
+def test_pages_that_are_always_refused_cost_the_others_no_time(
+    retry_after: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    """A seventh of all pages: that took more than four hours, by a delay that grew with each."""
+    site, ended, seconds = crawled(
+        monkeypatch, latency=0.05, retry_after=retry_after, refuses=lambda n, _: n % 7 == 6
+    )
+
+    print(f"{site.refused} of {site.asked} refused, {seconds:.0f} s")
+    assert set(ended) == {Status.FINISHED, Status.IGNORED}
+    assert seconds < 60
