@@ -178,11 +178,11 @@ class HostEvidence:
         self._throttlings.note(task, at=self._ledger_now(), own=own and not asks)
         if host is not None and asks:
             return self._begin_doubt(
-                host, task, scheme, own=own, sent=sent, retry_after=retry_after, now=now
+                host, task, scheme, first=last is None, sent=sent, retry_after=retry_after, now=now
             )
         if own and host is not None and last is not None:
             host.answered += 1
-            if host.doubt is None and self._throttlings.of_others(task, since=last.at):
+            if host.doubt is None and self._throttlings.of_others(host.name, since=last.at):
                 # A limit that is often reached has pages come to it twice.
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
                 pace(self._lanes, host, now=now)
@@ -202,7 +202,7 @@ class HostEvidence:
 
         *last* is its last one, where the page seems to be to blame.
         """
-        if last is not None and not self._may_be_a_limit(host, task, last):
+        if last is not None and not self._may_be_a_limit(host, last):
             return False
         if host.doubt is not None:
             return host.doubt.scheme == scheme  # they were under way together
@@ -212,16 +212,15 @@ class HostEvidence:
         ours = host.lease is not None and host.phase in (Phase.SERVING, Phase.RESTING)
         return (well or last is not None) and ours and origin.witness not in (None, task.url)
 
-    def _may_be_a_limit(self, host: HeldHost, task: Task, last: Throttling) -> bool:
+    @staticmethod
+    def _may_be_a_limit(host: HeldHost, last: Throttling) -> bool:
         """Return whether a page that seems to be to blame may have come too early to its host.
 
         Where a host's delay is too short for its limit, one page after the other comes
-        too early: all would pay, and the host would never be asked more slowly.
+        too early: all would pay, and the host would never be asked more slowly. Another
+        page that is asked behind that delay tells.
         """
-        if last.proven or not host.state.delay:
-            return False
-        answers = [each.good_at for each in host.state.origins.values() if each.good_at]
-        return bool(answers) and self._throttlings.of_others(task, since=max(answers), blamed=True)
+        return host.state.delay > 0 and not last.proven
 
     def _begin_doubt(
         self,
@@ -229,7 +228,7 @@ class HostEvidence:
         task: Task,
         scheme: str,
         *,
-        own: bool,
+        first: bool,
         sent: datetime,
         retry_after: float | None,
         now: float,
@@ -240,8 +239,8 @@ class HostEvidence:
         doubt = host.doubt
         if doubt is None:
             new = host.state.finished < FIRST_PAGES and not host.cleared
-            # Whether a delay is too short is seen behind that delay alone.
-            rests = not own and (new or bool(host.state.delay))
+            # Later, whether a delay is too short is seen behind that delay alone.
+            rests = first and (new or host.state.delay > 0)
             rested = rests and bool(retry_after) and rest.total_seconds() <= _SHORT_REST
             good_at = host.state.origin(scheme).good_at
             doubt = Doubt(
@@ -251,7 +250,8 @@ class HostEvidence:
                 pages=(),
                 retry_after=None,
                 rested=rested,
-                slows=bool(host.state.delay) and not own,
+                first=first,
+                delayed=host.state.delay > 0,
                 mixed=good_at is not None and good_at > sent,
             )
             if rested:
@@ -275,10 +275,10 @@ class HostEvidence:
         else:
             host.doubt = None
             host.cleared = True
-            if doubt.slows or doubt.together:
+            if doubt.stays_open:
                 host.state = hosts.slowed_by_pages(host.state, policy=self._policy)
             else:
-                self._throttlings.excuse_host(doubt.pages)
+                self._throttlings.excuse_host(doubt.pages, proven=doubt.delayed)
 
     def host_failed(
         self,

@@ -20,14 +20,14 @@ class Throttling:
     host: str
     at: datetime
     own: bool  #: whether the page itself was to blame
-    proven: bool = False  #: so a page shows that its host has answered since
+    proven: bool = False  #: as a page shows that came behind the host's delay, and was answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
     """Pages were throttled at a host that seemed well: a page it answered before tells why.
 
-    Where that one is answered, the pages were to blame; else the host was.
+    Where that one is answered, the pages were to blame, or it is still open; else the host was.
     """
 
     scheme: str  #: of the origin
@@ -36,7 +36,8 @@ class Doubt:
     pages: tuple[bytes, ...]  #: their tasks
     retry_after: float | None  #: the longest that one of them asked for, in seconds
     rested: bool  #: whether the host rests before it is asked for that page
-    slows: bool  #: whether the host, which has a delay, is slowed down in any case
+    first: bool  #: whether the first of them was never throttled before
+    delayed: bool  #: whether the host has a delay, so it has shown that it has a limit
     mixed: bool = False  #: whether it answered what was sent after the first of them
 
     def joined(self, task: Task, *, retry_after: float | None) -> "Doubt":
@@ -45,14 +46,16 @@ class Doubt:
         return replace(self, pages=(*self.pages, task.id), retry_after=longest)
 
     @property
-    def together(self) -> bool:
-        """Whether the pages make a limit of their host likely, even if that page is answered.
+    def stays_open(self) -> bool:
+        """Whether a limit of the host is likely, even if the other page is answered.
 
         A host that has reached its limit refuses all that it is asked for. A moment later it
-        may answer again, and after a rest it does.
+        may answer again, and after a rest it does. But that is said once of a page, or some
+        would never pay.
         """
-        enough = 2 if self.rested else 3
-        return len(set(self.pages)) >= enough and not self.mixed
+        many = 2 if self.rested else 3
+        together = len(set(self.pages)) >= many and not self.mixed
+        return self.first and (self.delayed or together)
 
 
 class Throttlings:
@@ -67,16 +70,21 @@ class Throttlings:
 
     def note(self, task: Task, *, at: datetime, own: bool) -> None:
         """Note that a page was throttled, and whether it was to blame."""
-        self._last[task.id] = Throttling(host=task.host, at=at, own=own)
+        last = self._last.get(task.id)
+        proven = own and last is not None and last.proven
+        self._last[task.id] = Throttling(host=task.host, at=at, own=own, proven=proven)
         self._last.move_to_end(task.id)
         while len(self._last) > _REMEMBERED:
             self._last.popitem(last=False)
 
-    def excuse_host(self, task_ids: Iterable[bytes]) -> None:
-        """Note that pages which were throttled were to blame, for their host is well."""
+    def excuse_host(self, task_ids: Iterable[bytes], *, proven: bool) -> None:
+        """Note that pages which were throttled were to blame, for their host is well.
+
+        *proven* is that of a `Throttling`.
+        """
         for task_id in task_ids:
             if last := self._last.get(task_id):
-                self._last[task_id] = replace(last, own=True, proven=True)
+                self._last[task_id] = replace(last, own=True, proven=proven)
 
     def is_own(self, task: Task, host: Host, *, scheme: str) -> bool:
         """Return whether a page that is throttled once more is to blame for that itself.
@@ -90,16 +98,13 @@ class Throttlings:
             return False
         if hosts.is_the_pages_own(host, scheme=scheme, throttled=last.at):
             return True
-        return last.own and not self.of_others(task, since=last.at)
+        return last.own and not self.of_others(task.host, since=last.at)
 
-    def of_others(self, task: Task, *, since: datetime, blamed: bool = False) -> bool:
-        """Return whether another page of a task's host was throttled after a time.
-
-        Those that were *blamed* themselves count only if that is true.
-        """
-        for task_id, each in reversed(self._last.items()):
+    def of_others(self, host: str, *, since: datetime) -> bool:
+        """Return whether a page of a host was throttled after a time, and not by its own fault."""
+        for each in reversed(self._last.values()):
             if each.at <= since:
                 return False
-            if each.host == task.host and task_id != task.id and (blamed or not each.own):
+            if each.host == host and not each.own:
                 return True
         return False
