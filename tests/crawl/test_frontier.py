@@ -1143,48 +1143,60 @@ def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
     return host, first, second
 
 
-def test_where_one_page_after_the_other_comes_too_early_it_is_open_whether_they_are_to_blame():
+def test_at_a_host_with_a_delay_it_is_open_whether_a_page_pays_until_another_is_asked():
+    """One page after the other may come too early, and all would pay."""
     process = Process(concurrency=4)
     host, first, second = limited(process)
-    assert throttled(process, first).own
 
-    process.now += 1
-    assert not throttled(process, second).own
+    assert not throttled(process, first).own
     assert process.frontier.evidence.doubted(host) == WITNESS
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
 
-    assert 0.9 < host.state.delay <= 1.0, "what is answered else comes too early as well"
+    assert host.state.delay == pytest.approx(1.0, rel=0.01), "what is answered else does as well"
     assert host.state.failures == 1
+    assert not throttled(process, second).own
 
 
-def test_where_it_was_the_pages_each_pays_at_its_next_throttling():
+def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
     process = Process(concurrency=4)
     host, first, second = limited(process)
-    assert throttled(process, first).own
-    process.now += 1
-    throttled(process, second)
-
+    throttled(process, first)
     answered_since(process)
     process.frontier.evidence.unproven(now=process.now)
+
     assert throttled(process, first).own
     process.now += 1
-
-    assert throttled(process, second).own, "once is enough to ask"
+    assert throttled(process, first).own, "once is enough to ask"
     assert host.state.delay < 0.5
+    assert not throttled(process, second).own, "for each page"
 
 
-def test_an_answer_of_the_other_origin_shows_that_their_host_does_not_come_too_early():
+def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
     process = Process(concurrency=4)
-    _, first, second = limited(process)
+    host = well(process)
+    (first,) = process.claim()
+    throttled(process, first)
+    answered_since(process)
+    process.frontier.evidence.unproven(now=process.now)
+    process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
+    answered_since(process)
+    assert host.state.delay > 0
+
+    assert not throttled(process, first).own
+    assert process.frontier.evidence.doubted(host) == WITNESS
+
+
+def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nobody():
+    process = Process(concurrency=4)
+    host = well(process)
+    first, second = process.claim(2)
+    throttled(process, first)
+    answered_since(process)
+    process.frontier.evidence.unproven(now=process.now)
+    throttled(process, second)
+
     assert throttled(process, first).own
-
-    process.now += 1
-    process.frontier.evidence.answered(
-        HOST, latency=0.1, scheme="https", sent=process.ledger_now(), now=process.now
-    )
-    process.now += 1
-
-    assert throttled(process, second).own
+    assert host.state.delay == 0.0
 
 
 def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
