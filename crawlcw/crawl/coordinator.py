@@ -430,14 +430,17 @@ class Coordinator:
         return found
 
     def _is_open(self, host: HeldHost, tasks: list[Task], background: anyio.abc.TaskGroup) -> bool:
-        """Return whether a host may be served; a new one with tasks begins to be opened.
+        """Return whether tasks of a host may be claimed; a new host with any begins to be opened.
 
         Its robots.txt is asked for beside the other hosts; nothing of it is claimed
         before that, or leases would run while nobody may begin.
         """
-        if host.opened:
-            return True
-        return bool(tasks) and self._robots_gate.open(host, self._first_url(tasks), background)
+        if host.opened or not tasks:
+            return host.opened
+        ready = [task for task in tasks if not self._frontier.evidence.resting_until(task)]
+        # Those whose origin rests are put off once they are claimed; asked for its
+        # robots.txt it would fail again, and at once again.
+        return not ready or self._robots_gate.open(host, self._first_url(ready), background)
 
     def _first_url(self, tasks: list[Task]) -> str:
         """Return the URL to open a host with: not of an origin that fails, if there is another."""

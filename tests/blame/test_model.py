@@ -208,6 +208,16 @@ def test_a_throttled_page_waits_behind_the_others_however_urgent_it_is(
         asked_for_a_throttled_page(monkeypatch)
 
 
+def test_an_origin_that_rests_is_not_asked_for_its_robots_txt(monkeypatch: pytest.MonkeyPatch):
+    """Its host's other origin has answered all of its pages: the host itself does not rest."""
+    random.seed(0)
+    with tempfile.TemporaryDirectory() as folder, virtual(monkeypatch) as clock:
+        ended = run(clock, crawl(made(70126), clock, Path(folder) / "ledger.db"), within=LONGEST)
+
+    # Of other hosts pages are asked for once more, to see whether the network is there.
+    assert ended.asked["https://h4.example/robots.txt"] < 50
+
+
 # --- without its protections
 
 
