@@ -234,6 +234,9 @@ class Coordinator:
             self._returned.append(put_off(lease, until=until))
         elif task.due is not None and task.due > self._ledger.now():
             self._returned.append(lease)
+        elif not self._frontier[task.host].opened:
+            # Its origin's rest has just ended. What is due again opens the host.
+            self._returned.append(lease)
         else:
             self._lanes.add(lease, now=time.monotonic())
 
