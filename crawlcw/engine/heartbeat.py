@@ -1,16 +1,22 @@
-"""Telling the others that this worker lives, what it has counted, and whether it wants hosts."""
+"""Telling the others that this worker lives, what it has counted, and whether it wants hosts.
+
+With it goes what the worker shows of itself, and once a minute a point of that remains.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 
 import anyio
 
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import LedgerUnavailableError
+from crawlcw.engine.vital_signs import VitalSigns
+from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger.protocol import Ledger, Tally, Worker
 from crawlcw.model.dropped import merged
+from crawlcw.model.rates import Point, Vitals, minute_of
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -24,13 +30,29 @@ class Heartbeat:
     """A worker, as the others see it."""
 
     def __init__(
-        self, ledger: Ledger, worker: str, stats: Stats, *, lease: Callable[[], timedelta]
+        self,
+        ledger: Ledger,
+        worker: str,
+        stats: Stats,
+        *,
+        lease: Callable[[], timedelta],
+        signs: VitalSigns | None = None,
     ) -> None:
-        """*worker* is its name, *stats* what it counts; *lease* returns how long its leases are."""
+        """*worker* is its name, *stats* what it counts; *lease* returns how long its leases are.
+
+        *signs* are what it shows of itself; None: what it counts.
+        """
         self._ledger = ledger
         self._worker = worker
         self._stats = stats
         self._lease = lease
+        self._signs = signs or VitalSigns(stats)
+        self._shown = Vitals()
+        self._started = ledger.now()
+        #: In which minute a point was left, or the worker started.
+        self._recorded = minute_of(self._started)
+        #: The longest lag since then, in seconds.
+        self._lag = 0.0
         self._hungry = False
         self._changed = asyncio.Event()
 
@@ -44,10 +66,48 @@ class Heartbeat:
                 await self.beat()
             except LedgerUnavailableError as error:
                 logger.debug("no heartbeat: %s", printable(error), extra={"event": "no_heartbeat"})
+            else:
+                await self.record()
 
     async def beat(self) -> None:
         """Write it down once; raises `LedgerError`."""
-        await self._ledger.workers.beat(self._worker, self.tally(), hungry=self._hungry)
+        await self._ledger.workers.beat(
+            self._worker, self.tally(), hungry=self._hungry, vitals=self._show()
+        )
+
+    async def beat_over(self, ledger: Ledger) -> None:
+        """Do so over another connection, while the loop stands still; raises `LedgerError`."""
+        await ledger.workers.beat(self._worker, self.tally(), vitals=self._show())
+
+    async def record(self) -> None:
+        """Leave a point of what was shown last, unless there is one of this minute."""
+        if minute_of(self._ledger.now()) > self._recorded:
+            await self._record(last=False)
+
+    async def record_last(self) -> None:
+        """Leave a point of what was shown last, for the worker leaves."""
+        await self._record(last=True)
+
+    def _show(self) -> Vitals:
+        self._shown = self._signs.read()
+        self._lag = max(self._lag, self._shown.lag)
+        return self._shown
+
+    async def _record(self, *, last: bool) -> None:
+        point = Point(
+            worker=self._worker,
+            started=self._started,
+            time=self._ledger.now(),
+            vitals=replace(self._shown, lag=self._lag),
+            last=last,
+        )
+        try:
+            await self._ledger.rates.record(point)
+        except LedgerError as error:
+            # It costs no page: what this one counts is in the next one.
+            logger.debug("no point of the rates: %s", printable(error))
+            return
+        self._recorded, self._lag = minute_of(point.time), 0.0
 
     def tally(self) -> Tally:
         """Return what this worker has counted."""

@@ -1,8 +1,9 @@
 """A ledger that waits while the real one is away (the Decorator pattern, with Retry).
 
 What is asked of it is asked again until it is answered, see `Patience`: nobody who
-uses a ledger has to think of outages. But for two things that are asked once: renewals,
-because what is held changes while they wait, and heartbeats, because the next one is as good.
+uses a ledger has to think of outages. But for some things that are asked once: renewals,
+because what is held changes while they wait, and what workers show of themselves, because the
+next heartbeat or point is as good.
 """
 
 from collections import Counter
@@ -20,7 +21,12 @@ AnyLedger = TypeVar("AnyLedger", bound=Ledger)
 #: Their protocols, by their names. What has no coroutine functions passes as it is.
 _FACETS = get_type_hints(TrackedLedger)
 _ASKED_ONCE = frozenset(
-    {(protocol.Leases, "renew"), (protocol.HostLeases, "renew"), (protocol.Workers, "beat")}
+    {
+        (protocol.Leases, "renew"),
+        (protocol.HostLeases, "renew"),
+        (protocol.Workers, "beat"),
+        (protocol.Rates, "record"),
+    }
 )
 
 

@@ -17,6 +17,7 @@ from crawlcw.engine.patience import Patience
 from crawlcw.engine.retrying_ledger import AnyLedger, retrying
 from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import Stats
+from crawlcw.engine.vital_signs import VitalSigns
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError
@@ -55,13 +56,16 @@ class Session(Generic[AnyLedger]):
         self.held = HeldLeases()
         self._this = this_worker(now=ledger.now())
         self._lease = lease
-        self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease)
+        signs = VitalSigns(
+            self.stats, in_flight=lambda: len(self.held), lag=lambda: self.watchdog.lag()
+        )
+        self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease, signs=signs)
         self.spare = SpareConnection(
             ledger,
             self.held,
             worker=self.worker,
             lease=lease,
-            tally=self.heartbeat.tally,
+            beat=self.heartbeat.beat_over,
             hosts=hosts,
         )
         self.watchdog = Watchdog(
@@ -122,4 +126,5 @@ class Session(Generic[AnyLedger]):
         # kept when it leaves.
         await leave_hosts()
         await self.patience.insist(self.heartbeat.beat)
+        await self.heartbeat.record_last()
         await self.ledger.workers.leave(self.worker)

@@ -1,12 +1,12 @@
 """Renewing, or giving back, what a process holds while its event loop stands still."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import anyio
 
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.ledger.protocol import Ledger, Tally
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import HostLease
 
 #: What giving back may take before the process ends.
@@ -26,14 +26,14 @@ class SpareConnection:
         *,
         worker: str,
         lease: Callable[[], timedelta],
-        tally: Callable[[], Tally],
+        beat: Callable[[Ledger], Awaitable[None]],
         hosts: Callable[[], Sequence[HostLease]] = lambda: (),
     ) -> None:
         self._source = ledger
         self._held = held
         self._worker = worker
         self._lease = lease
-        self._tally = tally
+        self._beat = beat
         self._hosts = hosts
         self._ledger: Ledger | None = None
 
@@ -46,7 +46,7 @@ class SpareConnection:
             await self._ledger.leases.renew(held, lease=lease)
         if hosts := self._hosts():
             await self._ledger.host_leases.renew(hosts, lease=lease)
-        await self._ledger.workers.beat(self._worker, self._tally())
+        await self._beat(self._ledger)
 
     async def close(self) -> None:
         """Close the connection, if it was opened."""

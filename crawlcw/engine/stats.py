@@ -48,6 +48,7 @@ class Stats:
     host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
     hosts_given_up: GivenUpHosts = field(default_factory=GivenUpHosts)  #: origin -> reason
     given_up: int = 0  #: pages ignored because they failed, those of hosts given up included
+    unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
@@ -96,8 +97,10 @@ class Stats:
             self.pages += not alias
         elif change.error is not None:
             self.failures[change.error.kind] += 1
-            if change.status is Status.IGNORED and change.error.kind in FAILURE_REASONS:
-                self.given_up += 1
+            if change.status is Status.IGNORED:
+                failed = change.error.kind in FAILURE_REASONS
+                self.given_up += failed
+                self.unwanted += not failed
 
 
 def _producer(settlement: Settlement) -> str:

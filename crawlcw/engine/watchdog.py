@@ -85,10 +85,19 @@ class Watchdog:
         self._wake: Callable[[], object] | None = None
         self._thread: threading.Thread | None = None
         self._loop_thread = 0
+        self._most_late = 0.0
 
     def stalled(self, began: float) -> float:
         """Return for how many seconds the loop has stood still since *began*."""
         return self.stalls.since(began, now=self._clock())
+
+    def lag(self) -> float:
+        """Return by how many seconds the loop was late at most since this was asked last.
+
+        Of now as well, where it stands still: for any thread.
+        """
+        late, self._most_late = self._most_late, 0.0
+        return max(late, self.stalls.lag(self._clock()))
 
     def begin(self, called: Called) -> None:
         """Note that user code begins in the loop; it is to `end`."""
@@ -147,6 +156,7 @@ class Watchdog:
         now = self._clock()
         lag = self.stalls.ticked(now)
         self._stats.loop_lag.observe(lag)
+        self._most_late = max(self._most_late, lag)
         if lag >= STANDSTILL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, lag)

@@ -28,6 +28,8 @@ and a worker
     tally        {pages, items, fetched, bytes, dropped: {reason: number},
                  examples: {reason: [link]}, items_by_callback: {name: number},
                  items_dropped: {reason: number}}
+    vitals       {finished, failed, ignored, items, bytes, rate, in_flight, memory, lag}, as in
+                 `Vitals`; on SQLite in a row of its own
 
 A page that was finished once has besides
 
@@ -61,6 +63,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model import values
 from crawlcw.model.hosts import Host, HostLease, Origin, RobotsRecord
+from crawlcw.model.rates import Vitals
 from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import (
@@ -463,7 +466,28 @@ def worker(found: Mapping[str, Any]) -> Worker:
         heartbeat=found["heartbeat"],
         hungry=bool(found["hungry"]),
         tally=tally(found["tally"]),
+        vitals=vitals(shown) if (shown := found.get("vitals")) else None,
     )
+
+
+def vitals_document(vitals: Vitals) -> Document:
+    """Return what a worker shows of itself as a document."""
+    return {
+        "finished": vitals.finished,
+        "failed": vitals.failed,
+        "ignored": vitals.ignored,
+        "items": vitals.items,
+        "bytes": vitals.bytes,
+        "rate": vitals.rate,
+        "in_flight": vitals.in_flight,
+        "memory": vitals.memory,
+        "lag": vitals.lag,
+    }
+
+
+def vitals(found: Mapping[str, Any]) -> Vitals:
+    """Return what `vitals_document` was given."""
+    return Vitals(**found)
 
 
 def tally_document(tally: Tally) -> Document:

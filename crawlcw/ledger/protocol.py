@@ -21,6 +21,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.model.dropped import Examples, merged
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.identities import Cookie, Identity
+from crawlcw.model.rates import EVERY, Point, Span, Vitals
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
 from crawlcw.model.transitions import Settlement
 
@@ -113,6 +114,7 @@ class Worker:
     heartbeat: datetime | None = None  #: when it last said that it lives
     hungry: bool = False  #: whether it has no host to ask, though there is work
     tally: Tally = Tally()
+    vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,10 +360,13 @@ class Workers(Protocol):
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
 
-    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+    async def beat(
+        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+    ) -> None:
         """Write down that a worker lives, what it has counted so far, and whether it wants hosts.
 
-        Writes nothing for a worker that is not on the list any more.
+        By one write, *vitals* included; without any it keeps those it showed last. Writes
+        nothing for a worker that is not on the list any more.
         """
 
     async def tally(self) -> Tally:
@@ -544,6 +549,27 @@ class Sessions(Protocol):
         """Delete all sessions; return how many. Who uses one makes it anew."""
 
 
+class Rates(Protocol):
+    """What workers have shown of themselves, minute by minute, for the last week."""
+
+    async def record(self, point: Point) -> None:
+        """Keep a point of a worker, and drop those that are too old.
+
+        A worker has one point a minute, the latest. A week of them is kept: of the last
+        day all, of the days before one in ten minutes, and each worker's last one. Not
+        durable: what a crash takes away, the next point makes up for.
+        """
+
+    async def between(
+        self, since: datetime, until: datetime, *, step: timedelta = EVERY
+    ) -> list[Span]:
+        """Return what each worker did from point to point, ended in [since, until), in order.
+
+        *step* is how finely they are wanted: for ten minutes or more only as many
+        points are read.
+        """
+
+
 class Ledger(Protocol):
     """The tasks of one spider, durable and shared: facets on one store."""
 
@@ -553,6 +579,7 @@ class Ledger(Protocol):
     hosts: Hosts  #: the hosts that nobody holds
     host_leases: HostLeases  #: holding hosts
     workers: Workers  #: the processes at work
+    rates: Rates  #: what they did, minute by minute
     queries: Queries  #: questions about all tasks
     admin: Admin  #: changes of many tasks
     notes: Notes  #: values beside the tasks

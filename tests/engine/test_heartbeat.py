@@ -13,11 +13,14 @@ import pytest
 from crawlcw.engine import heartbeat
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.stats import Stats
+from crawlcw.engine.vital_signs import VitalSigns
 from crawlcw.engine.workers import this_worker
-from crawlcw.errors import LedgerUnavailableError
+from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.model.rates import Vitals
+from crawlcw.model.transitions import Event
 from tests.support.ledgers import START, FakeClock, Instead
 
 pytestmark = pytest.mark.quick
@@ -43,12 +46,14 @@ class BeatenLedger(SqliteLedger):
         self.go = asyncio.Event()
         self.go.set()
 
-    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+    async def beat(
+        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+    ) -> None:
         self.asked.put_nowait(hungry)
         await self.go.wait()
         if self.away:
             raise LedgerUnavailableError("away")
-        await self.real.workers.beat(name, tally, hungry=hungry)
+        await self.real.workers.beat(name, tally, hungry=hungry, vitals=vitals)
         self.written.put_nowait(hungry)
 
 
@@ -285,3 +290,100 @@ async def test_who_has_left_is_nobodys_neighbour(ledger: BeatenLedger):
     await ledger.workers.leave("gone")
 
     assert await me.neighbours() == (1, 0)
+
+
+# --- what it shows of itself
+
+
+async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(ledger: BeatenLedger):
+    now = 100.0
+    stats = Stats()
+    signs = VitalSigns(stats, in_flight=lambda: 7, lag=lambda: 0.25, clock=lambda: now)
+    await ledger.workers.join(replace(this_worker(now=START), name="me"))
+    me = Heartbeat(ledger, "me", stats, lease=lambda: HOUR, signs=signs)
+    stats.pages, stats.items, stats.bytes, stats.given_up, stats.unwanted = 30, 60, 999, 2, 1
+    stats.outcomes[Event.FAIL] = 4
+
+    now = 110.0
+    await me.beat()
+
+    (worker,) = await ledger.workers.all()
+    assert worker.vitals is not None
+    assert replace(worker.vitals, memory=0) == Vitals(
+        finished=30, failed=4, ignored=3, items=60, bytes=999, rate=3.0, in_flight=7, lag=0.25
+    )
+    assert worker.vitals.memory > 1 << 20
+
+
+async def test_the_rate_is_that_of_the_last_minute(ledger: BeatenLedger):
+    now = 0.0
+    stats = Stats()
+    signs = VitalSigns(stats, clock=lambda: now)
+    rates = []
+    for now, stats.pages in [(30.0, 300), (60.0, 600), (120.0, 600), (180.0, 660)]:  # noqa: B007
+        rates.append(signs.read().rate)
+
+    assert rates == [10, 10, 0, 1]
+
+
+async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
+    ledger: BeatenLedger, clock: FakeClock
+):
+    stats = Stats()
+    me = await joined(ledger, stats=stats)
+    for stats.pages in range(1, 31):
+        clock.advance(seconds=5)
+        await me.beat()
+        await me.record()
+    clock.advance(seconds=5)
+    await me.record_last()
+
+    found = await ledger.rates.between(START, START + HOUR)
+
+    assert [((span.until - START).total_seconds(), span.finished) for span in found] == [
+        (60, 12),
+        (120, 12),
+        (155, 6),
+    ]
+
+
+async def test_a_point_shows_the_longest_lag_of_its_minute(ledger: BeatenLedger, clock: FakeClock):
+    lags = iter([0.5, 0.0, 0.125])
+    await ledger.workers.join(replace(this_worker(now=START), name="me"))
+    signs = VitalSigns(Stats(), lag=lambda: next(lags))
+    me = Heartbeat(ledger, "me", Stats(), lease=lambda: HOUR, signs=signs)
+    for _ in range(2):
+        await me.beat()
+    clock.advance(seconds=60)
+    await me.record()
+    await me.beat()
+    clock.advance(seconds=60)
+    await me.record()
+
+    found = await ledger.rates.between(START, START + HOUR)
+
+    assert [span.lag for span in found] == [0.5, 0.125]
+
+
+async def test_a_point_that_cannot_be_written_costs_nothing_and_the_next_one_makes_up_for_it(
+    ledger: BeatenLedger, clock: FakeClock
+):
+    stats = Stats()
+    me = await joined(ledger, stats=stats)
+    rates = ledger.rates
+
+    async def refused(_point: object) -> None:
+        raise LedgerError("no place for it")
+
+    ledger.rates = Instead(rates, record=refused)
+    stats.pages = 5
+    clock.advance(seconds=60)
+    await me.beat()
+    await me.record()
+    ledger.rates = rates
+    clock.advance(seconds=5)
+    await me.record()
+
+    found = await rates.between(START, START + HOUR)
+
+    assert [(span.seconds, span.finished) for span in found] == [(65, 5)]

@@ -8,10 +8,13 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.hosts import HostLease
+from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import ChangedTask, Lease, Status
 from crawlcw.model.transitions import too_deep
 from tests.faults.world import LARGE, NOW, TALLY, World, learned, worker
 from tests.support.ledgers import LEASE, changed_task, failure, make_task, success
+
+POINT = Point(worker="a", started=NOW, time=NOW, vitals=Vitals(finished=3))
 
 
 def _same(answer: Any, expected: Any) -> bool:
@@ -191,6 +194,7 @@ OPERATIONS = [
     ),
     _simple(lambda w: w.near.workers.join(worker("w")), name="join"),
     _simple(lambda w: w.near.workers.beat("a", TALLY, hungry=True), name="beat"),
+    _simple(lambda w: w.near.rates.record(POINT), name="record"),
     _simple(lambda w: w.near.workers.leave("dead"), name="leave", answers=_no_more),
     _simple(
         lambda w: w.near.host_leases.lease(worker="w", limit=10, lease=LEASE),

@@ -275,7 +275,14 @@ def test_who_may_not_see_a_collection_is_told_which(server: GuardedServer, crawl
     asyncio.run(crawl(crawler))
     seen = [
         {"resource": {"db": DATABASE, "collection": name}, "actions": sorted(READING)}
-        for name in ("teas", "teas.hosts", "teas.items", "teas.sessions", "crawlcw.schema")
+        for name in (
+            "teas",
+            "teas.hosts",
+            "teas.items",
+            "teas.rates",
+            "teas.sessions",
+            "crawlcw.schema",
+        )
     ]
     workers = {"db": DATABASE, "collection": "teas.workers"}
     seen.append({"resource": workers, "actions": ["listIndexes"]})

@@ -215,6 +215,7 @@ class Admin:
                 store.blob_files,
                 store.hosts,
                 store.workers,
+                store.rates,
                 store.sessions,
                 store.durable,
             ):

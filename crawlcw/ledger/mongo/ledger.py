@@ -19,6 +19,7 @@ from crawlcw.ledger.mongo.leases import Leases
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.queries import Queries
+from crawlcw.ledger.mongo.rates import Rates
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
 from crawlcw.ledger.mongo.sessions import Sessions
 from crawlcw.ledger.mongo.store import MongoStore
@@ -43,6 +44,7 @@ class MongoLedger:
         self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
         self.workers: protocol.Workers = Workers(store, hosts)
+        self.rates: protocol.Rates = Rates(store)
         self.queries: protocol.Queries = Queries(store, items)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes: protocol.Notes = notes

@@ -64,6 +64,8 @@ class MongoStore:
         # host with two owners. One write is for many hosts.
         self.hosts = database.get_collection(f"{spider}.hosts", write_concern=_DURABLE)
         self.workers = database.get_collection(f"{spider}.workers", write_concern=_DURABLE)
+        # Not durable: a point that a failover takes away is made up for by the next one.
+        self.rates = database.get_collection(f"{spider}.rates", write_concern=_QUICK)
         self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
         self.sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
         self.bucket_name = f"{spider}.asides"

@@ -11,6 +11,7 @@ from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_LEFT, BY_OWNER, BY_STATUS, LONG_AGO
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
 
 
@@ -38,10 +39,18 @@ class Workers:
             found = await self._store.workers.find({"left": None}).hint(BY_LEFT).to_list(None)
         return [documents.worker(each) for each in found]
 
-    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+    async def beat(
+        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+    ) -> None:
         """Set all by one update of a worker that has not left."""
         counted = documents.tally_document(tally)
-        news = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
+        news: documents.Document = {
+            "heartbeat": self._store.now(),
+            "hungry": hungry,
+            "tally": counted,
+        }
+        if vitals is not None:
+            news["vitals"] = documents.vitals_document(vitals)
         # One that was delayed on its way must not take back a later one.
         earlier = {"_id": name, "left": None, "heartbeat": {"$lte": news["heartbeat"]}}
         with mapped():

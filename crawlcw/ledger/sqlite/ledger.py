@@ -26,6 +26,7 @@ from crawlcw.ledger.sqlite.marker import check_marker, names_in
 from crawlcw.ledger.sqlite.notes import Notes
 from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.queries import Queries
+from crawlcw.ledger.sqlite.rates import Rates
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
 from crawlcw.ledger.sqlite.sessions import Sessions
 from crawlcw.ledger.sqlite.statements import Statements
@@ -50,6 +51,7 @@ class SqliteLedger:
         self.hosts: protocol.Hosts = hosts
         self.host_leases: protocol.HostLeases = HostLeases(store)
         self.workers: protocol.Workers = Workers(store)
+        self.rates: protocol.Rates = Rates(store)
         self.queries: protocol.Queries = Queries(store)
         self.admin: protocol.Admin = Admin(store, hosts, notes)
         self.notes: protocol.Notes = notes

@@ -25,6 +25,8 @@ TIMES = frozenset(
         "ready_at",
         "not_before",
         "started",
+        "minute",
+        "time",
         "heartbeat",
         "left",
     }
@@ -33,7 +35,7 @@ _JSON = frozenset(
     {
         *("headers", "context", "options", "errors", "response", "visit", "stored"),
         *("data", "results", "trace"),
-        *("robots", "counts", "origins", "tally"),
+        *("robots", "counts", "origins", "tally", "vitals"),
     }
 )
 

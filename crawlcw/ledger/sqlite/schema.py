@@ -76,8 +76,8 @@ class Tables:
     """The tables and indexes of one name: their names, quoted, and what makes them."""
 
     def __init__(self, name: str) -> None:
-        parts = ("items", "workers", "hosts", "asides", "sessions")
-        self.tasks, self.items, self.workers, self.hosts, self.blobs, self.sessions = (
+        parts = ("items", "workers", "rates", "hosts", "asides", "sessions")
+        self.tasks, self.items, self.workers, self.rates, self.hosts, self.blobs, self.sessions = (
             quoted(table) for table in (name, *(f"{name}.{part}" for part in parts))
         )
         self.versions = quoted(f"{name}.versions")
@@ -101,6 +101,7 @@ class Tables:
                 self.blobs,
                 self.hosts,
                 self.workers,
+                self.rates,
                 self.sessions,
                 self.tasks,
             )
@@ -176,6 +177,10 @@ class Tables:
                 heartbeat INTEGER NOT NULL, "left" INTEGER,
                 hungry INTEGER NOT NULL, tally TEXT NOT NULL)""",
             f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
+            f"""CREATE TABLE IF NOT EXISTS {self.rates} (
+                kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,
+                started INTEGER NOT NULL, time INTEGER NOT NULL, vitals TEXT NOT NULL,
+                PRIMARY KEY (kept, minute, worker)) WITHOUT ROWID""",
             f"""CREATE TABLE IF NOT EXISTS {self.sessions} (
                 id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, owner TEXT,
                 expires INTEGER, content TEXT NOT NULL)""",

@@ -63,6 +63,7 @@ class Statements:
         self._of_hosts(tables)
         self._of_counts(tables)
         self._of_workers(tables)
+        self._of_rates(tables)
         self._of_sessions(tables)
         self._of_examination(tables)
 
@@ -333,6 +334,28 @@ class Statements:
             f"DELETE FROM {workers} WHERE id IN (SELECT id FROM {workers} INDEXED BY {left} "
             'WHERE "left" IS NOT NULL ORDER BY "left" DESC, id DESC LIMIT -1 OFFSET :kept)'
         )
+
+    def _of_rates(self, tables: Tables) -> None:
+        """Those of what workers show of themselves, now and minute by minute."""
+        rates = tables.rates
+        values = "VALUES (:kept, :minute, :worker, :started, :time, :vitals)"
+        # One that was delayed on its way must not take back a later one.
+        later = (
+            "ON CONFLICT (kept, minute, worker) DO UPDATE SET started = excluded.started, "
+            "time = excluded.time, vitals = excluded.vitals WHERE excluded.time >= time"
+        )
+        self.add_point = f"INSERT INTO {rates} {values} {later}"
+        self.points = (
+            f"SELECT * FROM {rates} WHERE kept = :kept AND minute >= :first AND minute < :last"
+        )
+        self.drop_points = f"DELETE FROM {rates} WHERE kept = :kept AND minute < :until"
+        # What a worker showed last is the row that is kept for no day.
+        self.show = (
+            f"INSERT OR REPLACE INTO {rates} SELECT 0, 0, id, started, :heartbeat, :vitals "
+            f'FROM {tables.workers} WHERE id = :id AND "left" IS NULL'
+        )
+        self.shown = f"SELECT worker, vitals FROM {rates} WHERE kept = 0 AND minute = 0"
+        self.show_no_more = f"DELETE FROM {rates} WHERE kept = 0 AND minute = 0 AND worker = :name"
 
     def _of_sessions(self, tables: Tables) -> None:
         """Those of the sessions that pages are asked for with."""

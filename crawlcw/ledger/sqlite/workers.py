@@ -1,13 +1,23 @@
 """The workers: who is at work, what each has counted, and what it leaves behind."""
 
 import sqlite3
+from collections.abc import Mapping
+from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Tally, Worker
-from crawlcw.ledger.sqlite.connection import all_rows, transaction, update
+from crawlcw.ledger.sqlite.connection import (
+    Database,
+    all_rows,
+    durable_transaction,
+    snapshot,
+    transaction,
+    update,
+)
 from crawlcw.ledger.sqlite.hosts import NEW_HOST
 from crawlcw.ledger.sqlite.rows import document_of, from_json, milliseconds, row_of
 from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.model.rates import Vitals
 
 
 class Workers:
@@ -23,14 +33,29 @@ class Workers:
 
     async def all(self) -> list[Worker]:
         """See `protocol.Workers.all`."""
-        rows = await self._store.reader.run(all_rows, self._store.sql.workers)
-        return [documents.worker(document_of(row)) for row in rows]
+        return await self._store.reader.run(self._all)
 
-    async def beat(self, name: str, tally: Tally, *, hungry: bool = False) -> None:
+    def _all(self, db: sqlite3.Connection) -> list[Worker]:
+        with snapshot(db):
+            rows = all_rows(db, self._store.sql.workers)
+            shown = {row["worker"]: row["vitals"] for row in db.execute(self._store.sql.shown)}
+        found = [dict(row) | {"vitals": shown.get(row["id"])} for row in rows]
+        return [documents.worker(document_of(row)) for row in found]
+
+    async def beat(
+        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+    ) -> None:
         """See `protocol.Workers.beat`."""
         counted = documents.tally_document(tally)
-        news = {"heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
-        await self._store.writer.run(update, self._store.sql.beat, row_of({"_id": name, **news}))
+        news = {"_id": name, "heartbeat": self._store.now(), "hungry": hungry, "tally": counted}
+        shown = None if vitals is None else documents.vitals_document(vitals)
+        await self._store.writer.run(self._beat, row_of({**news, "vitals": shown}))
+
+    def _beat(self, db: Database, news: Mapping[str, Any]) -> None:
+        with durable_transaction(db):
+            db.execute(self._store.sql.beat, news)
+            if news["vitals"] is not None:
+                db.execute(self._store.sql.show, news)
 
     async def tally(self) -> Tally:
         """See `protocol.Workers.tally`."""
@@ -45,6 +70,7 @@ class Workers:
         tokens = {"name": name, "first": f"{name}:", "end": f"{name};", "now": now}
         with transaction(db):
             db.execute(self._store.sql.leave, tokens)
+            db.execute(self._store.sql.show_no_more, tokens)
             db.execute(self._store.sql.forget_workers, {"kept": documents.KEPT_WORKERS})
             db.execute(self._store.sql.end_host_leases, tokens)
             db.execute(self._store.sql.end_logins, tokens)

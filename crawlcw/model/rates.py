@@ -1,0 +1,197 @@
+"""What workers show of themselves as time goes by, and the rates that follow from it. No I/O.
+
+A worker shows its `Vitals` with every heartbeat, and leaves one `Point` of them a minute in
+the ledger. Points count from the worker's start on: one that could not be written, or was
+dropped with age, makes the next step longer and loses nothing of what was counted.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+#: A worker leaves a point in as many minutes as this.
+EVERY = timedelta(minutes=1)
+#: Of points that are older than a day, one in as long remains.
+COARSE = timedelta(minutes=10)
+#: In days, how long a point is kept, and how long one that others may stand for.
+KEPT_DAYS, FINE_DAYS = 7, 1
+#: A worker that leaves no point for longer was not at work, or its ledger was away.
+_LONGEST_STEP = COARSE + 5 * EVERY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What a worker shows of itself at one moment."""
+
+    finished: int = 0  #: tasks since its start, those of no page of their own left out
+    failed: int = 0  #: attempts since its start that are to be followed by another one
+    ignored: int = 0  #: tasks since its start, for whatever reason
+    items: int = 0  #: recorded since its start
+    bytes: int = 0  #: of decoded bodies since its start
+    rate: float = 0.0  #: tasks finished a second, over the last minute
+    in_flight: int = 0  #: tasks that it holds
+    memory: int = 0  #: of its process, resident, in bytes; 0: not known
+    lag: float = 0.0  #: by how many seconds its event loop was late at most, of late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What a worker had counted, and how it was, at one moment."""
+
+    worker: str  #: its name
+    started: datetime  #: when it began to count
+    time: datetime
+    vitals: Vitals
+    last: bool = False  #: whether the worker leaves no other one
+
+    @property
+    def kept_days(self) -> int:
+        """For how many days it is kept."""
+        whole = minute_of(self.time).minute % (COARSE // EVERY) == 0
+        return KEPT_DAYS if whole or self.last else FINE_DAYS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What one worker did from one point to the next."""
+
+    worker: str
+    since: datetime
+    until: datetime
+    finished: int
+    failed: int
+    ignored: int
+    items: int
+    bytes: int
+    in_flight: int  #: at the end, as the other two
+    memory: int
+    lag: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it is; more than 0."""
+        return (self.until - self.since).total_seconds()
+
+    @property
+    def per_second(self) -> float:
+        """Tasks finished a second."""
+        return self.finished / self.seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """What all workers did in one stretch of a chart."""
+
+    since: datetime
+    until: datetime
+    finished: float = 0.0  #: spans that reach beyond the stretch count in part
+    failed: float = 0.0
+    ignored: float = 0.0
+    items: float = 0.0
+    bytes: float = 0.0
+    workers: int = 0  #: those at work in it
+    in_flight: int = 0  #: tasks that they held, by the last that each showed
+    memory: int = 0  #: bytes of all of them
+    lag: float = 0.0  #: the worst one of all
+
+
+def minute_of(moment: datetime) -> datetime:
+    """Return the minute that a moment is in."""
+    return moment.replace(second=0, microsecond=0)
+
+
+def first_read(since: datetime) -> datetime:
+    """Return from when on points are needed for the spans since then."""
+    return since - _LONGEST_STEP
+
+
+def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[Span]:
+    """Return what each worker did from point to point, as far as it ended in [since, until).
+
+    The points are those from `first_read` on, in any order. The spans are ordered by their
+    ends. A worker's first one begins with the worker, unless that was before those points.
+    """
+    found: list[Span] = []
+    for own in _by_worker(points).values():
+        own.sort(key=lambda point: (point.time, point.last))
+        begun = own[0]
+        if begun.started >= first_read(since):
+            start = Point(
+                worker=begun.worker, started=begun.started, time=begun.started, vitals=Vitals()
+            )
+            own.insert(0, start)
+        found += [
+            _span(before, after)
+            for before, after in pairwise(own)
+            if since <= after.time < until and after.time > before.time
+        ]
+    return sorted(found, key=lambda span: (span.until, span.worker))
+
+
+def _by_worker(points: Iterable[Point]) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {}
+    for point in points:
+        found.setdefault(point.worker, []).append(point)
+    return found
+
+
+def _span(before: Point, after: Point) -> Span:
+    first, last = before.vitals, after.vitals
+    return Span(
+        worker=after.worker,
+        since=before.time,
+        until=after.time,
+        finished=max(last.finished - first.finished, 0),
+        failed=max(last.failed - first.failed, 0),
+        ignored=max(last.ignored - first.ignored, 0),
+        items=max(last.items - first.items, 0),
+        bytes=max(last.bytes - first.bytes, 0),
+        in_flight=last.in_flight,
+        memory=last.memory,
+        lag=last.lag,
+    )
+
+
+def slots(
+    found: Iterable[Span], *, since: datetime, until: datetime, step: timedelta
+) -> list[Slot]:
+    """Return what all workers did in each *step* of [since, until), for a chart.
+
+    Every step is there, also one in which nobody did anything; the last one may be shorter.
+    """
+    number = -((since - until) // step)
+    row = [
+        Slot(since=since + n * step, until=min(since + (n + 1) * step, until))
+        for n in range(number)
+    ]
+    latest: list[dict[str, Span]] = [{} for _ in row]
+    for span in found:
+        for n in _touched(span, since=since, step=step, number=number):
+            _share(row[n], span)
+            held = latest[n].get(span.worker)
+            if held is None or held.until < span.until:
+                latest[n][span.worker] = span
+    for slot, workers in zip(row, latest, strict=True):
+        slot.workers = len(workers)
+        slot.in_flight = sum(span.in_flight for span in workers.values())
+        slot.memory = sum(span.memory for span in workers.values())
+    return row
+
+
+def _touched(span: Span, *, since: datetime, step: timedelta, number: int) -> Iterator[int]:
+    first = max((span.since - since) // step, 0)
+    # What ends where a stretch begins has no part in that one.
+    last = min(-((since - span.until) // step), number)
+    yield from range(first, last)
+
+
+def _share(slot: Slot, span: Span) -> None:
+    common = min(slot.until, span.until) - max(slot.since, span.since)
+    part = common.total_seconds() / span.seconds
+    slot.finished += part * span.finished
+    slot.failed += part * span.failed
+    slot.ignored += part * span.ignored
+    slot.items += part * span.items
+    slot.bytes += part * span.bytes
+    slot.lag = max(slot.lag, span.lag)

@@ -1,0 +1,139 @@
+"""What `Ledger` promises of the points that workers leave, asked of every store."""
+
+from datetime import datetime, timedelta
+
+from crawlcw.ledger.protocol import Ledger, Tally, Worker
+from crawlcw.model.rates import Point, Vitals
+from tests.support.ledgers import START, Ledgers
+
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+VITALS = Vitals(
+    finished=9,
+    failed=2,
+    ignored=1,
+    items=18,
+    bytes=1 << 40,
+    rate=1.25,
+    in_flight=7,
+    memory=1 << 33,
+    lag=0.125,
+)
+
+
+def point(time: datetime, finished: int, *, worker: str = "a", last: bool = False) -> Point:
+    vitals = Vitals(finished=finished)
+    return Point(worker=worker, started=START, time=time, vitals=vitals, last=last)
+
+
+async def minutes_kept(ledger: Ledger, *, until: datetime) -> list[float]:
+    """Return the ends of all spans that are kept, in minutes since the start."""
+    found = await ledger.rates.between(START, until)
+    return [(span.until - START) / MINUTE for span in found]
+
+
+async def test_points_are_read_back_as_what_was_done_between_them(store: Ledgers):
+    one, two = await store.open(), await store.open()
+    await one.rates.record(
+        Point(worker="a", started=START, time=START + MINUTE, vitals=VITALS, last=False)
+    )
+    await one.rates.record(point(START + 2 * MINUTE, 30))
+
+    first, second = await two.rates.between(START, START + DAY)
+
+    assert (first.since, first.until, first.finished) == (START, START + MINUTE, 9)
+    assert (first.failed, first.ignored, first.items, first.bytes) == (2, 1, 18, 1 << 40)
+    assert (first.in_flight, first.memory, first.lag) == (7, 1 << 33, 0.125)
+    assert (second.since, second.finished) == (START + MINUTE, 21)
+
+
+async def test_only_what_ended_in_the_time_asked_for_is_read(store: Ledgers):
+    ledger = await store.open()
+    for minute in range(1, 6):
+        await ledger.rates.record(point(START + minute * MINUTE, minute))
+
+    found = await ledger.rates.between(START + 2 * MINUTE, START + 4 * MINUTE)
+
+    assert [(span.since, span.until) for span in found] == [
+        (START + MINUTE, START + 2 * MINUTE),
+        (START + 2 * MINUTE, START + 3 * MINUTE),
+    ]
+
+
+async def test_a_worker_has_one_point_a_minute_the_latest(store: Ledgers):
+    ledger = await store.open()
+    late = START + MINUTE + timedelta(seconds=59)
+    await ledger.rates.record(point(late, 8))
+    await ledger.rates.record(point(late, 8))  # sent again
+    await ledger.rates.record(point(START + MINUTE, 3))  # delayed on its way
+    await ledger.rates.record(point(START + MINUTE, 5, worker="b"))
+
+    found = await ledger.rates.between(START, START + DAY)
+
+    assert [(span.worker, span.until, span.finished) for span in found] == [
+        ("b", START + MINUTE, 5),
+        ("a", late, 8),
+    ]
+
+
+async def test_points_of_the_last_day_are_kept_then_one_in_ten_minutes_and_none_after_a_week(
+    store: Ledgers,
+):
+    ledger = await store.open()
+    for minute in range(1, 31):
+        await ledger.rates.record(point(START + minute * MINUTE, minute))
+    await ledger.rates.record(point(START + 25 * MINUTE, 25, worker="left", last=True))
+
+    await ledger.rates.record(point(START + DAY, 100, worker="b"))
+    assert await minutes_kept(ledger, until=START + 60 * MINUTE) == [
+        *(float(minute) for minute in range(1, 26)),
+        *(float(minute) for minute in range(25, 31)),
+    ]
+
+    await ledger.rates.record(point(START + DAY + 60 * MINUTE, 100, worker="b"))
+    assert await minutes_kept(ledger, until=START + 60 * MINUTE) == [10, 20, 25, 30]
+
+    await ledger.rates.record(point(START + 7 * DAY + 21 * MINUTE, 100, worker="b"))
+    found = await ledger.rates.between(START + 11 * MINUTE, START + 60 * MINUTE)
+    assert {span.worker for span in found} == {"a", "left"}
+    assert START + 20 * MINUTE not in {span.until for span in found}
+
+
+async def test_a_coarse_chart_reads_one_point_in_ten_minutes_and_loses_no_count(store: Ledgers):
+    ledger = await store.open()
+    for minute in range(1, 31):
+        await ledger.rates.record(point(START + minute * MINUTE, minute))
+
+    found = await ledger.rates.between(START, START + DAY, step=10 * MINUTE)
+
+    assert [(span.seconds, span.finished) for span in found] == [(600, 10)] * 3
+
+
+async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(store: Ledgers):
+    one, two = await store.open(), await store.open()
+    worker = Worker(name="a", machine="m1", pid=42, birth="12345", started=START)
+    await one.workers.join(worker)
+    assert [each.vitals for each in await two.workers.all()] == [None]
+
+    await one.workers.beat("a", Tally(), vitals=VITALS)
+    await one.workers.beat("nobody", Tally(), vitals=VITALS)
+    assert [each.vitals for each in await two.workers.all()] == [VITALS]
+
+    # A beat without any says nothing of them.
+    await one.workers.beat("a", Tally(pages=3))
+    assert [(each.vitals, each.tally.pages) for each in await two.workers.all()] == [(VITALS, 3)]
+
+    await one.workers.leave("a")
+    await one.workers.join(worker)
+    assert [(each.name, each.vitals) for each in await two.workers.all()] == [("a", None)]
+    assert await one.rates.between(START, START + DAY) == []
+
+
+async def test_points_go_with_the_ledger_that_is_dropped(store: Ledgers):
+    ledger = await store.open()
+    await ledger.rates.record(point(START + MINUTE, 3))
+
+    await ledger.admin.drop()
+
+    again = await store.open()
+    assert await again.rates.between(START, START + DAY) == []
