@@ -39,7 +39,10 @@ from tests.support.mongod import with_database
 
 T = TypeVar("T")
 
-COLLECTIONS = ("books", "books.hosts", "books.workers", "books.items", "crawlcw.schema")
+COLLECTIONS = (
+    *("books", "books.hosts", "books.workers", "books.rates", "books.items"),
+    "crawlcw.schema",
+)
 #: Of one command, by the driver's own means.
 TIMEOUT = timedelta(seconds=0.3)
 #: The driver's monitor, where it listens instead, takes half a second to see an error.
