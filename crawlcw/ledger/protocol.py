@@ -296,6 +296,12 @@ class Hosts(Protocol):
     def all(self) -> AsyncIterator[Host]:
         """Yield every host, by name, in flat memory."""
 
+    async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
+        """Return up to *limit* hosts that are held, and up to *limit* others that wait longest.
+
+        Without their robots.txt. By indexes alone, one seek each.
+        """
+
     async def counts(self) -> dict[str, Counts]:
         """Return how many tasks of each status every host has. Reads the whole ledger."""
 

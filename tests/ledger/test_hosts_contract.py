@@ -776,6 +776,21 @@ async def test_hosts_are_got_by_name_where_they_are_known(
     assert await ledger.hosts.get({"unknown.com"}) == {}
 
 
+async def test_the_busiest_hosts_are_those_that_are_held_and_those_that_wait_longest(
+    ledger: Ledger, clock: FakeClock
+):
+    await ledger.hosts.wake({f"h{n}.com": at(n) for n in range(5)})
+    clock.advance(seconds=1)
+    held_hosts = names(await leased(ledger))
+
+    held_now, waiting = await ledger.hosts.busiest(limit=10)
+    assert {host.name for host in held_now} == set(held_hosts) == {"h0.com", "h1.com"}
+    assert [host.name for host in waiting] == ["h4.com", "h3.com", "h2.com"]
+
+    held_now, waiting = await ledger.hosts.busiest(limit=1)
+    assert (len(held_now), len(waiting)) == (1, 0)  # the one that is ready last is held
+
+
 async def test_the_next_ready_host_is_the_earliest_leases_included(
     ledger: Ledger, clock: FakeClock
 ):

@@ -132,6 +132,14 @@ async def test_the_next_ready_host_is_one_key(ledger, crowded, overheard):
     assert (statistics["totalKeysExamined"], statistics["totalDocsExamined"]) == (1, 0)
 
 
+async def test_the_busiest_hosts_are_found_by_the_indexes_alone(ledger, crowded, overheard):
+    _, waiting = await ledger.hosts.busiest(limit=100)
+
+    assert waiting
+    check_plans(crowded, overheard, "find", spare=1)
+    assert sent(overheard) == {"find": 2}
+
+
 async def test_hosts_are_got_by_their_ids(ledger, crowded, overheard):
     hosts = await ledger.hosts.get([f"h{n}.com" for n in range(200)] + ["unknown.com"])
 

@@ -4,18 +4,19 @@ import heapq
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import click
 
 from crawlcw.cli import ledger_option, loading, loop
+from crawlcw.cli.host_standing import given_up_for, owner_of, unfinished_of, waiting_of, why
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.durations import format_duration
 from crawlcw.model.hosts import Host
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import WAITING, Status
+from crawlcw.model.task import Status
 
 _NOTHING = "-"
 _LONGEST_NAME = 80
@@ -98,63 +99,18 @@ def _row(host: Host, counts: Counts, *, now: datetime) -> Row:
     return Row(
         name=host.name,
         counts=counts,
-        owner=_owner(host, now=now),
+        owner=owner_of(host, now=now),
         delay=host.delay,
         resting_until=host.not_before if rests else None,
         failures=host.failures,
-        given_up=_given_up(host),
+        given_up=given_up_for(host),
         sitemaps=host.robots.sitemaps if host.robots else (),
-        why=why(host, counts, now=now),
+        why=why(host, unfinished=unfinished_of(counts) > 0, now=now),
     )
 
 
-def why(host: Host, counts: Counts, *, now: datetime) -> str:
-    """Return in one short phrase why *host* is not being crawled: the first reason that holds."""
-    owner = _owner(host, now=now)
-    rest = (host.not_before or now) - now
-    wait = (host.ready_at or now) - now
-    given_up = _given_up(host)
-    if given_up is not None and (host.given_up is not None or not _unfinished(counts)):
-        return f"given up: {given_up}"
-    if not _unfinished(counts):
-        return "done"
-    if owner is not None:
-        return f"owned by {owner}"
-    if rest > timedelta(0) and host.failures:
-        failures = "1 failure" if host.failures == 1 else f"{host.failures:,} failures"
-        return f"resting for {format_duration(rest)}: {failures}"
-    if rest > timedelta(0):
-        return f"waiting its turn in {format_duration(rest)}"
-    if wait > timedelta(0):
-        return f"next task due in {format_duration(wait)}"
-    return "ready"
-
-
-def _given_up(host: Host) -> str | None:
-    """Return why the host, or which of its origins for what reason, was given up."""
-    if host.given_up is not None:
-        return str(host.given_up)
-    lost = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
-    return ", ".join(lost) or None
-
-
-def _owner(host: Host, *, now: datetime) -> str | None:
-    """Return the name of the worker that holds the host, if its lease has not run out."""
-    if host.owner is None or host.ready_at is None or host.ready_at <= now:
-        return None
-    return host.owner.rpartition(":")[0]
-
-
-def _waiting(counts: Counts) -> int:
-    return sum(counts[status] for status in WAITING)
-
-
-def _unfinished(counts: Counts) -> int:
-    return _waiting(counts) + counts[Status.PROCESSING]
-
-
 def _rank(row: Row) -> tuple[bool, int, str]:
-    return not _unfinished(row.counts), -_waiting(row.counts), row.name
+    return not unfinished_of(row.counts), -waiting_of(row.counts), row.name
 
 
 def _json(row: Row, *, called: str) -> str:

@@ -1,22 +1,27 @@
 """`crawlcw stats`: what a ledger holds, in numbers."""
 
 import json
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop
+from crawlcw.cli import ledger_option, loading, loop, selecting, watching
+from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.terminal import logs
 from crawlcw.engine.workers import is_dead
-from crawlcw.errors import POLICY_REASONS
+from crawlcw.errors import POLICY_REASONS, UsageError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counts, Worker
 from crawlcw.model.dropped import Examples
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
+
+_SHORTEST_PAUSE = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +47,62 @@ class _Numbers:
 @click.argument("spider")
 @ledger_option.ledger_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--watch", "watched", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option(
+    "--every",
+    metavar="DURATION",
+    help="With --watch, the time between two looks. Default: 2s on a terminal, else 10s.",
+)
 @logs.level_option
-def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
-    """Show where the tasks of SPIDER stand, and who works on them.
+def command(
+    *,
+    spider: str,
+    ledger_url: str,
+    as_json: bool,
+    watched: bool,
+    every: str | None,
+    log_level: str | None,
+) -> int:
+    r"""Show where the tasks of SPIDER stand, and who works on them.
 
     SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of
     a use case. A name with nothing recorded is an error (exit code 2).
+
+    --watch shows a crawl while it runs, from any machine that reaches its ledger: how fast it
+    is, how each worker does, which hosts rest or fail and why. On a terminal as a picture, into
+    a pipe one line a look.
+
+    \b
+    Examples:
+      crawlcw stats docs
+      crawlcw stats docs --watch
+      crawlcw stats docs --watch --every 60s --json >> docs.jsonl
     """
     logs.set_up(log_level or "warning")
+    if every is not None and not watched:
+        raise UsageError("--every is for --watch: add it, or leave --every out")
+    if watched:
+        pause = _pause(every)
+        # This is how it is ended.
+        with suppress(KeyboardInterrupt):
+            name = loading.name_of(spider)
+            loop.run(watching.watch(name, ledger_url, every=pause, as_json=as_json))
+        return OK
     numbers = loop.run(_numbers(loading.name_of(spider), ledger_url))
     if as_json:
         click.echo(_json(numbers))
     else:
         _print(numbers)
+    return OK
+
+
+def _pause(every: str | None) -> timedelta:
+    if every is None:
+        return timedelta(seconds=2 if sys.stdout.isatty() else 10)
+    pause = selecting.age(every, option="--every")
+    if pause < _SHORTEST_PAUSE:
+        raise UsageError("--every is at least 1s: a ledger is not to be kept busy by being watched")
+    return pause
 
 
 async def _numbers(name: str, ledger_url: str) -> _Numbers:
@@ -110,6 +158,10 @@ def _json(numbers: _Numbers) -> str:
                     "started": _moment(worker.started),
                     "heartbeat": _moment(worker.heartbeat),
                     "pages": worker.tally.pages,
+                    "rate": worker.vitals and worker.vitals.rate,
+                    "in_flight": worker.vitals and worker.vitals.in_flight,
+                    "memory": worker.vitals and worker.vitals.memory,
+                    "lag": worker.vitals and worker.vitals.lag,
                 }
                 for worker in numbers.workers
             ],

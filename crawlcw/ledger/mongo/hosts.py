@@ -13,7 +13,14 @@ from pymongo.errors import BulkWriteError
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped, refusals
-from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_HOST, BY_READY, HAS_DUE, LONG_AGO
+from crawlcw.ledger.mongo.indexes import (
+    ANY_PRIORITY,
+    BY_HOST,
+    BY_OWNER,
+    BY_READY,
+    HAS_DUE,
+    LONG_AGO,
+)
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.protocol import Counts
@@ -175,6 +182,19 @@ class Hosts:
                 found = await all_of(cursor, len(some))
             hosts |= {each["_id"]: documents.host(each) for each in found}
         return hosts
+
+    async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
+        """Read those that have an owner, and the index of when hosts are ready from its end."""
+        fields = {"robots": 0}
+        held = self._store.hosts.find({"owner": {"$gt": ""}}, fields).hint(BY_OWNER)
+        waiting = self._store.hosts.find({"ready_at": {"$gt": LONG_AGO}}, fields)
+        waiting = waiting.sort([("ready_at", -1)]).hint(BY_READY)
+        with mapped():
+            found = [await all_of(each.limit(limit), limit) for each in (held, waiting)]
+        return (
+            [documents.host(each) for each in found[0]],
+            [documents.host(each) for each in found[1] if each["owner"] is None],
+        )
 
     async def next_ready(self) -> datetime | None:
         """Read the first key of the index."""

@@ -89,6 +89,24 @@ class Hosts:
                 db.execute(self._store.sql.give_up, {**bounds, "id": row["id"]})
         return len(rows), rows[-1]["due"] if rows else bounds["due"]
 
+    async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
+        """See `protocol.Hosts.busiest`."""
+        held, waiting = await self._store.reader.run(self._busiest, limit)
+        return (
+            [documents.host(document_of(row)) for row in held],
+            [documents.host(document_of(row)) for row in waiting if row["owner"] is None],
+        )
+
+    def _busiest(
+        self, db: sqlite3.Connection, limit: int
+    ) -> tuple[list[sqlite3.Row], list[sqlite3.Row]]:
+        most = {"limit": limit}
+        with snapshot(db):
+            return (
+                db.execute(self._store.sql.held_hosts, most).fetchall(),
+                db.execute(self._store.sql.waiting_hosts, most).fetchall(),
+            )
+
     async def all(self) -> AsyncIterator[Host]:
         """See `protocol.Hosts.all`."""
         last = ""

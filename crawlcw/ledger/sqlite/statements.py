@@ -286,6 +286,16 @@ class Statements:
             "WHERE owner IS NULL"
         )
         self.hosts = f"SELECT * FROM {hosts} WHERE id > ? ORDER BY id"
+        without_robots = ", ".join(name for name in HOST_COLUMNS if name != "robots")
+        self.held_hosts = (
+            f"SELECT {without_robots} FROM {hosts} INDEXED BY {tables.owned} "
+            "WHERE owner IS NOT NULL LIMIT :limit"
+        )
+        # Those that are held are ready when their leases end, which is soon.
+        self.waiting_hosts = (
+            f"SELECT {without_robots} FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "
+            "ORDER BY ready_at DESC LIMIT :limit"
+        )
         self.get_host = f"SELECT * FROM {hosts} WHERE id = ?"
         self.next_ready = (
             f"SELECT ready_at FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "

@@ -1,0 +1,191 @@
+"""What a crawl shows to somebody who watches it from outside: asked often, at little cost.
+
+Workers and hosts are three seeks in indexes a look. What has to be counted is counted so
+rarely that the ledger spends at most a twentieth of its time on it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Self
+
+from crawlcw.cli.host_standing import owner_of, why
+from crawlcw.engine.workers import is_dead
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.protocol import Counts, Ledger, Worker
+from crawlcw.model.hosts import Host
+from crawlcw.model.rates import Span
+from crawlcw.model.task import Status
+
+#: The next count is not before this many times what the last one took: 5 %.
+_COUNT_COST = 20
+#: Over how long the average is taken, and how often that is read.
+_AVERAGE_OVER = timedelta(hours=1)
+_AVERAGE_EVERY = timedelta(seconds=30)
+#: Of the hosts that are held, and of those that wait, as many are looked at.
+_HOSTS = 100
+#: A worker that has been silent for longer is not at work just now.
+_SILENT = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLine:
+    """A host that is slow, rests or fails, and why."""
+
+    host: Host
+    why: str
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A crawl at one moment."""
+
+    name: str
+    kind: LedgerKind
+    now: datetime
+    counts: Counts
+    counted: datetime | None  #: when that was; None: they are still being counted
+    reasons: Mapping[str, int]  #: of failed and ignored tasks, most first
+    workers: tuple[Worker, ...]
+    average: float | None  #: tasks finished a second over the last hour; None: not known yet
+    hosts: tuple[HostLine, ...]  #: those that fail or rest first, then the slowest
+    trouble: str = ""  #: why this is not of now, if it is not
+
+    @property
+    def backlog(self) -> int:
+        """The number of tasks that are not done, those in flight included."""
+        counts = self.counts
+        return counts[Status.TODO] + counts[Status.FAILED] + counts[Status.PROCESSING]
+
+    @property
+    def rate(self) -> float:
+        """Tasks finished a second, by all workers that are at work, over the last minute."""
+        heard = [worker for worker in self.workers if not is_silent(worker, now=self.now)]
+        return sum(worker.vitals.rate for worker in heard if worker.vitals is not None)
+
+    @property
+    def eta(self) -> timedelta | None:
+        """How long the tasks known by now will take at this rate; None: not known."""
+        if self.counted is None:
+            return None
+        if not self.backlog:
+            return timedelta(0)
+        if self.rate <= 0:
+            return None
+        return timedelta(seconds=round(self.backlog / self.rate))
+
+
+def is_silent(worker: Worker, *, now: datetime) -> bool:
+    """Return whether nothing was heard of a worker for so long that its numbers mean nothing."""
+    return worker.heartbeat is not None and now - worker.heartbeat > _SILENT
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    counts: Counts = field(default_factory=Counts)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    at: datetime | None = None
+    next: float = 0.0  #: of the clock, in seconds
+
+
+class Observer:
+    """Looks at one ledger, and counts beside that, for as long as the block."""
+
+    def __init__(
+        self, ledger: Ledger, name: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ledger = ledger
+        self._name = name
+        self._clock = clock
+        self._counted = _Counted()
+        self._counting: asyncio.Task[_Counted] | None = None
+        self._average: float | None = None
+        self._averaged: datetime | None = None
+
+    async def __aenter__(self) -> Self:
+        """Begin."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Count no more."""
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.wait([self._counting])
+
+    async def look(self, *, patience: float | None = None) -> Look:
+        """Return how the crawl is now; raises `LedgerError`.
+
+        Wait for a count that is due for up to *patience*, in seconds; None: until it is done.
+        """
+        if self._counting is None and self._clock() >= self._counted.next:
+            self._counting = asyncio.create_task(self._count())
+        if self._counting is not None:
+            await asyncio.wait([self._counting], timeout=patience)
+            if self._counting.done():
+                counting, self._counting = self._counting, None
+                self._counted = counting.result()
+        now = self._ledger.now()
+        await self._take_average(now)
+        workers = [each for each in await self._ledger.workers.all() if not is_dead(each)]
+        held, waiting = await self._ledger.hosts.busiest(limit=_HOSTS)
+        return Look(
+            name=self._name,
+            kind=self._ledger.kind,
+            now=now,
+            counts=self._counted.counts,
+            counted=self._counted.at,
+            reasons=self._counted.reasons,
+            workers=tuple(sorted(workers, key=lambda each: (each.started, each.name))),
+            average=self._average,
+            hosts=notable([*held, *waiting], now=now),
+        )
+
+    async def _count(self) -> _Counted:
+        began = self._clock()
+        counts = await self._ledger.queries.counts()
+        reasons = await self._ledger.queries.reasons()
+        ended = self._clock()
+        return _Counted(counts, reasons, self._ledger.now(), ended + _COUNT_COST * (ended - began))
+
+    async def _take_average(self, now: datetime) -> None:
+        if self._averaged is None or now - self._averaged >= _AVERAGE_EVERY:
+            spans = await self._ledger.rates.between(now - _AVERAGE_OVER, now)
+            self._average, self._averaged = average(spans, since=now - _AVERAGE_OVER), now
+
+
+def average(spans: list[Span], *, since: datetime) -> float | None:
+    """Return how many tasks were finished a second from then on, idle times included."""
+    if not spans:
+        return None
+    finished = 0.0
+    for span in spans:
+        # What began earlier counts in part.
+        part = (span.until - max(span.since, since)).total_seconds() / span.seconds
+        finished += part * span.finished
+    began = max(min(span.since for span in spans), since)
+    return finished / max((spans[-1].until - began).total_seconds(), 1.0)
+
+
+def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
+    """Return the hosts that fail, those that rest, and then those with the longest delays."""
+    known = {host.name: host for host in hosts if _is_notable(host, now=now)}
+    ranked = sorted(known.values(), key=lambda host: _rank(host, now=now))
+    return tuple(
+        HostLine(host=host, why=why(host, unfinished=True, now=now), owner=owner_of(host, now=now))
+        for host in ranked
+    )
+
+
+def _is_notable(host: Host, *, now: datetime) -> bool:
+    return host.failures > 0 or host.delay > 0 or _rests(host, now=now)
+
+
+def _rests(host: Host, *, now: datetime) -> bool:
+    return host.not_before is not None and host.not_before > now
+
+
+def _rank(host: Host, *, now: datetime) -> tuple[int, bool, float, str]:
+    return -host.failures, not _rests(host, now=now), -host.delay, host.name

@@ -1,0 +1,214 @@
+"""A crawl as somebody sees it who watches it from outside: a picture, a line, or an object.
+
+What comes from pages and servers goes through `printable`: nothing of it acts on a terminal.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from crawlcw.cli.observing import HostLine, Look, is_silent
+from crawlcw.ledger.protocol import Worker
+from crawlcw.model.durations import format_duration
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Status
+
+#: Lines of the picture that are always there, and those that a table has besides its rows.
+_FRAME, _TABLE = 6, 4
+_LONGEST_NAME = 50
+_MOST_REASONS = 6
+#: A loop that is later than this is worth a look, in seconds.
+_LATE = 1.0
+#: Counts that are older than this are said to be.
+_FRESH = timedelta(seconds=5)
+_STYLES = {
+    Status.TODO: "cyan",
+    Status.PROCESSING: "yellow",
+    Status.FAILED: "red",
+    Status.FINISHED: "green",
+    Status.IGNORED: "bright_black",
+}
+
+
+def picture(look: Look, *, height: int) -> RenderableType:
+    """Return what a terminal of so many lines shows."""
+    room = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MOST_REASONS) - 2, 4)
+    workers = min(len(look.workers), max(room // 2, room - len(look.hosts)))
+    parts: list[RenderableType] = [_title(look), _tasks(look), _pace(look)]
+    if look.trouble:
+        parts.append(Text(printable(look.trouble), style="bold red"))
+    parts.append(_workers(look, most=workers))
+    if look.hosts and not look.kind.tracked:
+        parts.append(_hosts(look, most=max(room - workers, 2)))
+    if look.reasons:
+        parts.append(Text(f"failed and ignored: {_reasons(look)}", style="dim"))
+    return Group(*parts)
+
+
+def line(look: Look) -> str:
+    """Return the whole in one line."""
+    counts = (f"{_word(status)} {look.counts[status]:,}" for status in _STYLES)
+    busy = sum(worker.vitals.in_flight for worker in look.workers if worker.vitals is not None)
+    parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
+    parts += [f"workers {len(look.workers):,} holding {busy:,}"]
+    failing = sum(each.host.failures > 0 for each in look.hosts)
+    if failing:
+        parts.append(f"hosts failing {failing:,}")
+    if look.reasons:
+        parts.append(f"reasons {_reasons(look)}")
+    return ", ".join(parts)
+
+
+def fields(look: Look) -> dict[str, Any]:
+    """Return the whole for a program to read; times in UTC, durations in seconds."""
+    return {
+        look.kind.value: look.name,
+        "time": _moment(look.now),
+        "counted": _moment(look.counted),
+        "counts": {_name(status): look.counts[status] for status in Status},
+        "total": look.counts.total,
+        "backlog": look.backlog,
+        "rate": round(look.rate, 3),
+        "average_rate": None if look.average is None else round(look.average, 3),
+        "eta": None if look.eta is None else look.eta.total_seconds(),
+        "workers": [_worker_fields(worker) for worker in look.workers],
+        "hosts": [_host_fields(each) for each in look.hosts],
+        "reasons": dict(look.reasons),
+    }
+
+
+def _worker_fields(worker: Worker) -> dict[str, Any]:
+    vitals = worker.vitals
+    return {
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "started": _moment(worker.started),
+        "heartbeat": _moment(worker.heartbeat),
+        "rate": vitals and vitals.rate,
+        "in_flight": vitals and vitals.in_flight,
+        "memory": vitals and vitals.memory,
+        "lag": vitals and vitals.lag,
+        "finished": vitals and vitals.finished,
+        "failed": vitals and vitals.failed,
+        "ignored": vitals and vitals.ignored,
+        "items": vitals and vitals.items,
+    }
+
+
+def _host_fields(each: HostLine) -> dict[str, Any]:
+    return {
+        "host": each.host.name,
+        "why": each.why,
+        "owner": each.owner,
+        "delay": each.host.delay,
+        "failures": each.host.failures,
+        "resting_until": _moment(each.host.not_before),
+    }
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+def _title(look: Look) -> Text:
+    title = Text(printable(look.name, limit=_LONGEST_NAME), style="bold")
+    title.append(f"  {look.now:%Y-%m-%d %H:%M:%S} UTC", style="dim")
+    if look.counted is None:
+        title.append("  counting ...", style="dim")
+    elif (age := look.now - look.counted) > _FRESH:
+        title.append(f"  counted {format_duration(age)} ago", style="dim")
+    return title
+
+
+def _tasks(look: Look) -> Text:
+    text = Text()
+    for status, style in _STYLES.items():
+        text.append(f"{_word(status)} ")
+        text.append(f"{look.counts[status]:,}", style=style)
+        text.append("  ")
+    return text.append(f"total {look.counts.total:,}", style="dim")
+
+
+def _pace(look: Look) -> Text:
+    return Text(f"{_speed(look)}, backlog {look.backlog:,}, eta {_eta(look)}")
+
+
+def _speed(look: Look) -> str:
+    average = "-" if look.average is None else f"{look.average:,.1f}"
+    return f"{look.rate:,.1f} pages/s now, {average} on average"
+
+
+def _eta(look: Look) -> str:
+    return "-" if look.eta is None else format_duration(look.eta)
+
+
+def _workers(look: Look, *, most: int) -> RenderableType:
+    if not look.workers:
+        return Text("no worker is at work", style="yellow")
+    table = _table("worker", "pages/s", "in flight", "memory", "loop lag", "pages", "failed", "")
+    for worker in look.workers[:most]:
+        table.add_row(*_worker_cells(worker, now=look.now))
+    if most < len(look.workers):
+        table.add_row(Text(f"and {len(look.workers) - most:,} more", style="dim"))
+    return table
+
+
+def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
+    yield Text(printable(worker.name, limit=_LONGEST_NAME))
+    vitals = worker.vitals
+    if vitals is None:
+        yield from [Text("-")] * 6
+    else:
+        yield Text(f"{vitals.rate:,.1f}")
+        yield Text(f"{vitals.in_flight:,}")
+        yield Text(f"{vitals.memory / (1 << 20):,.0f} MiB" if vitals.memory else "-")
+        yield Text(f"{1000 * vitals.lag:,.0f} ms", style="red" if vitals.lag >= _LATE else "")
+        yield Text(f"{vitals.finished:,}")
+        yield Text(f"{vitals.failed:,}")
+    if worker.heartbeat is not None and is_silent(worker, now=now):
+        yield Text(f"silent for {format_duration(now - worker.heartbeat)}", style="red")
+    else:
+        yield Text("wants hosts" if worker.hungry else "", style="dim")
+
+
+def _hosts(look: Look, *, most: int) -> Table:
+    table = _table("slow, resting or failing host", "delay", "failures", "why")
+    table.columns[-1].justify = "left"
+    for each in look.hosts[:most]:
+        host = each.host
+        table.add_row(
+            Text(printable(host.name, limit=_LONGEST_NAME)),
+            Text(f"{host.delay:.2f} s" if host.delay else "-"),
+            Text(f"{host.failures:,}" if host.failures else "-"),
+            Text(printable(each.why), style="red" if host.failures else ""),
+        )
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for header in others:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _reasons(look: Look) -> str:
+    some = list(look.reasons.items())[:_MOST_REASONS]
+    told = ", ".join(f"{printable(name)} {number:,}" for name, number in some)
+    more = len(look.reasons) - len(some)
+    return f"{told} and {more:,} more" if more else told
+
+
+def _word(status: Status) -> str:
+    return "in flight" if status is Status.PROCESSING else _name(status)
+
+
+def _name(status: Status) -> str:
+    return status.name.lower()

@@ -1,0 +1,67 @@
+"""`stats --watch`: a look every few seconds, as a picture that changes, or a line each."""
+
+import json
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import anyio
+import click
+
+from crawlcw.cli import ledger_option
+from crawlcw.cli.observing import Look, Observer
+from crawlcw.errors import LedgerUnavailableError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+#: What a picture waits for its counts, in seconds.
+_PATIENCE = 0.5
+
+
+async def watch(name: str, ledger_url: str, *, every: timedelta, as_json: bool) -> None:
+    """Show the ledger of *name* until cancelled; raises `LedgerError`.
+
+    On a terminal that can move its cursor as a picture, elsewhere one line a look.
+    """
+    from rich.console import Console  # 60 ms that `--help` need not spend
+
+    console = Console(markup=False, emoji=False, highlight=False)
+    async with (
+        ledger_option.opened(ledger_url, name) as ledger,
+        Observer(ledger, name) as observer,
+    ):
+        if as_json or not sys.stdout.isatty() or console.is_dumb_terminal:
+            await _tell(observer, every=every, as_json=as_json)
+        else:
+            await _show(observer, console, every=every)
+
+
+async def _tell(observer: Observer, *, every: timedelta, as_json: bool) -> None:
+    from crawlcw.cli.terminal import overview
+
+    while True:
+        look = await observer.look()
+        click.echo(json.dumps(overview.fields(look)) if as_json else overview.line(look))
+        await anyio.sleep(every.total_seconds())
+
+
+async def _show(observer: Observer, console: "Console", *, every: timedelta) -> None:
+    from rich.live import Live
+
+    from crawlcw.cli.terminal import overview
+
+    last: Look | None = None
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        while True:
+            try:
+                last = await observer.look(patience=_PATIENCE)
+            except LedgerUnavailableError as error:
+                if last is None:
+                    raise
+                # What is away may come back: the crawl itself waits as well.
+                last = replace(last, trouble=f"the ledger does not answer: {error}")
+            live.update(overview.picture(last, height=console.height), refresh=True)
+            await anyio.sleep(every.total_seconds())

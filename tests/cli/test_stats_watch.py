@@ -1,0 +1,332 @@
+"""`crawlcw stats --watch`: a crawl as it is seen from another terminal, while it runs."""
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from rich.console import Console
+
+from crawlcw.cli.observing import Look, Observer, average, notable
+from crawlcw.cli.terminal import overview
+from crawlcw.engine.workers import this_worker
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.protocol import Counts, Tally, Worker
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.hosts import Host
+from crawlcw.model.rates import Point, Span, Vitals
+from crawlcw.model.task import Status
+from tests.cli.test_cli import PATIENCE, SPIDER, command, environment
+from tests.support.commands import invoke
+from tests.support.ledgers import START, FakeClock, Instead, make_tasks
+from tests.support.mongod import with_database
+from tests.support.slow_site import PAGES
+
+EVIL = "evil\x1b[2J\u202e.com"
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+MINUTE = timedelta(minutes=1)
+
+
+def worker(name: str = "w", **vitals: Any) -> Worker:
+    return Worker(
+        name=name,
+        machine="m1",
+        pid=42,
+        birth="1",
+        started=START,
+        heartbeat=START,
+        vitals=Vitals(**vitals),
+    )
+
+
+def look(**fields: Any) -> Look:
+    counts = Counts(by_status={Status.TODO: 70, Status.FAILED: 20, Status.FINISHED: 10})
+    usual = Look(
+        name="books",
+        kind=LedgerKind.SPIDER,
+        now=START,
+        counts=counts,
+        counted=START,
+        reasons={},
+        workers=(),
+        average=None,
+        hosts=(),
+    )
+    return replace(usual, **fields)
+
+
+def drawn(seen: Look, *, height: int = 40, terminal: bool = True) -> str:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=140, _environ={})
+    console.print(overview.picture(seen, height=height))
+    return file.getvalue()
+
+
+def span(began: float, ended: float, finished: int) -> Span:
+    return Span(
+        worker="w",
+        since=START + began * MINUTE,
+        until=START + ended * MINUTE,
+        finished=finished,
+        failed=0,
+        ignored=0,
+        items=0,
+        bytes=0,
+        in_flight=0,
+        memory=0,
+        lag=0.0,
+    )
+
+
+# --- what is told
+
+
+def test_the_rate_is_that_of_all_workers_that_are_heard_of_and_gives_the_time_to_go():
+    silent = replace(worker("gone", rate=99.0), heartbeat=START - MINUTE)
+    seen = look(workers=(worker("a", rate=2.0), worker("b", rate=1.0), silent))
+
+    assert (seen.backlog, seen.rate, seen.eta) == (90, 3.0, timedelta(seconds=30))
+    assert look().eta is None
+    assert look(counts=Counts()).eta == timedelta(0)
+    assert look(counts=Counts(), counted=None).eta is None
+
+
+def test_the_average_counts_idle_times_and_only_the_part_in_question():
+    spans = [span(-1, 1, 120), span(9, 10, 60)]
+
+    assert average(spans, since=START) == 120 / 600
+    assert average([], since=START) is None
+
+
+def test_hosts_that_fail_come_before_those_that_rest_and_those_that_are_slow():
+    rests = START + MINUTE
+    hosts = [
+        Host(name="usual.com"),
+        Host(name="slow.com", delay=2.0),
+        Host(name="slower.com", delay=3.0),
+        Host(name="rests.com", not_before=rests, ready_at=rests),
+        Host(name="fails.com", failures=3, not_before=rests, ready_at=rests),
+    ]
+
+    found = notable(hosts, now=START)
+
+    assert [each.host.name for each in found] == [
+        "fails.com",
+        "rests.com",
+        "slower.com",
+        "slow.com",
+    ]
+    assert found[0].why == "resting for 60 s: 3 failures"
+
+
+def test_a_picture_shows_each_worker_and_host_and_nothing_of_them_acts_on_the_terminal():
+    hosts = notable([Host(name=EVIL, failures=2)], now=START)
+    evil = replace(worker(EVIL, rate=1.5, in_flight=7, memory=300 << 20, lag=1.25, finished=9))
+    seen = look(workers=(evil,), hosts=hosts, reasons={EVIL: 3}, name=EVIL, trouble=EVIL)
+
+    for text in (drawn(seen), overview.line(seen) + "\n"):
+        assert "\x1b[2J" not in text
+        assert "\u202e" not in text
+    shown = drawn(seen, terminal=False)
+    assert re.search(r"evil\\x1b\[2J\\u202e\.com +1\.5 +7 +300 MiB +1,250 ms +9 +0", shown)
+    assert "\x1b" not in json.dumps(overview.fields(seen))
+
+
+@pytest.mark.parametrize("height", [10, 24, 60])
+def test_a_picture_fits_the_terminal_and_says_what_is_left_out(height: int):
+    workers = tuple(worker(f"w{n}") for n in range(50))
+    hosts = notable([Host(name=f"h{n}.com", delay=1.0) for n in range(99)], now=START)
+
+    lines = drawn(look(workers=workers, hosts=hosts), height=height).splitlines()
+
+    assert len(lines) <= max(height, 22)
+    assert re.search(r"and \d+ more", "\n".join(lines))
+
+
+async def test_counting_takes_a_twentieth_of_the_time_and_the_rest_is_of_now(tmp_path: Path):
+    now = 0.0
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
+    queries = ledger.queries
+    counted = 0
+
+    async def counts() -> Counts:
+        nonlocal counted, now
+        counted += 1
+        now += 3.0
+        return await queries.counts()
+
+    ledger.queries = Instead(queries, counts=counts)
+    await ledger.tasks.add(make_tasks(3))
+    async with Observer(ledger, "books", clock=lambda: now) as observer:
+        assert (await observer.look()).counts.total == 3
+        await ledger.workers.join(replace(this_worker(now=START), name="a"))
+        await ledger.workers.beat("a", Tally(), vitals=Vitals(rate=2.0))
+        started = START - MINUTE
+        for minute in (1, 2):
+            vitals = Vitals(finished=60 * minute)
+            time = START - MINUTE + minute * timedelta(seconds=20)
+            await ledger.rates.record(Point(worker="a", started=started, time=time, vitals=vitals))
+
+        now = 62.0
+        second = await observer.look()
+        assert (counted, second.rate) == (1, 2.0)
+
+        now = 64.0
+        await observer.look()
+        assert counted == 2
+    await ledger.close()
+
+
+# --- the command
+
+
+def test_every_is_checked(tmp_path: Path):
+    ledger = f"sqlite:///{tmp_path}/ledger.db"
+    for arguments, said in [
+        (("--every", "5s"), "--every is for --watch"),
+        (("--watch", "--every", "10ms"), "--every is at least 1s"),
+        (("--watch", "--every", "soon"), "--every: "),
+        (("--watch",), "there is no ledger at"),
+    ]:
+        result = invoke("stats", "books", "--ledger", ledger, *arguments)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert said in result.stderr
+
+
+@contextmanager
+def crawling(tmp_path: Path, ledger: str) -> Iterator[str]:
+    """Run a crawl whose pages wait, in a process of its own; yield its site."""
+    (tmp_path / "pages.py").write_text(SPIDER)
+    site = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.slow_site"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert site.stdout is not None
+    origin = f"http://127.0.0.1:{int(site.stdout.readline())}"
+    run = ["run", "pages.py", "-a", f"start_url={origin}/", "--ledger", ledger]
+    crawl = subprocess.Popen(
+        command(*run),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    try:
+        assert site.stdout.readline().startswith("/page/")
+        yield origin
+    finally:
+        crawl.kill()
+        site.kill()
+        crawl.communicate()
+        site.communicate()
+
+
+class Terminal:
+    """A command on a pseudo-terminal of 40 lines."""
+
+    def __init__(self, *arguments: str, **variables: str) -> None:
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+        self._process = subprocess.Popen(
+            command(*arguments),
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            # Ctrl-C goes to those in the foreground of a terminal.
+            preexec_fn=os.setsid,
+            env=environment() | {"TERM": "xterm-256color"} | variables,
+        )
+        os.close(slave)
+        self._master = master
+        self.written = ""
+
+    def read_until(self, pattern: str) -> None:
+        """Read until what is shown has the pattern."""
+        deadline = time.monotonic() + PATIENCE
+        while not re.search(pattern, ESCAPE.sub("", self.written)):
+            assert time.monotonic() < deadline, self.written[-4000:]
+            self._read()
+
+    def _read(self) -> bool:
+        if not select.select([self._master], [], [], 1.0)[0]:
+            return True
+        try:
+            some = os.read(self._master, 65_536)
+        except OSError:
+            return False  # it has ended
+        self.written += some.decode()
+        return bool(some)
+
+    def interrupt(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        while self._read():
+            pass
+        os.close(self._master)
+        return self._process.wait(PATIENCE)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mongodb", marks=pytest.mark.thorough)])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/ledger.db"
+    uri = request.getfixturevalue("mongodb_uri")
+    return with_database(uri, request.getfixturevalue("database_name"))
+
+
+def test_a_crawl_is_watched_from_another_terminal_while_it_runs(tmp_path: Path, ledger: str):
+    with crawling(tmp_path, ledger) as origin:
+        watch = ["stats", "pages", "--ledger", ledger, "--watch", "--every", "1s"]
+        piped = subprocess.Popen(
+            command(*watch, "--json"), stdout=subprocess.PIPE, text=True, env=environment()
+        )
+        terminal = Terminal(*watch)
+        terminal.read_until(rf"in flight {PAGES}\b")
+        terminal.read_until(r"(?m)^ *\S+-\d+-\w+ +\d+\.\d +[1-9]\d* +\d+ MiB +\d+ ms")
+        assert piped.stdout is not None
+        seen: list[dict[str, Any]] = []
+        while not any(each["in_flight"] for look in seen for each in look["workers"]):
+            seen.append(json.loads(piped.stdout.readline()))
+        with urlopen(f"{origin}/open") as answer:
+            answer.read()
+        terminal.read_until(rf"finished {PAGES + 1}\b")
+
+        assert terminal.interrupt() == 0
+        while seen[-1]["counts"]["finished"] <= PAGES:
+            seen.append(json.loads(piped.stdout.readline()))
+        piped.stdout.close()  # its reader goes
+        assert piped.wait(PATIENCE) == 141
+
+    assert "Traceback" not in terminal.written
+    assert "interrupted" not in terminal.written
+    assert seen[-1]["spider"] == "pages"
+    assert {each["total"] for each in seen if each["counts"]["finished"]} == {PAGES + 1}
+
+
+@pytest.mark.thorough
+def test_without_colours_a_terminal_gets_none(tmp_path: Path):
+    ledger = f"sqlite:///{tmp_path}/ledger.db"
+    with crawling(tmp_path, ledger):
+        terminal = Terminal("stats", "pages", "--ledger", ledger, "--watch", NO_COLOR="1")
+        terminal.read_until(r"finished \d")
+        assert terminal.interrupt() == 0
+
+    assert not re.search(r"\x1b\[[\d;]*3[0-7]", terminal.written)
