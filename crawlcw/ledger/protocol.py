@@ -11,9 +11,10 @@ again is right. What a status becomes is decided by `transitions` alone.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Protocol
 
 from crawlcw.errors import Reason
@@ -127,6 +128,46 @@ class TaskFilter:
     since: datetime | None = None  #: changed their status at or after this time
     until: datetime | None = None  #: and before this one
     ids: Collection[bytes] | None = None
+
+
+class Dimension(StrEnum):
+    """What tasks may have in common."""
+
+    HOST = "host"  #: of tracked tasks the stage
+    REASON = "reason"  #: why they failed, or are ignored
+    CALLBACK = "callback"
+    DEPTH = "depth"
+    STATUS_CODE = "status-code"  #: of the last HTTP answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """How many tasks have one value in common."""
+
+    value: str | int | None  #: None: they have no such thing
+    open: int = 0  #: not done yet, those in flight included
+    finished: int = 0
+    ignored: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of tasks."""
+        return self.open + self.finished + self.ignored
+
+    def __add__(self, other: "Group") -> "Group":
+        """Return both together, under the value of the first."""
+        return Group(
+            value=self.value,
+            open=self.open + other.open,
+            finished=self.finished + other.finished,
+            ignored=self.ignored + other.ignored,
+        )
+
+
+def most_first(groups: Iterable[Group]) -> list[Group]:
+    """Return the groups that have any task, those with the most first."""
+    some = [group for group in groups if group.total]
+    return sorted(some, key=lambda each: (-each.total, each.value is None, str(each.value)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,6 +482,18 @@ class Queries(Protocol):
         """
 
 
+class Groups(Protocol):
+    """How many tasks have what in common."""
+
+    async def by(self, dimension: Dimension) -> list[Group]:
+        """Return how many tasks there are of each value, those with the most first.
+
+        By host, callback and depth all tasks; by reason those that failed and wait, and those
+        that are ignored; by status code those that are done, with None for those that were
+        never answered. Read from indexes alone; of a large ledger it is no single moment.
+        """
+
+
 class Admin(Protocol):
     """Changes of many tasks, by somebody who holds none of them."""
 
@@ -587,6 +640,7 @@ class Ledger(Protocol):
     workers: Workers  #: the processes at work
     rates: Rates  #: what they did, minute by minute
     queries: Queries  #: questions about all tasks
+    groups: Groups  #: how many tasks have what in common
     admin: Admin  #: changes of many tasks
     notes: Notes  #: values beside the tasks
     sessions: Sessions  #: who pages are asked for as

@@ -62,6 +62,9 @@ class Database:
     async def command(self, command: dict[str, Any]) -> dict[str, Any]:
         if "connectionStatus" in command:
             return {"authInfo": {"authenticatedUsers": []}}
+        if "count" in command:
+            number = await self._mocked[command["count"]].count_documents(command["query"])
+            return {"n": min(number, command.get("limit", number))}
         groups = await self._mocked[command["aggregate"]].aggregate(command["pipeline"]).to_list()
         return {"cursor": {"firstBatch": groups}}
 

@@ -14,14 +14,17 @@ from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.terminal import logs
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS, UsageError
+from crawlcw.feeds import inert
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Counts, Worker
+from crawlcw.ledger.protocol import Counts, Dimension, Group, Worker
 from crawlcw.model.dropped import Examples
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
 _SHORTEST_PAUSE = timedelta(seconds=1)
+_MOST_ROWS = 50
+_LONGEST_VALUE = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,12 @@ class _Numbers:
 @click.argument("spider")
 @ledger_option.ledger_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option(
+    "--by",
+    "dimension",
+    type=click.Choice([str(each) for each in Dimension]),
+    help="How many tasks there are of each host, reason, ...",
+)
 @click.option("--watch", "watched", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
     "--every",
@@ -59,6 +68,7 @@ def command(
     spider: str,
     ledger_url: str,
     as_json: bool,
+    dimension: str | None,
     watched: bool,
     every: str | None,
     log_level: str | None,
@@ -75,12 +85,18 @@ def command(
     \b
     Examples:
       crawlcw stats docs
+      crawlcw stats docs --by status-code
       crawlcw stats docs --watch
       crawlcw stats docs --watch --every 60s --json >> docs.jsonl
     """
     logs.set_up(log_level or "warning")
     if every is not None and not watched:
         raise UsageError("--every is for --watch: add it, or leave --every out")
+    if dimension is not None:
+        if watched:
+            raise UsageError("--by counts once, and --watch again and again: leave one of them out")
+        loop.run(_write_groups(loading.name_of(spider), ledger_url, dimension, as_json=as_json))
+        return OK
     if watched:
         pause = _pause(every)
         # This is how it is ended.
@@ -94,6 +110,43 @@ def command(
     else:
         _print(numbers)
     return OK
+
+
+async def _write_groups(name: str, ledger_url: str, by: str, *, as_json: bool) -> None:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        groups = await ledger.groups.by(Dimension(by))
+        tracked = ledger.kind.tracked
+    if as_json:
+        # One object a line, for there may be a million hosts.
+        for group in groups:
+            click.echo(inert.visible(_group_json(group, by)), nl=False)
+    elif not groups:
+        click.echo("no task is counted by this: nothing has come so far")
+    else:
+        _print_groups(groups, "stage" if tracked and by == Dimension.HOST else by)
+
+
+def _group_json(group: Group, by: str) -> str:
+    counts = {"open": group.open, "finished": group.finished, "ignored": group.ignored}
+    return json.dumps({by: group.value, **counts, "total": group.total}) + "\n"
+
+
+def _print_groups(groups: list[Group], called: str) -> None:
+    from rich.console import Console  # 60 ms that `--help` need not spend
+
+    from crawlcw.cli.terminal.tables import columns
+
+    rows = [
+        (
+            "none" if group.value is None else printable(str(group.value), limit=_LONGEST_VALUE),
+            *(f"{n:,}" for n in (group.open, group.finished, group.ignored, group.total)),
+        )
+        for group in groups[:_MOST_ROWS]
+    ]
+    console = Console(markup=False, emoji=False, highlight=False)
+    console.print(columns((called, "open", "finished", "ignored", "total"), rows))
+    if len(groups) > _MOST_ROWS:
+        click.echo(f"{_MOST_ROWS:,} of {len(groups):,}; --json writes all")
 
 
 def _pause(every: str | None) -> timedelta:

@@ -24,11 +24,27 @@ OUTDATED = "status_update_time"
 BY_REVISIT = "revisit"
 #: Those that may be visited again: finished, or ignored. Not those that are again `todo`.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
+#: Those below never change with a status, or have those tasks alone that are done, or failed:
+#: a claim touches none of them.
+BY_HOST_NAME = "host"
+BY_CALLBACK = "callback_depth"
+DONE_BY_HOST = "done_host_status"
+DONE_BY_CALLBACK = "done_callback_status_depth"
+BY_ANSWER = "done_response_status"
+BY_REASON = "reason_status"
+#: The filter of those that are done, as their indexes have it.
+IS_DONE = MAY_BE_REVISITED
 INDEXES: Indexes = {
     BY_HOST: ([("host", 1), ("priority", -1), ("due", 1)], HAS_DUE),
     BY_PRIORITY: ([("priority", -1), ("due", 1)], HAS_DUE),
     BY_STATUS: ([("status", 1), ("update_time", -1), ("_id", -1)], {}),
     BY_REVISIT: ([("revisit", 1)], {"revisit": {"$exists": True}, **MAY_BE_REVISITED}),
+    BY_HOST_NAME: ([("host", 1)], {}),
+    BY_CALLBACK: ([("callback", 1), ("depth", 1)], {}),
+    DONE_BY_HOST: ([("host", 1), ("status", 1)], IS_DONE),
+    DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
+    BY_ANSWER: ([("response.status", 1), ("status", 1)], IS_DONE),
+    BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
 }
 
 BY_READY = "ready_at"

@@ -11,6 +11,7 @@ from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import connected
 from crawlcw.ledger.mongo.copying import Copying
+from crawlcw.ledger.mongo.groups import Groups
 from crawlcw.ledger.mongo.host_leases import HostLeases
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.inspection import Inspection
@@ -46,6 +47,7 @@ class MongoLedger:
         self.workers: protocol.Workers = Workers(store, hosts)
         self.rates: protocol.Rates = Rates(store)
         self.queries: protocol.Queries = Queries(store, items)
+        self.groups: protocol.Groups = Groups(store)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes: protocol.Notes = notes
         self.sessions: protocol.Sessions = Sessions(store)

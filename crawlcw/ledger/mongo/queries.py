@@ -24,6 +24,8 @@ from crawlcw.model.task import Record, Status
 #: How many tasks one command counts by the index alone, and how many it reads.
 _COUNTED = 50_000
 _READ = 5_000
+#: How many of one status are counted by one command: a second, where the server is slow.
+_COUNTED_AT_ONCE = 2_000_000
 #: How many tasks are read at once with their items.
 _WITH_ITEMS = 100
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
@@ -71,11 +73,29 @@ class Queries:
 
     async def counts(self) -> Counts:
         """Count by the status index alone."""
+        counts = await self._walked(tuple(Status), most=_COUNTED)
+        if counts.total() < _COUNTED:
+            return Counts(by_status=dict(counts))  # of one moment
+        for status in Status:
+            where = {"status": int(status)}
+            # To count a stretch of the index takes a quarter of what it takes to group it.
+            number = await self._store.count(where, hint=BY_STATUS, most=_COUNTED_AT_ONCE)
+            if number == _COUNTED_AT_ONCE:
+                number = (await self._walked([status])).total()
+            counts[status] = number
+        return Counts(by_status=dict(+counts))
+
+    async def _walked(
+        self, statuses: Collection[Status], *, most: int | None = None
+    ) -> Counter[Status]:
+        """Count by one command after the other, until there are *most*."""
         counts: Counter[Status] = Counter()
-        async with aclosing(self._groups(tuple(Status), by="$status", at_once=_COUNTED)) as groups:
+        async with aclosing(self._groups(statuses, by="$status", at_once=_COUNTED)) as groups:
             async for group in groups:
                 counts[Status(group["_id"])] += group["n"]
-        return Counts(by_status=dict(counts))
+                if most is not None and counts.total() >= most:
+                    break
+        return counts
 
     async def item_count(self) -> int:
         """Sum the items of every task that may have some."""

@@ -65,8 +65,7 @@ class Schema:
             except OperationFailure as error:
                 if error.code != 48:  # NamespaceExists: another process was faster
                     raise
-            with pymongo.timeout(_UPGRADED_WITHIN) if version < SCHEMA_VERSION else nullcontext():
-                await self._prepare_indexes()
+            await self._prepare_indexes()
             if version < SCHEMA_VERSION:
                 await self._finish_upgrade()
 
@@ -114,8 +113,12 @@ class Schema:
 
     async def _prepare_indexes(self) -> None:
         for collection, indexes in self.indexes():
-            for name, (keys, partial) in indexes.items():
-                await self._create_index(collection, name, keys, partial)
+            there = await collection.index_information()
+            missing = {name: indexes[name] for name in indexes if name not in there}
+            # An older crawlcw may have left many million tasks without one.
+            with pymongo.timeout(_UPGRADED_WITHIN) if missing else nullcontext():
+                for name, (keys, partial) in missing.items():
+                    await self._create_index(collection, name, keys, partial)
             await self._check_indexes(collection, indexes)
 
     async def _finish_upgrade(self) -> None:

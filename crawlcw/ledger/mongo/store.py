@@ -118,6 +118,14 @@ class MongoStore:
         groups: list[dict[str, Any]] = answer["cursor"]["firstBatch"]
         return groups
 
+    async def count(self, where: dict[str, Any], *, hint: str, most: int = 0) -> int:
+        """Return how many tasks match, *most* at most; 0: however many."""
+        command = {"count": self.spider, "query": where, "hint": hint}
+        with mapped():
+            answer = await self.database.command({**command, "limit": most} if most else command)
+        number: int = answer["n"]
+        return number
+
     async def stream(
         self,
         collection: Any,

@@ -18,6 +18,7 @@ from crawlcw.ledger.sqlite.changes import Changes
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import number_of, restrict_to_reading
 from crawlcw.ledger.sqlite.copying import Copying
+from crawlcw.ledger.sqlite.groups import Groups
 from crawlcw.ledger.sqlite.host_leases import HostLeases
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.inspection import Inspection
@@ -53,6 +54,7 @@ class SqliteLedger:
         self.workers: protocol.Workers = Workers(store)
         self.rates: protocol.Rates = Rates(store)
         self.queries: protocol.Queries = Queries(store)
+        self.groups: protocol.Groups = Groups(store)
         self.admin: protocol.Admin = Admin(store, hosts, notes)
         self.notes: protocol.Notes = notes
         self.sessions: protocol.Sessions = Sessions(store)

@@ -8,6 +8,9 @@ from crawlcw.model.transitions import REVISIT
 SCHEMA_VERSION = 7
 #: The condition of a task that may be visited again, as the index of those has it.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
+#: The HTTP status of a task's last answer, and the condition that it is done and has one.
+ANSWERED = "json_extract(response, '$.status')"
+HAS_ANSWER = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
 
 #: The document's fields as columns: times are milliseconds since 1970, and
 #: headers, context, options, errors, response, visit, stored and what only tracked tasks have
@@ -85,6 +88,15 @@ class Tables:
             quoted(f"{name}.{index}")
             for index in ("due", "host_due", "status_update_time", "hosts_ready_at", "hosts_owner")
         )
+        self.by_host, self.by_callback, self.by_reason, self.by_answer = (
+            quoted(f"{name}.{index}")
+            for index in (
+                "host_status",
+                "callback_depth_status",
+                "reason_status",
+                "response_status",
+            )
+        )
         self.revisit = quoted(f"{name}.revisit")
         self.left = quoted(f"{name}.workers_left")
         self.of_task = quoted(f"{name}.asides_task_id")
@@ -140,6 +152,14 @@ class Tables:
             # Those that may be visited again, and no others.
             f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
                 (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
+            # For those who ask how many tasks have what in common.
+            f"CREATE INDEX IF NOT EXISTS {self.by_host} ON {self.tasks} (host, status)",
+            f"""CREATE INDEX IF NOT EXISTS {self.by_callback} ON {self.tasks}
+                (callback, depth, status)""",
+            f"""CREATE INDEX IF NOT EXISTS {self.by_reason} ON {self.tasks}
+                (reason, status) WHERE reason IS NOT NULL""",
+            f"""CREATE INDEX IF NOT EXISTS {self.by_answer} ON {self.tasks}
+                ({ANSWERED}, status) WHERE {HAS_ANSWER}""",
         ]
 
     def _of_items(self) -> list[str]:

@@ -6,8 +6,16 @@ from collections.abc import Collection, Iterator
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
-from crawlcw.ledger.sqlite.schema import COLUMNS, HOST_COLUMNS, MAY_BE_REVISITED, Tables
-from crawlcw.model.task import WAITING, Status
+from crawlcw.ledger.protocol import Dimension
+from crawlcw.ledger.sqlite.schema import (
+    ANSWERED,
+    COLUMNS,
+    HAS_ANSWER,
+    HOST_COLUMNS,
+    MAY_BE_REVISITED,
+    Tables,
+)
+from crawlcw.model.task import DONE, WAITING, Status
 from crawlcw.model.transitions import (
     ADMIT,
     GIVE_UP_HOST,
@@ -320,6 +328,32 @@ class Statements:
             f"SELECT reason, count(*) AS n FROM (SELECT reason {of_status}) GROUP BY reason"
         )
         self.nth_of_status = f"SELECT update_time, id {of_status} OFFSET :skipped"
+        every = f"count(*) FROM {tasks} INDEXED BY"
+        failed = among((Status.FAILED, Status.IGNORED))
+        #: Each of a value, a status, and how many; a value may come several times.
+        self.groups = {
+            Dimension.HOST: f"SELECT host, status, {every} {tables.by_host} GROUP BY host, status",
+            # As the index is ordered, so that nothing is to be sorted.
+            Dimension.CALLBACK: (
+                f"SELECT callback, status, {every} {tables.by_callback} "
+                "GROUP BY callback, depth, status"
+            ),
+            Dimension.DEPTH: (
+                f"SELECT depth, status, {every} {tables.by_callback} "
+                "GROUP BY callback, depth, status"
+            ),
+            Dimension.REASON: (
+                f"SELECT reason, status, {every} {tables.by_reason} WHERE reason IS NOT NULL "
+                f"AND {failed} GROUP BY reason, status"
+            ),
+            Dimension.STATUS_CODE: (
+                f"SELECT {ANSWERED}, status, {every} {tables.by_answer} WHERE {HAS_ANSWER} "
+                f"GROUP BY {ANSWERED}, status"
+            ),
+        }
+        self.done = (
+            f"SELECT NULL, status, {every} {changed_last} WHERE {among(DONE)} GROUP BY status"
+        )
         self.any_of_status = (
             f"SELECT 1 FROM {tasks} INDEXED BY {changed_last} WHERE status = ? LIMIT 1"
         )

@@ -1,0 +1,252 @@
+"""What `Ledger` promises of how many tasks have what in common, asked of every store."""
+
+import re
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.mongo import MongoLedger, groups
+from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.protocol import Dimension, Group, Ledger, TaskFilter
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger.sqlite.rows import row_of
+from crawlcw.ledger.sqlite.schema import COLUMNS
+from crawlcw.model.task import Status
+from tests.ledger.test_ledger_plans import Overheard, explained, stages
+from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, success
+from tests.support.mongod import with_database
+
+CALLBACKS = ("parse", "parse_book", "evil\x1b[2J")
+
+
+async def filled(ledger: Ledger, number: int = 60) -> None:
+    """Let tasks of several hosts, callbacks and depths end in several ways."""
+    tasks = [
+        replace(make_task(f"https://h{n % 4}.com/{n}"), callback=CALLBACKS[n % 3], depth=n % 5)
+        for n in range(number)
+    ]
+    await ledger.tasks.add(tasks)
+    leases = await claimed(ledger, limit=number // 2)
+    outcomes = [
+        failure(ledger, lease, reason=Reason.TIMEOUT_READ)
+        if n % 5 == 0
+        else failure(ledger, lease, reason=Reason.REFUSED_ROBOTS)
+        if n % 5 == 1
+        else success(ledger, lease, url=f"https://a.com/{n}" if n % 2 else None)
+        for n, lease in enumerate(leases)
+        if n % 5 < 4
+    ]
+    await ledger.outcomes.commit(outcomes)
+
+
+async def counted(ledger: Ledger, by: str) -> dict[Any, tuple[int, int, int]]:
+    """Return the same by reading every task."""
+    open_, finished, ignored = Counter[Any](), Counter[Any](), Counter[Any]()
+    for record in await ledger.queries.find(TaskFilter(), limit=1000):
+        status = record.task.status
+        value = {
+            "host": record.task.host,
+            "callback": record.task.callback,
+            "depth": record.task.depth,
+            "reason": record.task.reason and str(record.task.reason),
+            "status-code": record.response and record.response.status,
+        }[by]
+        if by == "reason" and status not in (Status.FAILED, Status.IGNORED):
+            continue
+        if by == "status-code" and status < Status.FINISHED:
+            continue
+        sums = {Status.FINISHED: finished, Status.IGNORED: ignored}.get(status, open_)
+        sums[value] += 1
+    values = [*open_, *finished, *ignored]
+    return {value: (open_[value], finished[value], ignored[value]) for value in values}
+
+
+@pytest.mark.parametrize("by", list(Dimension))
+async def test_groups_are_what_reading_every_task_gives(
+    ledger: Ledger, by: Dimension, monkeypatch: pytest.MonkeyPatch
+):
+    await filled(ledger)
+
+    found = await ledger.groups.by(by)
+
+    expected = await counted(ledger, by)
+    assert {each.value: (each.open, each.finished, each.ignored) for each in found} == expected
+    assert [each.total for each in found] == sorted((each.total for each in found), reverse=True)
+    # As many hosts, for which counting them one by one would take too long.
+    monkeypatch.setattr(groups, "_COUNTED_HOSTS", 1)
+    monkeypatch.setattr(groups, "_NAMED", 3)
+    assert await ledger.groups.by(by) == found
+
+
+async def test_what_changes_is_counted_where_it_is_now(ledger: Ledger):
+    await filled(ledger)
+    everything = sum(each.total for each in await ledger.groups.by(Dimension.HOST))
+
+    await ledger.admin.retry_failed(TaskFilter())
+    assert [each.value for each in await ledger.groups.by(Dimension.REASON)] == ["refused-robots"]
+
+    purged = await ledger.admin.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED]))
+    left = await ledger.groups.by(Dimension.CALLBACK)
+    assert sum(each.total for each in left) == sum(each.open for each in left)
+    assert sum(each.total for each in left) == everything - purged
+    assert await ledger.groups.by(Dimension.STATUS_CODE) == []
+
+
+async def test_an_empty_ledger_has_no_groups(ledger: Ledger):
+    for by in Dimension:
+        assert await ledger.groups.by(by) == []
+
+
+def test_two_groups_are_added_up_under_the_first_ones_value():
+    both = Group(value=1, open=2, finished=3) + Group(value=9, open=1, ignored=4)
+
+    assert (both, both.total) == (Group(value=1, open=3, finished=3, ignored=4), 10)
+
+
+# --- plans
+
+
+@pytest.fixture
+def overheard() -> Overheard:
+    return Overheard()
+
+
+@pytest.fixture
+async def on_server(
+    mongodb_uri: str, database_name: str, overheard: Overheard
+) -> AsyncIterator[MongoLedger]:
+    """A ledger whose commands are overheard."""
+    client = pymongo.AsyncMongoClient(mongodb_uri, tz_aware=True, event_listeners=[overheard])
+    ledger = MongoLedger(MongoStore(client[database_name], "books", clock=FakeClock()))
+    await ledger.inspection.prepare()
+    yield ledger
+    await client.close()
+
+
+def check(mongodb_uri: str, database_name: str, commands: list[dict[str, Any]]) -> None:
+    """Assert that each command reads indexes alone."""
+    with pymongo.MongoClient(mongodb_uri) as client:
+        for command in commands:
+            found = set(stages(explained(client[database_name], command)))
+            assert not found & {"COLLSCAN", "FETCH"}, (command, found)
+            wanted = {"COUNT_SCAN"} if "count" in command else {"DISTINCT_SCAN", "IXSCAN"}
+            assert found & wanted, (command, found)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["few-hosts", "many-hosts"])
+async def test_mongodb_counts_groups_by_indexes_alone(
+    on_server: MongoLedger,
+    overheard: Overheard,
+    mongodb_uri: str,
+    database_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    many: bool,
+):
+    await filled(on_server)
+    if many:
+        monkeypatch.setattr(groups, "_COUNTED_HOSTS", 1)
+    overheard.commands.clear()
+    for by in Dimension:
+        assert await on_server.groups.by(by)
+
+    commands = [c for c in overheard.commands if {"count", "aggregate", "find"} & c.keys()]
+    assert len(commands) > 20
+    check(mongodb_uri, database_name, commands)
+
+
+async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
+    await filled(ledger)
+    sql = ledger.store.sql
+    with sqlite3.connect(tmp_path / "ledger.db") as db:
+        for statement in (*sql.groups.values(), sql.done):
+            (plan,) = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
+            # None is sorted besides, and all go through one index.
+            assert re.match(r"(SCAN|SEARCH) books USING (COVERING )?INDEX books\.", plan), plan
+    await ledger.close()
+
+
+# --- a large ledger
+
+LARGE = 300_000
+
+
+def crowd() -> Iterator[documents.Document]:
+    template = documents.document(make_task())
+    for n in range(LARGE):
+        status = {0: Status.TODO, 1: Status.FAILED, 2: Status.IGNORED}.get(n % 8, Status.FINISHED)
+        changed = START + timedelta(milliseconds=n)
+        document = template | {
+            "_id": (n * 2_654_435_761 % 2**32).to_bytes(4, "big") + n.to_bytes(12, "big"),
+            "host": f"h{n % 1_000}.com",
+            "callback": CALLBACKS[n % 3],
+            "depth": n % 7,
+            "status": int(status),
+            "update_time": changed,
+            "due": changed,
+        }
+        if status in (Status.FAILED, Status.IGNORED):
+            document["reason"] = ("connect", "timeout-read", "refused-robots")[n % 3]
+        if status >= Status.FINISHED:
+            del document["due"]
+        if status is Status.FINISHED:
+            document["response"] = {"status": 404 if n % 50 == 3 else 200, "final_url": "x"}
+        yield document
+
+
+async def fill_sqlite(path: Path) -> Ledger:
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    names = ", ".join(COLUMNS)
+    values = ", ".join(f":{name}" for name in COLUMNS)
+    empty = dict.fromkeys(COLUMNS)
+    with sqlite3.connect(path) as db:
+        statement = f'INSERT INTO "books" ({names}) VALUES ({values})'
+        db.executemany(statement, ({**empty, **row_of(each)} for each in crowd()))
+    return ledger
+
+
+async def fill_mongodb(uri: str, name: str) -> Ledger:
+    ledger = await MongoLedger.open(with_database(uri, name), "books", clock=FakeClock())
+    with pymongo.MongoClient(uri) as client:
+        documents_left = crowd()
+        while some := list(islice(documents_left, 10_000)):
+            client[name]["books"].insert_many(some, ordered=False)
+    return ledger
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", ["sqlite", "mongodb"])
+async def test_a_large_ledger_is_counted_in_a_moment(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+):
+    if place == "sqlite":
+        ledger = await fill_sqlite(tmp_path / "ledger.db")
+    else:
+        uri, name = (request.getfixturevalue(n) for n in ("mongodb_uri", "database_name"))
+        ledger = await fill_mongodb(uri, name)
+    for by in Dimension:
+        began = time.monotonic()
+        found = await ledger.groups.by(by)
+        # A tenth of that, but other tests may run beside this one.
+        assert time.monotonic() - began < 5.0
+        if by is Dimension.REASON:
+            assert sum(each.total for each in found) == LARGE // 4
+        elif by is Dimension.STATUS_CODE:
+            assert sum(each.total for each in found) == LARGE * 3 // 4
+        else:
+            assert sum(each.total for each in found) == LARGE
+    began = time.monotonic()
+    assert (await ledger.queries.counts()).total == LARGE
+    assert time.monotonic() - began < 5.0
+    await ledger.close()
