@@ -58,6 +58,7 @@ _COMMANDS = {
     "retry-failed": "Make failed tasks todo again.",
     "recrawl": "Let finished pages be visited again.",
     "ignore": "Withdraw tasks that wait.",
+    "purge": "Delete tasks, with all that belongs to them.",
     "reset": "Let tasks begin anew, whatever became of them.",
     "policy": "Show or change the settings of a use case.",
     "copy": "Copy all of a spider or a use case to another ledger.",

@@ -12,7 +12,7 @@ again is right. What a status becomes is decided by `transitions` alone.
 
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
@@ -128,6 +128,12 @@ class TaskFilter:
     since: datetime | None = None  #: changed their status at or after this time
     until: datetime | None = None  #: and before this one
     ids: Collection[bytes] | None = None
+    url_prefix: str | None = None  #: their URL, or key, begins with this, as it is stored
+    callback: str | None = None  #: the method that parses their pages
+
+    def among(self, statuses: Collection[Status]) -> "TaskFilter":
+        """Return what is chosen without the tasks that have another status than those."""
+        return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
 
 
 class Dimension(StrEnum):
@@ -440,8 +446,14 @@ class Queries(Protocol):
         """Return up to *limit* tasks, the last changed first, of all statuses in one order.
 
         Without their items. *after* is the place of the last one that is known
-        already. Nothing is read but what is returned, unless *reason*, *host* or
-        *ids* leave out what lies in between. Equal times are ordered by id.
+        already. Nothing is read but what is returned, unless *reason*, *host*, *url_prefix*,
+        *callback* or *ids* leave out what lies in between. Equal times are ordered by id.
+        """
+
+    async def count(self, chosen: TaskFilter) -> int:
+        """Return how many tasks are chosen, in the way of `counts`; nothing is written.
+
+        What a bulk change would do: those of its `from_statuses`, see `among`.
         """
 
     async def horizon(self) -> datetime | None:

@@ -112,7 +112,7 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
         (["tasks", "refunds"], "nothing is recorded"),
         (["ignore", "orders", ""], "a key has 1 to 1024 bytes"),
         (["reset", "orders", "o0", "--stage", "a b"], "no name of a stage"),
-        (["reset", "orders"], "say which tasks: either KEYs, or --status and --host, or --all"),
+        (["reset", "orders"], "say which tasks: either KEYs, or --host"),
         (["reset", "orders", "o0", "--all"], "say which tasks"),
         (["reset", "orders", "--all"], "without a terminal: add --yes"),
         (["drop", "orders"], "Drop 3 tasks and 0 items of orders, for good? Nobody can be asked"),

@@ -238,6 +238,10 @@ OPERATIONS = [
     _read("horizon", lambda w: w.near.queries.horizon()),
     _read("has", lambda w: w.near.queries.has([Status.FINISHED])),
     _read("counts", lambda w: w.near.queries.counts()),
+    _read(
+        "count",
+        lambda w: w.near.queries.count(TaskFilter(host="p.com", url_prefix="https://p.com/")),
+    ),
     _read("item_count", lambda w: w.near.queries.item_count()),
     _read("reasons", lambda w: w.near.queries.reasons()),
     _read("items", lambda w: _collected(w.near.queries.items())),

@@ -2,29 +2,69 @@
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, selecting
+from crawlcw.cli import confirming, ledger_option, loading, loop
+from crawlcw.cli.selection import (
+    Selection,
+    check_chosen,
+    chosen_tasks,
+    dry_run_option,
+    selection_options,
+)
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.model.transitions import WITHDRAW
+
+_EXAMPLES = """\
+\b
+Examples:
+    crawlcw ignore books https://books.example/old
+    crawlcw ignore books --url-prefix https://books.example/tag/ --dry-run
+    crawlcw ignore books --host ads.example --yes
+"""
 
 
-@click.command("ignore")
+@click.command("ignore", epilog=_EXAMPLES)
 @click.argument("name")
-@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.argument("keys", nargs=-1, metavar="[KEY...]")
 @ledger_option.ledger_option
+@click.option("--all", "everything", is_flag=True, help="All tasks that wait.")
+@selection_options(statuses=WITHDRAW.from_statuses)
+@dry_run_option
+@confirming.yes_option
 @logs.level_option
-def command(*, name: str, keys: tuple[str, ...], ledger_url: str, log_level: str | None) -> None:
+def command(
+    *,
+    name: str,
+    keys: tuple[str, ...],
+    ledger_url: str,
+    everything: bool,
+    selection: Selection,
+    dry_run: bool,
+    yes: bool,
+    log_level: str | None,
+) -> None:
     """Withdraw tasks of NAME, a use case or a spider, that wait to be done.
 
-    KEY is a task's key, or its URL in a crawl. Tasks that are done, or that a
-    worker holds just now, are left alone. `crawlcw reset` brings the others back.
+    KEY is a task's key, or its URL in a crawl. The options choose many tasks:
+    those that match all that is given. Tasks that are done, or that a worker
+    holds just now, are left alone. `crawlcw reset` brings the others back.
     """
     logs.set_up(log_level or "warning")
-    count = loop.run(_ignore(loading.name_of(name), ledger_url, keys))
-    click.echo(f"{count:,} of {len(set(keys)):,} withdrawn")
+    check_chosen(keys, selection, everything=everything)
+    spider = loading.name_of(name)
+    if not keys and not dry_run:
+        which = f" with {selection}" if selection else ""
+        confirming.confirm(f"Withdraw all waiting tasks of {spider}{which}?", yes=yes)
+    count = loop.run(_ignore(spider, ledger_url, keys, selection, dry_run=dry_run))
+    of = f" of {len(set(keys)):,}" if keys else ""
+    click.echo(f"{count:,}{of} {'would be ' if dry_run else ''}withdrawn")
 
 
-async def _ignore(name: str, ledger_url: str, keys: tuple[str, ...]) -> int:
+async def _ignore(
+    name: str, ledger_url: str, keys: tuple[str, ...], selection: Selection, *, dry_run: bool
+) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        chosen = TaskFilter(ids={selecting.task_of(ledger, key) for key in keys})
+        chosen = chosen_tasks(ledger, keys, selection)
+        if dry_run:
+            return await ledger.queries.count(chosen.among(WITHDRAW.from_statuses))
         return await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)

@@ -1,25 +1,42 @@
 """`crawlcw recrawl`: let finished pages be visited again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop, selecting
+from crawlcw.cli.selection import (
+    Selection,
+    chosen_tasks,
+    dry_run_option,
+    from_now,
+    selection_options,
+)
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.task import Status
+from crawlcw.model.transitions import REVISIT
+
+_EXAMPLES = """\
+\b
+Examples:
+    crawlcw recrawl books --older-than 7d
+    crawlcw recrawl books --url-prefix https://books.example/new/ --dry-run
+"""
 
 
-@click.command("recrawl")
+@click.command("recrawl", epilog=_EXAMPLES)
 @click.argument("spider")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
 @ledger_option.ledger_option
 @click.option(
     "--older-than", metavar="DURATION", help="Only what was visited longer ago: 12h, 7d ..."
 )
-@click.option("--host", metavar="H", help="Only pages of this host (`host`, or `host:port`).")
+@selection_options(statuses=REVISIT.from_statuses)
+@dry_run_option
 @confirming.yes_option
 @logs.level_option
 def command(
@@ -28,7 +45,8 @@ def command(
     urls: tuple[str, ...],
     ledger_url: str,
     older_than: str | None,
-    host: str | None,
+    selection: Selection,
+    dry_run: bool,
     yes: bool,
     log_level: str | None,
 ) -> None:
@@ -37,29 +55,47 @@ def command(
     Servers are asked whether a page has changed since its last visit. Where it
     has not, it keeps its items and is not parsed; else the new items take the
     place of the old ones. Where the spider has changed and all pages are to be
-    parsed anew, use `crawlcw reset`.
+    parsed anew, use `crawlcw reset`. --status ignored, or a --reason, is about
+    pages that were given up instead of those that are finished.
     """
     logs.set_up(log_level or "warning")
     age = None if older_than is None else selecting.age(older_than, option="--older-than")
     name = loading.name_of(spider)
-    if host is not None:
-        host = selecting.host(host)
-    if not urls:
-        confirming.confirm(_question(name, older_than, host), yes=yes)
-    count = loop.run(_recrawl(name, ledger_url, urls, host, age))
+    if selection.host is not None:
+        selection = replace(selection, host=selecting.host(selection.host))
+    if not urls and not dry_run:
+        confirming.confirm(_question(name, older_than, selection), yes=yes)
+    count = loop.run(_recrawl(name, ledger_url, urls, selection, age, dry_run=dry_run))
     pages = "1 page" if count == 1 else f"{count:,} pages"
+    if dry_run:
+        click.echo(f"{pages} would be visited again")
+        return
     how = f" by `crawlcw run {spider}`" if count else ""
     click.echo(f"{pages} will be visited again{how}")
 
 
-def _question(name: str, older_than: str | None, host: str | None) -> str:
-    where = f" of {host}" if host else ""
+def _question(name: str, older_than: str | None, selection: Selection) -> str:
+    which = f" with {selection}" if selection else ""
     when = f" that were visited more than {older_than} ago" if older_than else ""
-    return f"Visit all finished pages{where} of {name}{when} again?"
+    finished = "" if _statuses(selection) != (Status.FINISHED,) else " finished"
+    return f"Visit all{finished} pages of {name}{which}{when} again?"
+
+
+def _statuses(selection: Selection) -> tuple[Status, ...]:
+    """Return which pages are meant: no finished one has a reason."""
+    if selection.statuses:
+        return selection.statuses
+    return (Status.FINISHED,) if selection.reason is None else (Status.IGNORED,)
 
 
 async def _recrawl(
-    name: str, ledger_url: str, urls: Sequence[str], host: str | None, age: timedelta | None
+    name: str,
+    ledger_url: str,
+    urls: Sequence[str],
+    selection: Selection,
+    age: timedelta | None,
+    *,
+    dry_run: bool,
 ) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
         if ledger.kind.tracked:
@@ -67,16 +103,18 @@ async def _recrawl(
                 f"{name} is a use case, whose tasks are no pages: "
                 f"`crawlcw reset {name}` lets them begin anew"
             )
-        return await ledger.admin.revisit(_chosen(ledger, urls, host, age))
+        chosen = _chosen(ledger, urls, selection, age)
+        if dry_run:
+            return await ledger.queries.count(chosen)
+        return await ledger.admin.revisit(chosen)
 
 
 def _chosen(
-    ledger: Ledger, urls: Sequence[str], host: str | None, age: timedelta | None
+    ledger: Ledger, urls: Sequence[str], selection: Selection, age: timedelta | None
 ) -> TaskFilter:
-    now = ledger.now()
-    return TaskFilter(
-        ids={selecting.task_of(ledger, url) for url in urls} if urls else None,
-        statuses=(Status.FINISHED,),
-        host=host,
-        until=now + timedelta(milliseconds=1) if age is None else now - age,
-    )
+    until = from_now(ledger) if age is None else ledger.now() - age
+    if not urls:
+        return selection.filter(ledger, until=until).among(_statuses(selection))
+    # Of URLs that are named the other options choose among them, as before.
+    named = chosen_tasks(ledger, urls, selection)
+    return replace(selection.filter(ledger, until=until).among(_statuses(selection)), ids=named.ids)

@@ -3,11 +3,11 @@
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
 
 import click
 
 from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
+from crawlcw.cli.selection import Selection, selection_options
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.feeds import inert
@@ -19,21 +19,19 @@ from crawlcw.model.task import Record, Status
 _PAGE = 200
 _LONGEST_KEY = 70
 
+_EXAMPLES = """\
+\b
+Examples:
+    crawlcw tasks books --status ignored --reason timeout --since 1h
+    crawlcw tasks books --url-prefix https://books.example/new/ --json --limit 0
+"""
 
-@click.command("tasks")
+
+@click.command("tasks", epilog=_EXAMPLES)
 @click.argument("name")
 @ledger_option.ledger_option
 @click.option("--key", metavar="KEY", help="This task alone: its key, or its URL in a crawl.")
-@click.option(
-    "--status",
-    "statuses",
-    multiple=True,
-    type=click.Choice([status.name.lower() for status in Status]),
-    help="Only these; may be repeated.",
-)
-@click.option("--reason", metavar="R", help="Only what failed or is ignored for this reason.")
-@click.option("--stage", "--host", "host", metavar="S", help="Only those of this stage, or host.")
-@click.option("--since", metavar="DURATION", help="Only what changed in the last 30m, 12h, 30d ...")
+@selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -48,50 +46,30 @@ def command(
     name: str,
     ledger_url: str,
     key: str | None,
-    statuses: tuple[str, ...],
-    reason: str | None,
-    host: str | None,
-    since: str | None,
+    selection: Selection,
     limit: int,
     as_json: bool,
     log_level: str | None,
 ) -> None:
     """List tasks of NAME, a use case or a spider: the last changed first."""
     logs.set_up(log_level or "warning")
-    age = None if since is None else selecting.age(since)
-    chosen = TaskFilter(
-        statuses=tuple(Status[each.upper()] for each in statuses) or tuple(Status),
-        reason=None if reason is None else selecting.any_reason(reason),
-        host=host,
-    )
-    loop.run(
-        _list(
-            loading.name_of(name),
-            ledger_url,
-            chosen,
-            key=key,
-            age=age,
-            limit=limit,
-            as_json=as_json,
-        )
-    )
+    spider = loading.name_of(name)
+    loop.run(_list(spider, ledger_url, selection, key=key, limit=limit, as_json=as_json))
 
 
 async def _list(
     name: str,
     ledger_url: str,
-    chosen: TaskFilter,
+    selection: Selection,
     *,
     key: str | None,
-    age: timedelta | None,
     limit: int,
     as_json: bool,
 ) -> None:
     async with ledger_option.opened(ledger_url, name) as ledger:
+        chosen = selection.filter(ledger)
         if key is not None:
             chosen = replace(chosen, ids=(selecting.task_of(ledger, key),))
-        if age is not None:
-            chosen = replace(chosen, since=ledger.now() - age)
         shown = 0
         async for record in _found(ledger, chosen, limit=limit):
             line = values.to_json(task_objects.whole(record)) if as_json else _line(record)

@@ -18,7 +18,7 @@ from crawlcw.ledger.mongo.indexes import BY_REVISIT, BY_STATUS, BY_TASK, MAY_BE_
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
-from crawlcw.ledger.mongo.walks import walk
+from crawlcw.ledger.mongo.walks import conditions, walk
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.task import WAITING, Status
@@ -261,16 +261,7 @@ def _failures(selection: TaskFilter, *, until: datetime) -> Iterator[dict[str, A
         if not reasons or status not in selection.statuses:
             continue
         # What fails again meanwhile is not brought back once more.
-        failed_at = {"$lte": until}
-        if selection.since is not None:
-            failed_at["$gte"] = selection.since
-        if selection.until is not None:
-            failed_at["$lt"] = selection.until
-        chosen: dict[str, Any] = {
-            "status": int(status),
-            "reason": {"$in": reasons},
-            "update_time": failed_at,
-        }
-        if selection.host is not None:
-            chosen["host"] = selection.host
-        yield chosen
+        chosen = conditions(selection, now=until)
+        failed_at = {"$lte": until, **chosen.get("update_time", {})}
+        of_these = {"status": int(status), "reason": {"$in": reasons}}
+        yield {**chosen, **of_these, "update_time": failed_at}

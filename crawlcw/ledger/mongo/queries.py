@@ -6,7 +6,7 @@ the server is slow, and be sent again, and again.
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.items import Items
-from crawlcw.ledger.mongo.store import MongoStore, resumed
+from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
 from crawlcw.ledger.mongo.walks import conditions, found_among, found_behind
 from crawlcw.ledger.protocol import Counts, Cursor, ItemRow, TaskFilter
 from crawlcw.model.task import Record, Status
@@ -29,6 +29,8 @@ _COUNTED_AT_ONCE = 2_000_000
 #: How many tasks are read at once with their items.
 _WITH_ITEMS = 100
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
+#: Of what a filter may ask for, that which the index of statuses answers alone.
+_IN_INDEX = {"status", "update_time"}
 #: That of the index of statuses.
 _ORDER = {"status": 1, "update_time": -1, "_id": -1}
 
@@ -169,6 +171,23 @@ class Queries:
                 found = await found_behind(self._store, where, limit, after, {"items": 0})
         return [documents.record(each) for each in found]
 
+    async def count(self, chosen: TaskFilter) -> int:
+        """Let the server look at the tasks of these statuses; ids are looked up instead."""
+        where = conditions(chosen)
+        if chosen.ids is not None:
+            ids = list(set(chosen.ids))
+            total = 0
+            for start in range(0, len(ids), BATCH):
+                some = {**where, "_id": {"$in": ids[start : start + BATCH]}}
+                with mapped():
+                    total += await self._store.tasks.count_documents(some, hint="_id_")
+            return total
+        at_once = _COUNTED if where.keys() <= _IN_INDEX else _READ
+        matching = {"$sum": {"$cond": [_expression(where), 1, 0]}}
+        walk = self._groups(chosen.statuses, by="$status", at_once=at_once, matching=matching)
+        async with aclosing(walk) as groups:
+            return sum([group["matching"] async for group in groups])
+
     async def _groups(
         self, statuses: Collection[Status], *, by: str, at_once: int, **sums: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
@@ -205,6 +224,20 @@ class Queries:
             if room:
                 return
             place = last
+
+
+def _expression(where: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a filter as an expression, in which no value is taken for a field or an operator."""
+    parts = [
+        {operator: [f"${name}", {"$literal": value}]}
+        for name, condition in where.items()
+        for operator, value in _operators(condition)
+    ]
+    return {"$and": parts}
+
+
+def _operators(condition: Any) -> list[tuple[str, Any]]:
+    return list(condition.items()) if isinstance(condition, dict) else [("$eq", condition)]
 
 
 def _behind(among: list[int], place: _Cursor | None) -> list[tuple[dict[str, Any], dict[str, int]]]:

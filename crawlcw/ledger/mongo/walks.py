@@ -7,6 +7,7 @@ from typing import Any
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
+from crawlcw.ledger.prefixes import beginning_with
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import Status
 
@@ -96,6 +97,11 @@ def conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, 
         where["reason"] = str(chosen.reason)
     if chosen.host is not None:
         where["host"] = chosen.host
+    if chosen.url_prefix:
+        first, end = beginning_with(chosen.url_prefix)
+        where["url"] = {"$gte": first} | ({} if end is None else {"$lt": end})
+    if chosen.callback is not None:
+        where["callback"] = chosen.callback
     return where
 
 

@@ -20,7 +20,6 @@ from crawlcw.ledger.sqlite.walks import (
     change_chosen,
     executing,
     in_batches,
-    narrowed,
 )
 from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW, BulkChange
 
@@ -39,7 +38,7 @@ class Admin:
 
     async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
         """See `protocol.Admin.retry_failed`."""
-        chosen = narrowed(selection, RETRY.from_statuses)
+        chosen = selection.among(RETRY.from_statuses)
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         if dry_run and chosen.ids is None:
             return await self._store.reader.run(number_of, sql.count_failed, bounds_of(chosen))
@@ -78,7 +77,7 @@ class Admin:
         statement: Callable[[ChosenStatements], str],
         **values: Any,
     ) -> int:
-        chosen = narrowed(chosen, change.from_statuses)
+        chosen = chosen.among(change.from_statuses)
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         count = await change_chosen(
             self._store,

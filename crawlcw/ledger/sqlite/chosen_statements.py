@@ -27,7 +27,9 @@ class ChosenStatements:
         # Where two bounds are given the nearer one is taken before, so that the index has one.
         filters = (
             "(update_time, id) < (:before, :before_id) AND update_time >= :since "
-            "AND (:reason IS NULL OR reason = :reason) AND (:host IS NULL OR host = :host)"
+            "AND (:reason IS NULL OR reason = :reason) AND (:host IS NULL OR host = :host) "
+            "AND (:url IS NULL OR url >= :url) AND (:url_end IS NULL OR url < :url_end) "
+            "AND (:callback IS NULL OR callback = :callback)"
         )
         of_these = among(statuses)
         retried = f"({' OR '.join(_retried())})"
@@ -39,6 +41,8 @@ class ChosenStatements:
         self.find = f"SELECT {', '.join(_SHOWN)} {walked} {onward}"
         self.find_by_id = f"SELECT {', '.join(_SHOWN)} FROM {tasks} {by_id}"
         self.walk = f"SELECT id, update_time {walked} {onward}"
+        self.count = f"SELECT count(*) {walked}"
+        self.count_by_id = f"SELECT count(*) FROM {tasks} {by_id}"
         self.withdraw = f"UPDATE {tasks} SET {setting(WITHDRAW)} {by_id}"
         self.reopen = (
             f"UPDATE {tasks} SET {setting(REOPEN)}, host = coalesce(:stage, host), "

@@ -88,6 +88,11 @@ class Queries:
         rows = await self._store.reader.run(self._find, sql, chosen, bounds)
         return [documents.record(document_of(row)) for row in rows]
 
+    async def count(self, chosen: TaskFilter) -> int:
+        """See `protocol.Queries.count`."""
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
+        return await self._store.reader.run(_number_of, sql, chosen)
+
     def _find(
         self, db: sqlite3.Connection, sql: ChosenStatements, chosen: TaskFilter, bounds: Row
     ) -> list[sqlite3.Row]:
@@ -228,6 +233,16 @@ class Queries:
                     return rows, _Cursor(status, last["update_time"], last["id"])
                 room -= number
         return rows, None
+
+
+def _number_of(db: sqlite3.Connection, sql: ChosenStatements, chosen: TaskFilter) -> int:
+    bounds = bounds_of(chosen)
+    if chosen.ids is not None:
+        rows = [{**bounds, "id": identity} for identity in set(chosen.ids)]
+        return sum(number_of(db, sql.count_by_id, row) for row in rows)
+    with snapshot(db):
+        rows = [{**bounds, "status": status} for status in set(chosen.statuses)]
+        return sum(number_of(db, sql.count, row) for row in rows)
 
 
 def _place(row: sqlite3.Row) -> tuple[int, bytes]:

@@ -5,15 +5,14 @@ are as they were chosen: others write in between, and what they claim is left al
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from crawlcw.ledger.prefixes import Range, beginning_with
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import INT64, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.task import Status
 
 #: One transaction changes this many tasks: others wait meanwhile.
 BATCH = 2_000
@@ -62,18 +61,17 @@ def bounds_of(chosen: TaskFilter, after: Cursor | None = None) -> dict[str, Any]
     before = until, b""
     if after is not None:
         before = min(before, (milliseconds(after.update_time), after.id))
+    urls = Range("", None) if chosen.url_prefix is None else beginning_with(chosen.url_prefix)
     return {
         "reason": chosen.reason,
         "host": chosen.host,
+        "url": urls.first or None,
+        "url_end": urls.end,
+        "callback": chosen.callback,
         "since": -INT64 if chosen.since is None else milliseconds(chosen.since),
         "before": before[0],
         "before_id": before[1],
     }
-
-
-def narrowed(chosen: TaskFilter, allowed: Collection[Status]) -> TaskFilter:
-    """Return what is chosen without the tasks that have another status than those allowed."""
-    return replace(chosen, statuses=[each for each in allowed if each in chosen.statuses])
 
 
 def in_batches(rows: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -1,0 +1,77 @@
+"""`crawlcw purge`: delete certain tasks, with all that belongs to them."""
+
+from collections.abc import Sequence
+
+import click
+
+from crawlcw.cli import confirming, ledger_option, loading, loop
+from crawlcw.cli.selection import (
+    UNHELD,
+    Selection,
+    check_chosen,
+    chosen_tasks,
+    dry_run_option,
+    from_now,
+    selection_options,
+    tasks,
+)
+from crawlcw.cli.terminal import logs
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+
+_EXAMPLES = """\
+\b
+Examples:
+    crawlcw purge books --host old.example --dry-run
+    crawlcw purge books --status ignored --reason out-of-scope --yes
+"""
+
+
+@click.command("purge", epilog=_EXAMPLES)
+@click.argument("name")
+@click.argument("keys", nargs=-1, metavar="[KEY...]")
+@ledger_option.ledger_option
+@selection_options()
+@dry_run_option
+@confirming.yes_option
+@logs.level_option
+def command(
+    *,
+    name: str,
+    keys: tuple[str, ...],
+    ledger_url: str,
+    selection: Selection,
+    dry_run: bool,
+    yes: bool,
+    log_level: str | None,
+) -> None:
+    """Delete tasks of NAME, a use case or a spider, with their items, for good.
+
+    KEY is a task's key, or its URL in a crawl. The options choose many tasks:
+    those that match all that is given. What somebody works on just now stays.
+    A page that is deleted is unknown: the next link to it adds it again, and the
+    next run its start URLs. `crawlcw drop` takes away everything.
+    """
+    logs.set_up(log_level or "warning")
+    check_chosen(keys, selection, alone="")
+    spider = loading.name_of(name)
+    count = loop.run(_count(spider, ledger_url, keys, selection))
+    if dry_run:
+        click.echo(f"{tasks(count)} would be deleted")
+        return
+    confirming.confirm(f"Delete {tasks(count)} of {spider} with their items, for good?", yes=yes)
+    click.echo(f"{tasks(loop.run(_purge(spider, ledger_url, keys, selection)))} deleted")
+
+
+async def _count(name: str, ledger_url: str, keys: Sequence[str], selection: Selection) -> int:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        return await ledger.queries.count(_chosen(ledger, keys, selection))
+
+
+async def _purge(name: str, ledger_url: str, keys: Sequence[str], selection: Selection) -> int:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        return await ledger.admin.purge(_chosen(ledger, keys, selection))
+
+
+def _chosen(ledger: Ledger, keys: Sequence[str], selection: Selection) -> TaskFilter:
+    chosen = chosen_tasks(ledger, keys, selection, until=from_now(ledger))
+    return chosen.among(UNHELD)

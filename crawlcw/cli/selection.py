@@ -1,0 +1,176 @@
+"""Which of many tasks a command is about: the options that choose them, and their filter."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import wraps
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import click
+
+from crawlcw.cli import selecting
+from crawlcw.errors import FetchError, Reason, UsageError
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model import urls
+from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Status
+
+R = TypeVar("R")
+
+#: The statuses of tasks that nobody works on just now.
+UNHELD = tuple(status for status in Status if status is not Status.PROCESSING)
+#: What a URL has as it is, its percent-encoding included.
+_ASCII = "".join(map(chr, range(33, 127)))
+_DRY_RUN = "Change nothing: only count the tasks."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What was given of the options; nothing chooses all tasks."""
+
+    statuses: tuple[Status, ...] = ()  #: none: of any
+    reason: Reason | None = None
+    host: str | None = None
+    url_prefix: str | None = None
+    callback: str | None = None
+    since: timedelta | None = None  #: changed so long ago at most
+
+    def __bool__(self) -> bool:
+        """Return whether anything was given."""
+        return self != Selection()
+
+    def __str__(self) -> str:
+        """Return what was given, as a question names it."""
+        parts = {
+            "status": " or ".join(status.name.lower() for status in self.statuses),
+            "host": self.host,
+            "URL prefix": self.url_prefix,
+            "callback": self.callback,
+            "reason": self.reason,
+        }
+        said = [f"{name} {printable(text)}" for name, text in parts.items() if text]
+        if self.since is not None:
+            said.append(f"changed in the last {self.since}")
+        return ", ".join(said)
+
+    def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
+        """Return the filter of the tasks in a ledger; raises `UsageError` for what is no URL."""
+        tracked = ledger.kind.tracked
+        return TaskFilter(
+            statuses=self.statuses or tuple(Status),
+            reason=self.reason,
+            # A stage, and a key, is what it was called.
+            host=self.host if tracked or self.host is None else selecting.host(self.host),
+            url_prefix=self.url_prefix if tracked else _prefix(self.url_prefix),
+            callback=self.callback,
+            since=None if self.since is None else ledger.now() - self.since,
+            until=until,
+        )
+
+
+def selection_options(
+    *,
+    statuses: Collection[Status] = UNHELD,
+    reason: Callable[[str], Reason] = selecting.any_reason,
+    host_names: Sequence[str] = ("--host",),
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Return a decorator that adds the options to a command, which gets them as `selection`.
+
+    *reason* reads the name of a reason; it raises `UsageError` for what is none.
+    """
+    names = [status.name.lower() for status in statuses]
+    added = (
+        click.option(
+            *host_names, "host", metavar="H", help="Only tasks of this host (host or host:port)."
+        ),
+        click.option("--url-prefix", metavar="URL", help="Only tasks whose URL begins like this."),
+        click.option("--callback", metavar="NAME", help="Only tasks for this method."),
+        click.option("--reason", metavar="R", help="Only tasks that failed or are ignored for R."),
+        click.option(
+            "--since", metavar="DURATION", help="Only tasks that changed in the last 30m, 12h, 7d."
+        ),
+        click.option(
+            "--status",
+            "statuses",
+            type=click.Choice(names),
+            multiple=True,
+            help="Only tasks of this status. May be repeated.",
+        ),
+    )
+
+    def add(command: Callable[..., R]) -> Callable[..., R]:
+        @wraps(command)
+        def chosen(**given: Any) -> R:
+            why, since = given.pop("reason"), given.pop("since")
+            selection = Selection(
+                statuses=tuple(Status[name.upper()] for name in given.pop("statuses")),
+                reason=None if why is None else reason(why),
+                since=None if since is None else selecting.age(since),
+                **{name: given.pop(name) for name in ("host", "url_prefix", "callback")},
+            )
+            return command(selection=selection, **given)
+
+        for option in reversed(added):
+            option(chosen)
+        return chosen
+
+    return add
+
+
+def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
+    """Add `--dry-run` to a command."""
+    return click.option("--dry-run", is_flag=True, help=_DRY_RUN)(command)
+
+
+def check_chosen(
+    keys: Sequence[str],
+    selection: Selection,
+    *,
+    everything: bool = False,
+    alone: str = ", or --all",
+) -> None:
+    """Raise `UsageError` unless tasks are chosen in exactly one of the ways."""
+    if sum([bool(keys), bool(selection), everything]) != 1:
+        raise UsageError(
+            "say which tasks: either KEYs, or --host, --url-prefix, --callback, --reason, --since "
+            f"and --status{alone}"
+        )
+
+
+def chosen_tasks(
+    ledger: Ledger, keys: Sequence[str], selection: Selection, *, until: datetime | None = None
+) -> TaskFilter:
+    """Return the filter of the tasks that have one of the keys, or, without keys, as selected."""
+    if keys:
+        return TaskFilter(ids={selecting.task_of(ledger, key) for key in keys}, until=until)
+    return selection.filter(ledger, until=until)
+
+
+def from_now(ledger: Ledger) -> datetime:
+    """Return the time that bounds a change: what changes its status later is left alone."""
+    return ledger.now() + timedelta(milliseconds=1)
+
+
+def tasks(count: int) -> str:
+    """Return how many tasks there are, as a sentence begins."""
+    return "1 task" if count == 1 else f"{count:,} tasks"
+
+
+def _prefix(text: str | None) -> str | None:
+    """Return a prefix of URLs as tasks have them, never one that more URLs begin with."""
+    if text is None:
+        return None
+    scheme, _, rest = text.partition("://")
+    authority, slash, path = rest.partition("/")
+    try:
+        origin = urls.locate(f"{scheme}://{authority}/").url
+    except FetchError as error:
+        raise UsageError(
+            f"--url-prefix {text!r} is no beginning of a URL: write http://host/path or "
+            f"https://host/path ({error.message})"
+        ) from None
+    if not slash and "?" in authority:
+        raise UsageError(f"--url-prefix {text!r} has no path: write http://host/?...")
+    # Of a whole URL more would be made the same, and a prefix would lose its last characters.
+    return origin + quote(path, safe=_ASCII)

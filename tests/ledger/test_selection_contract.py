@@ -1,0 +1,97 @@
+"""Choosing tasks by all that a filter has, on every store: listed, counted and changed alike."""
+
+from datetime import timedelta
+
+import pytest
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import RETRY, WITHDRAW
+from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, success
+
+SHOP = "http://a.example/shop/"
+URLS = (f"{SHOP}1", f"{SHOP}2", "http://a.example/shoe", "http://b.example/shop/1")
+
+
+async def filled(ledger: Ledger, clock: FakeClock) -> None:
+    """Add four pages: the first is finished, the second given up 10 s later, two wait."""
+    await ledger.tasks.add([make_task(url, callback="page") for url in URLS[:2]])
+    first, second = sorted(await claimed(ledger), key=lambda lease: lease.task.url)
+    await ledger.outcomes.commit([success(ledger, first)])
+    clock.advance(seconds=10)
+    await ledger.outcomes.commit([failure(ledger, second, Reason.TLS)])
+    await ledger.tasks.add([make_task(url) for url in URLS[2:]])
+
+
+async def chosen_urls(ledger: Ledger, chosen: TaskFilter) -> set[str]:
+    """Return the URLs of the tasks that are found; the same number is counted."""
+    found = {record.task.url for record in await ledger.queries.find(chosen, limit=10)}
+    assert await ledger.queries.count(chosen) == len(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("chosen", "urls"),
+    [
+        (TaskFilter(), set(URLS)),
+        (TaskFilter(url_prefix=SHOP), set(URLS[:2])),
+        (TaskFilter(url_prefix="http://a.example/sho"), set(URLS[:3])),
+        (TaskFilter(url_prefix="http://a.example/%"), set()),
+        (TaskFilter(url_prefix=".*"), set()),
+        (TaskFilter(url_prefix="$url"), set()),
+        (TaskFilter(callback="page"), set(URLS[:2])),
+        (TaskFilter(callback="$callback"), set()),
+        (TaskFilter(callback="page", host="b.example"), set()),
+        (TaskFilter(url_prefix=SHOP, statuses=[Status.FINISHED]), {URLS[0]}),
+        (TaskFilter(reason=Reason.TLS), {URLS[1]}),
+        (TaskFilter(since=START + timedelta(seconds=1), callback="page"), {URLS[1]}),
+        (TaskFilter(until=START + timedelta(seconds=1), callback="page"), {URLS[0]}),
+        (TaskFilter(ids=[make_task(url).id for url in URLS[1:]], url_prefix=SHOP), {URLS[1]}),
+        (TaskFilter(statuses=()), set()),
+    ],
+    ids=lambda value: None if isinstance(value, TaskFilter) else str(len(value)),
+)
+async def test_tasks_are_found_and_counted_by_all_that_is_given(
+    ledger: Ledger, clock: FakeClock, chosen: TaskFilter, urls: set[str]
+):
+    await filled(ledger, clock)
+
+    assert await chosen_urls(ledger, chosen) == urls
+
+
+async def test_a_bulk_change_is_made_of_the_chosen_tasks_and_of_no_others(
+    ledger: Ledger, clock: FakeClock
+):
+    await filled(ledger, clock)
+    at_a = TaskFilter(url_prefix="http://a.example/")
+
+    assert await ledger.queries.count(at_a.among(WITHDRAW.from_statuses)) == 1
+    assert await ledger.admin.withdraw(at_a, reason=Reason.WITHDRAWN) == 1
+    assert await chosen_urls(ledger, TaskFilter(reason=Reason.WITHDRAWN)) == {URLS[2]}
+
+    clock.advance(seconds=1)
+    by_callback = TaskFilter(callback="page", until=ledger.now())
+    assert await ledger.admin.reopen(by_callback) == 2
+    assert await chosen_urls(ledger, TaskFilter(statuses=[Status.TODO])) == {
+        URLS[0],
+        URLS[1],
+        URLS[3],
+    }
+
+    assert await ledger.admin.purge(TaskFilter(url_prefix=SHOP)) == 2
+    assert await chosen_urls(ledger, TaskFilter()) == set(URLS[2:])
+
+
+async def test_failures_are_brought_back_by_prefix_and_callback(ledger: Ledger, clock: FakeClock):
+    await filled(ledger, clock)
+    assert Status.FAILED in RETRY.from_statuses
+
+    for chosen, number in (
+        (TaskFilter(url_prefix="http://b.example/"), 0),
+        (TaskFilter(callback="parse"), 0),
+        (TaskFilter(url_prefix=SHOP, callback="page"), 1),
+    ):
+        assert await ledger.admin.retry_failed(chosen, dry_run=True) == number
+        assert await ledger.admin.retry_failed(chosen) == number
+    assert await chosen_urls(ledger, TaskFilter(statuses=[Status.TODO])) == set(URLS[1:])
