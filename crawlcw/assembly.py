@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from crawlcw.api.host_limits import Limits, limit_of
+from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
@@ -56,6 +56,7 @@ from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Done, Means, Settling
 from crawlcw.crawl.start_names import StartNames
+from crawlcw.crawl.steering import Steering
 from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
@@ -277,6 +278,7 @@ def assemble(
             done=parts.done,
             committer=parts.committer,
             ending=parts.ending,
+            steering=parts.steering,
             identities=parts.fetcher.identities,
             bodies=parts.fetcher.recorder.bodies,
             rests=parts.rests,
@@ -347,12 +349,10 @@ class _Assembly:
     @cached_property
     def frontier(self) -> Frontier:
         settings, stats = self.settings, self.session.stats
-        limits = Limits(self.spider.limits)
         return Frontier(
             held=self.session.held,
-            limit_of=lambda host: limit_of(host, limits, settings),
-            may_share=settings.per_host_concurrency == 0
-            or any(limit.concurrency == 0 for limit in self.spider.limits.values()),
+            limit_of=self._limits_by(settings),
+            may_share=self._may_share(settings),
             policy=settings.host_policy,
             lease=settings.lease,
             page_limit=PageLimit(
@@ -365,6 +365,36 @@ class _Assembly:
             network=self.watch.network,
             rests=self.rests,
             ledger_now=self.ledger.now,
+        )
+
+    @cached_property
+    def _limits(self) -> Limits:
+        return Limits(self.spider.limits)
+
+    def _limits_by(self, settings: Settings) -> Callable[[str], HostLimit]:
+        return lambda host: limit_of(host, self._limits, settings)
+
+    def _may_share(self, settings: Settings) -> bool:
+        """Return whether the settings, or the spider's own limits, leave a host without limits."""
+        shared = any(limit.concurrency == 0 for limit in self.spider.limits.values())
+        return shared or settings.per_host_concurrency == 0
+
+    def _relimit(self, settings: Settings) -> None:
+        self.frontier.relimit(
+            self._limits_by(settings),
+            may_share=self._may_share(settings),
+            now=time.monotonic(),
+        )
+
+    @cached_property
+    def steering(self) -> Steering:
+        return Steering(
+            self.session.opened,
+            self.settings,
+            began=self.session.began,
+            coordinator=self.coordinator,
+            relimit=self._relimit,
+            end=self.ending.end,
         )
 
     @cached_property

@@ -107,7 +107,7 @@ class Coordinator:
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
         self._stopping = False
-        self._prefetch = 2 * settings.concurrency
+        self._paused: datetime | None = None  #: since when nothing is begun with
         # Claims take a while: let fetchers begin with the first ones.
         self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else _MANY_CLAIMS
         self._shuffles = False
@@ -140,6 +140,9 @@ class Coordinator:
                 if self._pages_left() <= 0:
                     reason = FinishReason.MAX_PAGES
                     break
+                if self._paused is not None:
+                    await self._hold_nothing(background)
+                    continue
                 if await self._look(background):
                     reason = FinishReason.DRAINED
                     break
@@ -192,6 +195,19 @@ class Coordinator:
         """Claim and dispatch nothing more."""
         self._stopping = True
         self._changed.set()
+
+    def follow(self, *, paused: datetime | None, concurrency: int) -> None:
+        """Begin with nothing while *paused*, and let so many fetchers work."""
+        self._paused = paused
+        self.pool.resize(concurrency)
+        self.host_leaser.resize(concurrency)
+        self.wake()
+
+    def fed(self) -> None:
+        """Look at all hosts again: others have added tasks."""
+        for host in self._frontier:
+            host.look = True
+        self.wake()
 
     def fetched(self, lease: Lease) -> None:
         """Note that the request of a dispatched lease has ended: its host may be asked again."""
@@ -253,6 +269,8 @@ class Coordinator:
 
     def standstill(self) -> Standstill | None:
         """Return why no request has been under way for a moment; None where one has."""
+        if self._paused is not None:
+            return Standstill(paused_since=self._paused)
         known = self._frontier.rests.standstill(self._ledger.now())
         if known.away_since is not None:
             return known  # what is under way are questions whether it is back
@@ -273,7 +291,7 @@ class Coordinator:
         # First what is most often not so: this is asked several times a page.
         if not self._has_idle_fetchers():
             return False
-        if self._stopping or self._watch.network.in_doubt:
+        if self._stopping or self._paused or self._watch.network.in_doubt:
             return False
         return self._pages_left() > self.pool.dispatched + self._unwritten()
 
@@ -292,12 +310,27 @@ class Coordinator:
         of many hosts a few each are held, until there is a turn for everybody.
         """
         lanes = self._lanes
-        few = min(_A_FEW, self._settings.concurrency) * len(lanes)
+        few = min(_A_FEW, self.pool.size) * len(lanes)
         fast = max(self._prefetch, few) - (lanes.waiting - lanes.waiting_slow)
         return min(self._prefetch - lanes.soon, fast, _MOST_HELD * self._prefetch - lanes.waiting)
 
+    @property
+    def _prefetch(self) -> int:
+        return 2 * self.pool.size
+
     def _is_low(self) -> bool:
         return self._room() >= max(1, self._prefetch // 2)
+
+    async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
+        """Give back all that nobody has begun with, and wait for a change or a moment."""
+        self._heartbeat.starving(False)
+        if leases := self.undispatched():
+            await self._give_back(leases)
+        await self.host_leaser.save()
+        self.host_leaser.leave_all()
+        await self.host_leaser.give_back(background)
+        with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
+            await self._changed.wait()
 
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""

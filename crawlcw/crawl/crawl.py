@@ -28,6 +28,7 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.settling import Done
 from crawlcw.crawl.spider_code import spider_code
+from crawlcw.crawl.steering import Steering
 from crawlcw.downloader.browser import Browser
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import EarlyEnd, FinishReason, Report
@@ -59,6 +60,7 @@ class Parts:
     done: asyncio.Queue[Done]  #: from the fetchers to the committer
     committer: Committer
     ending: Ending
+    steering: Steering
     identities: Identities
     bodies: Bodies | None  #: where pages are kept, if they are
     rests: Rests
@@ -193,6 +195,8 @@ class Crawl:
         seeded = await self._parts.seeder.is_seeded(state)
         # Once: a page that is to be visited again sooner than that waits for the next run.
         await self._session.ledger.admin.revisit_due()
+        # A crawl that is paused begins with nothing.
+        await self._session.patience.insist(self._parts.steering.look)
         coordinator, pool = self._parts.coordinator, self._parts.coordinator.pool
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.
@@ -201,6 +205,7 @@ class Crawl:
             background.start_soon(self._parts.committer.run)
             background.start_soon(self._parts.identities.run)
             background.start_soon(self._alarms.run)
+            background.start_soon(self._parts.steering.run)
             if self._parts.bodies is not None:
                 background.start_soon(self._parts.bodies.mend)
             background.start_soon(partial(self._parts.seeder.run, state, seeded=seeded))

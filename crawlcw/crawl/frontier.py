@@ -185,6 +185,18 @@ class Frontier:
         if host.phase is Phase.OPENING:
             self.phases.serve(host, now=now)
 
+    def relimit(self, limit_of: Callable[[str], HostLimit], *, may_share: bool, now: float) -> None:
+        """Ask hosts by other limits from now on."""
+        self._limit_of = limit_of
+        self.may_share = may_share
+        for host in self:
+            host.limit = limit_of(host.name)
+            self.lanes.relimit(host.name, limit=host.limit.concurrency, delay=host.delay, now=now)
+            pace(self.lanes, host, now=now)
+            if host.lease is None and not self.shares(host.name, now=now):
+                # It is its owner's alone from now on.
+                self.phases.leave(host)
+
     def look(self, name: str) -> None:
         """Note that a host may have more tasks that are due."""
         if host := self._hosts.get(name):

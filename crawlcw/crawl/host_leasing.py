@@ -70,6 +70,10 @@ class HostLeaser:
         self._idle_since: float | None = None
         self._swept = ""
 
+    def resize(self, concurrency: int) -> None:
+        """Hold as many hosts as are enough for so many fetchers."""
+        self._capacity = _HOSTS_A_FETCHER * concurrency
+
     def wake(self) -> None:
         """Look for hosts that are ready, soon."""
         self._lease_at = min(self._lease_at, time.monotonic() + _LEASE_PAUSE)
@@ -284,11 +288,15 @@ class HostLeaser:
             # Or they would be taken back before anybody else has seen them.
             self._shared_until = now + 2 * _OTHERS_PAUSE
 
+    def leave_all(self) -> None:
+        """Leave all hosts: they go back when what is under way has ended."""
+        self._hand_on(host for host in self._frontier.owned() if not host.leaving)
+
     def _hand_on(self, hosts: Iterable[HeldHost]) -> None:
         for host in hosts:
             self._frontier.phases.leave(host)
             host.look = True
-        self._on_change()
+            self._on_change()
 
     async def sweep(self) -> None:
         """Wake the next few hosts that have tasks, and that nobody would ever lease.

@@ -34,6 +34,7 @@ class Lane:
     next_start: float  #: no request starts earlier
     deadline: float  #: when the right to ask the host ends
     opened: bool = False  #: false until the host's robots.txt is known
+    began: float = float("-inf")  #: when its last request was started
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     queued: bool = False  #: whether it is given a turn
@@ -117,6 +118,18 @@ class Lanes:
         self._count(lane)
         self._queue(lane, now)
 
+    def relimit(self, host: str, *, limit: int, delay: float, now: float) -> None:
+        """Let a host have another limit; where its *delay* is shorter now, its turn is earlier."""
+        lane = self._lanes[host]
+        lane.limit = limit
+        paced = lane.began + lane.delay
+        if delay < lane.delay and lane.next_start == paced:
+            # Nothing but the delay has put it off.
+            lane.next_start = lane.began + delay
+            # The turn that it waits for comes later; one that finds it served is no turn.
+            lane.queued = False
+            self._queue(lane, now)
+
     def rest(self, host: str, *, until: float) -> None:
         """Start no request to a host before *until*."""
         lane = self._lanes[host]
@@ -174,7 +187,7 @@ class Lanes:
             lease = heapq.heappop(lane.waiting)[2]
             self._count(lane)
             lane.active += 1
-            lane.next_start = now + lane.delay
+            lane.began, lane.next_start = now, now + lane.delay
             self._queue(lane, now)
             return lease
         return None

@@ -8,6 +8,7 @@ and returns when there is nothing more to do.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -23,12 +24,21 @@ class Pool:
         self.size = size
         self.dispatched = 0  #: leases that were put and that nobody is done with
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
+        self._begin_one: Callable[[], object] | None = None  #: while it runs
+        self._begun = 0  #: workers, of which some have nothing to do where the size has shrunk
         self._one_is_done = asyncio.Event()
 
     @property
     def waiting(self) -> int:
         """How many leases nobody has begun with."""
         return self._queue.qsize()
+
+    def resize(self, size: int) -> None:
+        """Let so many workers work from now on; where they are fewer, what is begun is finished."""
+        self.size = size
+        while self._begin_one is not None and self._begun < size:
+            self._begin_one()
+            self._begun += 1
 
     def put(self, lease: Lease) -> None:
         """Let the next worker that is free begin with a lease."""
@@ -67,13 +77,14 @@ class Pool:
         the rest; what is at work after that is cancelled.
         """
         async with anyio.create_task_group() as workers:
-            for _ in range(self.size):
-                workers.start_soon(work)
+            self._begin_one = partial(workers.start_soon, work)
+            self.resize(self.size)
             reason = await source()
             if reason is not FinishReason.DRAINED:
                 await give_back()
                 with grace():
                     await self._idle()
+            self._begin_one = None
             workers.cancel_scope.cancel()
         return reason
 

@@ -6,7 +6,7 @@ and what they do with it, is theirs.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Generic
 
 import anyio
@@ -76,6 +76,11 @@ class Session(Generic[AnyLedger]):
     def worker(self) -> str:
         """The name of this process in the ledger."""
         return self._this.name
+
+    @property
+    def began(self) -> datetime:
+        """When this process began, of the ledger's time."""
+        return self._this.started
 
     async def join(self) -> None:
         """Take back what dead processes of this machine held, and enter the list of workers.

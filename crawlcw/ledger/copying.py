@@ -109,5 +109,6 @@ async def copy(
                 f"written, and {there.number} were read back; begin it anew."
             )
     await target.notes.set_policy(await source.notes.policy())
+    await target.notes.set_control(await source.notes.control())
     await target.notes.set_state({**await source.notes.state(), UNFINISHED: None})
     return copied

@@ -586,6 +586,12 @@ class Notes(Protocol):
         `Admin.purge` takes away `seeds`: what was added before may be gone.
         """
 
+    async def control(self) -> Mapping[str, Any]:
+        """Return what the crawls that run are told, see `set_control`; one small read."""
+
+    async def set_control(self, control: Mapping[str, Any]) -> None:
+        """Write clean values down, durably, beside those not named; None takes one away."""
+
     async def policy(self) -> Mapping[str, Any]:
         """Return the use case's settings as they are written down; empty where none are."""
 

@@ -18,6 +18,7 @@ MOST_RESTS = 10_000
 class Standstill:
     """What a crawl waits for while nothing is under way. Times are the ledger's."""
 
+    paused_since: datetime | None = None  #: since when its user lets it wait
     away_since: datetime | None = None  #: since when the machine's own network is away
     hosts: int = 0  #: that rest
     until: datetime | None = None  #: when the first of them may be asked again, or a task is due
@@ -30,13 +31,15 @@ class Standstill:
         """Return what was sent to another process as its fields, the times in ISO 8601."""
         times = {
             name: datetime.fromisoformat(fields[name])
-            for name in ("away_since", "until")
+            for name in ("paused_since", "away_since", "until")
             if fields[name] is not None
         }
         return cls(**{**fields, **times})
 
     def sentence(self) -> str:
         """Return it for people: the times are this machine's local times of day."""
+        if self.paused_since is not None:
+            return f"paused since {_time_of_day(self.paused_since)}, until `crawlcw resume`"
         if self.away_since is not None:
             return f"the network is away since {_time_of_day(self.away_since)}; asking again"
         if self.proxies and self.until is not None:
@@ -54,6 +57,8 @@ class Standstill:
     def fields(self) -> dict[str, object]:
         """Return it for a program: the sentence, and its times in ISO 8601."""
         fields: dict[str, object] = {"sentence": self.sentence()}
+        if self.paused_since is not None:
+            return fields | {"paused_since": _iso(self.paused_since)}
         if self.away_since is not None:
             return fields | {"network_away_since": _iso(self.away_since)}
         if self.proxies:
@@ -85,8 +90,10 @@ def _both(one: Standstill, other: Standstill) -> Standstill:
     timed = [(each.until, each) for each in (one, other) if each.until is not None]
     resting = [(until, each) for until, each in timed if each.hosts] or timed
     _, first = min(resting, key=lambda pair: pair[0], default=(None, Standstill()))
+    paused = [each.paused_since for each in (one, other) if each.paused_since is not None]
     return replace(
         first,
+        paused_since=min(paused, default=None),
         away_since=min(away, default=None),
         hosts=one.hosts + other.hosts,
         others=one.others or other.others,

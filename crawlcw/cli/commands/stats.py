@@ -12,6 +12,7 @@ import click
 from crawlcw.cli import ledger_option, loading, loop, selecting, watching
 from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.terminal import logs
+from crawlcw.crawl.control import Control
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS, UsageError
 from crawlcw.feeds import inert
@@ -43,6 +44,7 @@ class _Numbers:
     link_examples: Examples
     workers: list[Worker]
     next_due: datetime | None
+    control: Control
     now: datetime
 
 
@@ -176,6 +178,7 @@ async def _numbers(name: str, ledger_url: str) -> _Numbers:
             link_examples=tally.examples,
             workers=_at_work(await ledger.workers.all()),
             next_due=await ledger.queries.horizon(),
+            control=Control.of(await ledger.notes.control()),
             now=ledger.now(),
         )
 
@@ -219,6 +222,7 @@ def _json(numbers: _Numbers) -> str:
                 for worker in numbers.workers
             ],
             "next_due": _moment(numbers.next_due),
+            **numbers.control.fields(),
         }
     )
 
@@ -234,6 +238,10 @@ def _print(numbers: _Numbers) -> None:
     rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
     rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
+    if numbers.control.paused is not None:
+        rows["paused"] = f"since {numbers.control.paused:%Y-%m-%d %H:%M:%S}Z"
+    for name, value in numbers.control.settings.items():
+        rows[f"set: {name}"] = printable(value)
     if numbers.unchanged:
         rows["visited again, unchanged"] = f"{numbers.unchanged:,}"
     if numbers.stalls:

@@ -27,11 +27,18 @@ from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.processes.totals import Totals
 from crawlcw.cli.processes.worker_process import WorkerProcess
+from crawlcw.crawl.control import Control
 from crawlcw.engine.leases import reap_dead_workers
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.stats import FinishReason, Report
-from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError, Reason
+from crawlcw.errors import (
+    LedgerError,
+    LedgerGoneError,
+    LedgerUnavailableError,
+    Reason,
+    SettingsError,
+)
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -141,6 +148,7 @@ class Supervisor:
             callback_timeout=settings.callback_timeout, grace=settings.grace
         )
         self._stopping = asyncio.Event()
+        self._began = ledger.now()
         self._patience = Patience(settings.ledger_give_up)
         self._ledger = retrying(ledger, self._patience)
         self.stats = Totals(lambda: (worker.account for worker in self._workers))
@@ -248,6 +256,7 @@ class Supervisor:
                 return _End(code=worker.last_word.code, finish_reason=reason)
             self._crashes += 1
             await self._take_back()
+            await self._follow_stop()
             if self._stopping.is_set():
                 logger.warning(
                     "worker %d has crashed: %s", number, _how(code), extra=_crashed(number, code)
@@ -318,6 +327,16 @@ class Supervisor:
             logger.debug(
                 "no look at the workers: %s", printable(error), extra={"event": "not_reaped"}
             )
+
+    async def _follow_stop(self) -> None:
+        """Start no worker again where `crawlcw stop` came before it had heard of it."""
+        try:
+            control = Control.of(await self.ledger.notes.control())
+        except (LedgerError, SettingsError) as error:
+            logger.debug("no look at what is to be followed: %s", printable(error))
+            return
+        if control.stops(self._began) and not self._stopping.is_set():
+            self.stop()
 
     def _as_told(self) -> _End:
         """Return the end of a slot that had no worker when all were told to stop."""

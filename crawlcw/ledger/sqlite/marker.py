@@ -28,7 +28,12 @@ from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables, quoted
 MARKER = "crawlcw.schema"
 _TABLE = quoted(MARKER)
 #: What the marker of an older version does not have.
-_NEWER = {"tracked": "tracked INTEGER", "policy": "policy TEXT", "state": "state TEXT"}
+_NEWER = {
+    "tracked": "tracked INTEGER",
+    "policy": "policy TEXT",
+    "state": "state TEXT",
+    "control": "control TEXT",
+}
 #: Older versions knew no tracked tasks.
 _FIRST_WITH_KINDS = 4
 
@@ -73,7 +78,9 @@ def create(
         )
         if name not in names_in(db):
             # Somebody has dropped the tasks: what was said of them is void.
-            db.execute(f"UPDATE {_TABLE} SET state = NULL WHERE spider = :name", written)
+            db.execute(
+                f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", written
+            )
         for statement in tables.create:
             db.execute(statement)
         return LedgerKind.of(_marker(db, name)["tracked"])
@@ -154,7 +161,7 @@ def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
         return None
     # Of such an old version the row has no kind and is a spider's.
     older = {"tracked": 0} if row["version"] < _FIRST_WITH_KINDS else {}
-    return {"policy": None, "state": None, **dict(row), **older}
+    return {"policy": None, "state": None, "control": None, **dict(row), **older}
 
 
 def _marker(db: sqlite3.Connection, name: str) -> Mapping[str, Any]:
@@ -171,6 +178,11 @@ def policy_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
 def state_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
     """Return what crawls have written down of themselves."""
     return _read(db, name, "state")
+
+
+def control_of(db: sqlite3.Connection, name: str) -> dict[str, Any]:
+    """Return what the crawls that run are told."""
+    return _read(db, name, "control")
 
 
 def forget(db: Database, name: str) -> None:
@@ -191,8 +203,17 @@ def add_to_policy(db: Database, name: str, policy: Mapping[str, Any]) -> None:
 
 def change_state(db: Database, name: str, state: Mapping[str, Any]) -> None:
     """Write values down beside those that are not named; None takes one away."""
-    whole = {**state_of(db, name), **state}
-    _write(db, name, "state", {key: value for key, value in whole.items() if value is not None})
+    _change(db, name, "state", state)
+
+
+def change_control(db: Database, name: str, control: Mapping[str, Any]) -> None:
+    """Write down what the crawls that run are told, as `change_state` does."""
+    _change(db, name, "control", control)
+
+
+def _change(db: Database, name: str, column: str, values: Mapping[str, Any]) -> None:
+    whole = {**_read(db, name, column), **values}
+    _write(db, name, column, {key: value for key, value in whole.items() if value is not None})
 
 
 def _write(db: sqlite3.Connection, name: str, column: str, values: Mapping[str, Any]) -> None:

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
-from crawlcw.ledger.sqlite.marker import add_to_policy, change_state, policy_of, state_of
+from crawlcw.ledger.sqlite.marker import (
+    add_to_policy,
+    change_control,
+    change_state,
+    control_of,
+    policy_of,
+    state_of,
+)
 from crawlcw.ledger.sqlite.store import SqliteStore
 
 
@@ -25,6 +32,18 @@ class Notes:
     def _set_state(self, db: Database, state: Mapping[str, Any]) -> None:
         with durable_transaction(db):
             change_state(db, self._store.name, state)
+
+    async def control(self) -> Mapping[str, Any]:
+        """See `protocol.Notes.control`."""
+        return await self._store.reader.run(control_of, self._store.name)
+
+    async def set_control(self, control: Mapping[str, Any]) -> None:
+        """See `protocol.Notes.set_control`."""
+        await self._store.writer.run(self._set_control, control)
+
+    def _set_control(self, db: Database, control: Mapping[str, Any]) -> None:
+        with durable_transaction(db):
+            change_control(db, self._store.name, control)
 
     async def policy(self) -> Mapping[str, Any]:
         """See `protocol.Notes.policy`."""

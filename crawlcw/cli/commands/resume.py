@@ -1,0 +1,38 @@
+"""`crawlcw resume`: let the crawls of a spider go on that were paused."""
+
+import click
+
+from crawlcw.cli import ledger_option, loading, loop, steering
+from crawlcw.cli.terminal import logs
+from crawlcw.crawl.control import Control
+
+_EXAMPLES = """\
+\b
+Examples:
+    crawlcw resume books
+"""
+
+
+@click.command("resume", epilog=_EXAMPLES)
+@click.argument("spider")
+@ledger_option.ledger_option
+@logs.level_option
+def command(*, spider: str, ledger_url: str, log_level: str | None) -> None:
+    """Let the crawls of SPIDER go on, after `crawlcw pause`."""
+    logs.set_up(log_level or "warning")
+    name = loading.name_of(spider)
+    was_paused, workers = loop.run(_resume(name, ledger_url))
+    if not was_paused:
+        click.echo(f"{name} is not paused")
+    elif workers:
+        click.echo(f"{name} goes on: {steering.followed_by(workers)}")
+    else:
+        click.echo(f"{name} is not paused any more: `crawlcw run {spider}` goes on")
+
+
+async def _resume(name: str, ledger_url: str) -> tuple[bool, int]:
+    """Return whether it was paused, and how many workers follow."""
+    instead = "`crawlcw work` works on its tasks"
+    async with steering.crawls(ledger_url, name, instead=instead) as ledger:
+        was_paused = Control.of(await ledger.notes.control()).paused is not None
+        return was_paused, await steering.tell(ledger, {"paused": None})

@@ -1,0 +1,78 @@
+"""`crawlcw set`: let the crawls of a spider follow other settings while they run."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import click
+
+from crawlcw.cli import ledger_option, loading, loop, steering
+from crawlcw.cli.terminal import logs
+from crawlcw.crawl.control import ADJUSTABLE, Control, check
+from crawlcw.errors import UsageError
+from crawlcw.model.sanitize import printable
+
+_EXAMPLES = """\
+\b
+Examples:
+    crawlcw set books concurrency=50 delay=1s
+    crawlcw set books delay=          as the crawl has it again
+    crawlcw set books --reset
+"""
+
+
+@click.command("set", epilog=_EXAMPLES)
+@click.argument("spider")
+@click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
+@ledger_option.ledger_option
+@click.option("--reset", is_flag=True, help="Take all of it back.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@logs.level_option
+def command(
+    *,
+    spider: str,
+    assignments: tuple[str, ...],
+    ledger_url: str,
+    reset: bool,
+    as_json: bool,
+    log_level: str | None,
+) -> None:
+    """Let the crawls of SPIDER follow other settings than their own, or show which they follow.
+
+    NAME is concurrency, delay or per_host_concurrency; NAME= takes it back. All
+    workers follow while they run, and crawls that are started later do as well.
+    What the spider's `limits` say of single hosts stays.
+    """
+    logs.set_up(log_level or "warning")
+    given = _given(assignments)
+    if reset and given:
+        raise UsageError("--reset takes all settings back: give it alone")
+    name = loading.name_of(spider)
+    changes = dict.fromkeys(ADJUSTABLE) if reset else given
+    control, workers = loop.run(_set(name, ledger_url, changes))
+    if as_json:
+        click.echo(json.dumps({"spider": name, **control.fields()}))
+        return
+    said = " ".join(f"{each}={value}" for each, value in control.settings.items())
+    followed = f": {steering.followed_by(workers)}" if changes else ""
+    click.echo(f"{name}: {printable(said) or 'nothing is set; crawls have their own'}{followed}")
+
+
+def _given(assignments: Sequence[str]) -> dict[str, str | None]:
+    """Return the settings by their names, None where one is taken back."""
+    given: dict[str, str | None] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"write NAME=VALUE, not {text!r}")
+        given[name.strip()] = value.strip() or None
+    check({name: "1" if value is None else value for name, value in given.items()})
+    return given
+
+
+async def _set(
+    name: str, ledger_url: str, changes: Mapping[str, str | None]
+) -> tuple[Control, int]:
+    instead = f"`crawlcw policy {name}` shows and changes its settings"
+    async with steering.crawls(ledger_url, name, instead=instead) as ledger:
+        workers = await steering.tell(ledger, changes) if changes else 0
+        return Control.of(await ledger.notes.control()), workers
