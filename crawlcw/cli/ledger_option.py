@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 import click
 
 from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.api.spider import Spider
 from crawlcw.assembly import DEFAULT_LEDGER, open_ledger
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -68,6 +69,12 @@ async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
 def own_settings() -> Settings:
     """Return the settings without any spider: those of the project and the environment."""
     return layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
+
+
+def settings_of(spider: Spider) -> Settings:
+    """Return the settings of a crawl of *spider*: its own, the project's, the environment's."""
+    project = project_settings(Path.cwd())
+    return layered(spider.settings, project=project, environment=os.environ)
 
 
 def nothing_of(name: str) -> str:

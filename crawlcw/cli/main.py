@@ -47,7 +47,7 @@ _COMMANDS = {
     "parse": "Fetch a URL, and show what a callback makes of it.",
     "shell": "Open Python with a page as `response`, to try selectors on it.",
     "run": "Crawl a spider's site, or go on with a crawl that was ended.",
-    "add": "Add tasks to a use case.",
+    "add": "Add pages to a crawl, or tasks to a use case.",
     "work": "Work on the tasks of a use case.",
     "serve": "Serve the tasks of a use case to workers, over HTTP.",
     "pause": "Let the crawls of a spider begin with nothing more.",

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from crawlcw.errors import UsageError
 from crawlcw.tracking import NewTask, keys
@@ -11,7 +11,7 @@ from crawlcw.tracking import NewTask, keys
 FORMATS = ("lines", "jsonl", "csv")
 
 
-def read(source: BinaryIO, style: str, *, key: str, priority: int) -> Iterator[NewTask]:
+def read(source: IO[bytes], style: str, *, key: str, priority: int) -> Iterator[NewTask]:
     """Yield the tasks in *source*; *key* names the column or field that is the key.
 
     *priority* is that of tasks which say none. Raises `UsageError`, which names the line.
@@ -26,7 +26,7 @@ def read(source: BinaryIO, style: str, *, key: str, priority: int) -> Iterator[N
             return _rows(lines, key, priority)
 
 
-def _decoded(source: BinaryIO) -> Iterator[str]:
+def _decoded(source: IO[bytes]) -> Iterator[str]:
     for number, line in enumerate(source, 1):
         try:
             yield line.decode()

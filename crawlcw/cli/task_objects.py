@@ -11,6 +11,7 @@ def whole(record: Record) -> dict[str, Any]:
     task = record.task
     carried = task.carried
     found: dict[str, Any] = {
+        "id": task.id.hex(),
         "key" if carried else "url": task.url,
         "stage" if carried else "host": task.host,
         "status": task.status.name.lower(),
@@ -30,6 +31,15 @@ def whole(record: Record) -> dict[str, Any]:
         found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
         found["trace"] = [trace_document(trace) for trace in record.trace]
         return found
+    found |= {
+        "method": task.method,
+        "body_bytes": len(task.body or b""),
+        "callback": task.callback,
+        "errback": task.errback,
+        "depth": task.depth,
+        "hops": task.hops,
+        "parent": None if task.parent is None else task.parent.hex(),
+    }
     if record.response:
         found["response"] = response_document(record.response)
     if task.stored is not None:

@@ -1,72 +1,236 @@
-"""`crawlcw add`: put tasks into a use case, from any script, while workers run."""
+"""`crawlcw add`: put pages into a crawl, or tasks into a use case, while workers run."""
 
-import queue
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from dataclasses import replace
-from enum import Enum
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import click
-from anyio import to_thread
 
-from crawlcw.cli import ledger_option, loop, reading_tasks
+from crawlcw.api.request import Request
+from crawlcw.api.spider import Spider
+from crawlcw.assembly import open_ledger
+from crawlcw.cli import ledger_option, loading, loop, reading_requests, reading_tasks
+from crawlcw.cli.adding_pages import Fed, PageAdder
+from crawlcw.cli.reading_on import as_they_come
 from crawlcw.cli.terminal import logs
+from crawlcw.crawl.link_verdicts import LinkVerdicts
+from crawlcw.errors import SpiderError, UsageError
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Added
 from crawlcw.model.sanitize import printable
+from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker, keys
 from crawlcw.tracking.tracker import CHUNK
 
+_EXAMPLES = """\
+\b
+Examples:
+    crawlcw add books https://books.example/new https://books.example/sale
+    zcat urls.gz | crawlcw add books -
+    echo '{"url": "https://books.example/api", "callback": "api"}' | crawlcw add books -
+    crawlcw add orders orders.csv --key order_id
+"""
 
-class _End(Enum):
-    WELL = "well"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """What was given, for both kinds of names."""
+
+    style: str | None
+    key: str
+    priority: int
+    stage: str | None
+    callback: str | None
+    as_json: bool
 
 
-_Read = queue.Queue[NewTask | Exception | _End]
-
-
-@click.command("add")
-@click.argument("use_case")
-@click.argument("source", type=click.File("rb"))
+@click.command("add", epilog=_EXAMPLES)
+@click.argument("name")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @ledger_option.ledger_option
+@click.option("--callback", metavar="NAME", help="Of pages that name none; by default parse.")
 @click.option(
     "--format",
     "style",
     type=click.Choice(reading_tasks.FORMATS),
-    help="By default what the file's name says (.jsonl, .csv), else lines.",
+    help="Of tasks of a use case; by default what the file's name says, else lines.",
 )
 @click.option(
-    "--key", default="key", show_default=True, help="The column or field that is the key."
+    "--key",
+    default="key",
+    show_default=True,
+    help="The column or field that is the key of a use case's task.",
 )
 @click.option(
     "--priority", default=0, show_default=True, help="The priority of tasks that name none."
 )
-@click.option("--stage", help="The stage of tasks that name none; by default the first one.")
+@click.option(
+    "--stage", help="The stage of a use case's tasks that name none; by default the first one."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(
     *,
-    use_case: str,
-    source: BinaryIO,
+    name: str,
+    sources: tuple[str, ...],
     ledger_url: str,
+    log_level: str | None,
     style: str | None,
     key: str,
     priority: int,
     stage: str | None,
-    log_level: str | None,
+    callback: str | None,
+    as_json: bool,
 ) -> None:
-    """Add tasks to USE_CASE; SOURCE is a file, or - for standard input.
+    """Add pages to NAME, a spider, or tasks to NAME, a use case. Known ones are not changed.
 
-    A plain line is a key. A line of JSON is a key, or an object with `key` and,
-    if need be, `data`, `priority` and `stage`; without `data`, all its other
-    fields are the data. The other columns of a row of CSV are so, too. A task
-    that is known already is not changed.
+    To a spider: SOURCE is a URL, a file, or - for standard input. A line is a URL,
+    or a JSON object with `url` and what else a Request takes: method, callback,
+    context, priority ... A link that the crawl would not follow (out of scope, a
+    trap) is refused. A crawl that runs begins with them within a second.
+
+    To a use case: SOURCE is one file, or -. A plain line is a key. A line of JSON is
+    a key, or an object with `key` and, if need be, `data`, `priority` and `stage`;
+    without `data`, all its other fields are the data. The other columns of a row of
+    CSV are so, too.
     """
     logs.set_up(log_level or "warning")
-    style = style or _style(source.name)
-    tasks = reading_tasks.read(source, style, key=key, priority=keys.priority(priority))
-    added = loop.run(_add(keys.use_case(use_case), ledger_url, tasks, stage))
+    options = _Options(
+        style=style, key=key, priority=priority, stage=stage, callback=callback, as_json=as_json
+    )
+    spider_name = name if _is_bare(name) else loading.name_of(name)
+    kind = loop.run(_recorded_kind(spider_name, ledger_url))
+    spider = None if kind is LedgerKind.USE_CASE else _spider(name)
+    if kind is LedgerKind.SPIDER or spider is not None:
+        _add_pages(spider_name, spider, ledger_url, sources, options, recorded=kind is not None)
+    else:
+        _add_tasks(name, ledger_url, sources, options)
+
+
+def _is_bare(name: str) -> bool:
+    """Return whether *name* can be a use case's, and is no place of a spider."""
+    try:
+        keys.use_case(name)
+    except UsageError:
+        return False
+    return True
+
+
+async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
+    """Return what is recorded under a name, None where nothing is."""
+    settings = ledger_option.own_settings()
+    try:
+        ledger = await open_ledger(ledger_url, name, settings=settings, create=False, kind=None)
+    except UsageError:
+        return None  # there is no such ledger yet
+    try:
+        return ledger.kind if await ledger.queries.has(tuple(Status)) else None
+    finally:
+        await ledger.close()
+
+
+def _spider(name: str) -> Spider | None:
+    """Return the spider, None where its code is not here."""
+    try:
+        return loading.make(loading.find(name), ())
+    except SpiderError:
+        return None
+
+
+def _add_pages(
+    name: str,
+    spider: Spider | None,
+    ledger_url: str,
+    sources: Sequence[str],
+    options: _Options,
+    *,
+    recorded: bool,
+) -> None:
+    if options.stage is not None or options.key != "key" or options.style == "csv":
+        raise UsageError(f"{name} is a spider: --stage, --key and CSV are for use cases")
+    if recorded and spider is None:
+        click.echo(
+            f"crawlcw: there is no spider {name!r} here: hosts and callbacks are not checked",
+            err=True,
+        )
+    with ExitStack() as opened:
+        lines = chain.from_iterable(_lines(source, opened) for source in sources)
+        requests = reading_requests.read(
+            lines, callback=options.callback, priority=options.priority
+        )
+        fed = loop.run(_feed(name, spider, ledger_url, requests))
+    _tell_fed(fed, options)
+
+
+def _lines(source: str, opened: ExitStack) -> Iterable[bytes]:
+    """Return the lines of a source; a URL is one."""
+    if "://" in source and not Path(source).exists():
+        return [source.encode("utf-8", "surrogatepass")]
+    return opened.enter_context(_file(source))
+
+
+def _file(source: str) -> IO[bytes]:
+    found: IO[bytes] = click.File("rb").convert(source, None, click.get_current_context())
+    return found
+
+
+async def _feed(
+    name: str, spider: Spider | None, ledger_url: str, requests: Iterator[Request]
+) -> Fed:
+    settings = ledger_option.own_settings()
+    if spider is not None:
+        settings = ledger_option.settings_of(spider)
+    ledger = await open_ledger(ledger_url, name, settings=settings)
+    try:
+        state = await ledger.notes.state()
+        verdicts = None if spider is None else LinkVerdicts.by(spider, settings, state)
+        adder = PageAdder(ledger, spider, verdicts)
+        await adder.add_all(requests)
+        return adder.fed
+    finally:
+        await ledger.close()
+
+
+def _tell_fed(fed: Fed, options: _Options) -> None:
+    if options.as_json:
+        refused = dict(fed.refused.most_common())
+        click.echo(
+            json.dumps({"new": fed.new, "known": fed.known, "again": fed.again, "refused": refused})
+        )
+        return
+    some_again = f" ({fed.again:,} of them to be done after all)" if fed.again else ""
+    some_refused = f", {fed.refused.total():,} refused" if fed.refused else ""
+    click.echo(f"{fed.new:,} added, {fed.known:,} known already{some_again}{some_refused}")
+    for reason, number in fed.refused.most_common():
+        said = printable(f"{reason}: {number:,}, such as {fed.examples[reason]}", limit=500)
+        click.echo(f"crawlcw: {said}", err=True)
+
+
+def _add_tasks(name: str, ledger_url: str, sources: Sequence[str], options: _Options) -> None:
+    use_case = keys.use_case(name)
+    if options.callback is not None:
+        raise UsageError(f"{name} is a use case, whose tasks have stages: --callback is for pages")
+    if any("://" in source for source in sources) and not Path(sources[0]).exists():
+        raise UsageError(
+            f"there is no spider {name!r} here, and nothing is recorded of one: a use case takes "
+            "a file of keys, or - for standard input"
+        )
+    if len(sources) != 1:
+        raise UsageError(f"{name} is a use case: give one file of keys, or - for standard input")
+    source = _file(sources[0])
+    style = options.style or _style(sources[0])
+    tasks = reading_tasks.read(
+        source, style, key=options.key, priority=keys.priority(options.priority)
+    )
+    added = loop.run(_add(use_case, ledger_url, tasks, options.stage))
+    if options.as_json:
+        numbers = {"new": added.new, "known": added.known, "refused": len(added.rejected)}
+        click.echo(json.dumps(numbers))
+        return
     rejected = f", {len(added.rejected):,} cannot be stored" if added.rejected else ""
     click.echo(f"{added.new:,} added, {added.known:,} known already{rejected}")
     for task, why in added.rejected[:10]:
@@ -78,7 +242,7 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
         keys.stage(stage)
     total = Added()
     async with Tracker.open(ledger_url, name) as tracker:
-        async for chunk in _as_they_come(tasks):
+        async for chunk in as_they_come(tasks, at_once=CHUNK):
             added = await tracker.add_many(
                 task if task.stage else replace(task, stage=stage) for task in chunk
             )
@@ -88,44 +252,6 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
                 rejected=total.rejected + added.rejected,
             )
     return total
-
-
-async def _as_they_come(tasks: Iterator[NewTask]) -> AsyncIterator[list[NewTask]]:
-    """Yield what is there, as soon as something is: the writer may be slow."""
-    read: _Read = queue.Queue(2 * CHUNK)
-
-    def read_on() -> None:
-        try:
-            for task in tasks:
-                read.put(task)
-            read.put(_End.WELL)
-        except Exception as error:
-            read.put(error)
-
-    # Nobody can interrupt a thread that waits for standard input.
-    threading.Thread(target=read_on, daemon=True).start()
-    while True:
-        chunk, end = await to_thread.run_sync(_some, read, abandon_on_cancel=True)
-        if chunk:
-            yield chunk
-        if isinstance(end, Exception):
-            raise end
-        if end is _End.WELL:
-            return
-
-
-def _some(read: _Read) -> tuple[list[NewTask], Exception | _End | None]:
-    """Return what is there, waiting for the first; and how the input ended, if it did."""
-    chunk: list[NewTask] = []
-    found = read.get()
-    with suppress(queue.Empty):
-        while isinstance(found, NewTask):
-            chunk.append(found)
-            if len(chunk) == CHUNK:
-                return chunk, None
-            found = read.get_nowait()
-        return chunk, found
-    return chunk, None
 
 
 def _style(name: str) -> str:

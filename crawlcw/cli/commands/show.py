@@ -3,19 +3,18 @@
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from textwrap import indent
-from typing import Any
+from typing import NoReturn
 
 import click
 
-from crawlcw.api.spider import scope
 from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.callbacks import Scope
-from crawlcw.errors import FetchError, SpiderError, UsageError
+from crawlcw.crawl.link_verdicts import LinkVerdicts, Verdict
+from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import inert
 from crawlcw.ledger.documents import trace_document
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model import urls, values
+from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.task import BlobRef, Record, Task
 
@@ -34,7 +33,8 @@ def command(*, name: str, key: str, ledger_url: str, as_json: bool, log_level: s
 
     NAME is a spider, or a use case, whose tasks have keys instead of URLs.
     Where nothing is recorded of a URL, it says what a crawl would say to a link
-    there, as far as the spider's code tells.
+    there: out of scope, a trap, refused by robots.txt, its host given up, dropped;
+    as far as the spider's code and the ledger tell (exit code 2).
     """
     logs.set_up(log_level or "warning")
     loop.run(_show(name, key, ledger_url, as_json=as_json))
@@ -44,10 +44,12 @@ async def _show(name: str, key: str, ledger_url: str, *, as_json: bool) -> None:
     async with ledger_option.opened(ledger_url, loading.name_of(name)) as ledger:
         record = await ledger.tasks.get(selecting.task_of(ledger, key))
         if record is None:
-            raise UsageError(_why_not(name, key, ledger))
+            await _tell_why_not(name, key, ledger, as_json=as_json)
         chain = [task.url async for task in _parents(ledger, record.task)]
     if as_json:
-        found = task_objects.whole(record) | _more(record, chain)
+        found = task_objects.whole(record) | {"items": list(record.items)}
+        if not record.task.carried:
+            found["found_on"] = chain
         click.echo(inert.visible(values.to_json(found)))
         return
     for line in _lines(record, chain):
@@ -61,19 +63,6 @@ async def _parents(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
             return
         task = record.task
         yield task
-
-
-def _more(record: Record, chain: list[str]) -> dict[str, Any]:
-    task = record.task
-    if task.carried:
-        return {"items": list(record.items)}
-    return {
-        "method": task.method,
-        "callback": task.callback,
-        "depth": task.depth,
-        "found_on": chain,
-        "items": list(record.items),
-    }
 
 
 def _lines(record: Record, chain: list[str]) -> Iterator[str]:
@@ -132,23 +121,30 @@ def _moment(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}Z"
 
 
-def _why_not(name: str, key: str, ledger: Ledger) -> str:
-    """Return why nothing is recorded of a URL, as far as the spider's code tells."""
-    nothing = f"nothing is recorded of {key!r}"
-    if ledger.kind.tracked:
-        return f"{nothing} in {name}"
+async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
+    """Raise a `UsageError` that says why nothing is recorded; for a program write it as well."""
+    verdict, why = (
+        (None, "no task has this key") if ledger.kind.tracked else await _why_not(name, key, ledger)
+    )
+    if as_json:
+        reason = None if verdict is None else str(verdict.reason)
+        found = {"url": key, "recorded": False, "refused": reason, "why": why}
+        click.echo(inert.visible(values.to_json(found)))
+    raise UsageError(f"nothing is recorded of {key!r}: {why}")
+
+
+async def _why_not(name: str, key: str, ledger: Ledger) -> tuple[Verdict | None, str]:
+    """Return what a crawl says to a link to a URL, and in words why it is not there."""
     try:
         spider = loading.make(loading.find(name), ())
-        hosts = scope(spider)
-        location = urls.locate(key)
-        allowed = Scope.of(hosts or (), spider.settings)
-        if hosts is not None:
-            allowed.admit(location.host)
-        trap = spider.settings.trap_policy.why(location.url)
-    except FetchError as refusal:
-        return f"{nothing}: a link there is not followed, {refusal.reason}: {refusal.message}"
     except SpiderError:
-        return f"{nothing}: no page that was parsed has led there"
-    if trap is not None:
-        return f"{nothing}: a link there is not followed, {trap}"
-    return f"{nothing}: no page that was parsed has led there, though a link would be followed"
+        return None, "no page that was parsed has led there (its spider is not here to say more)"
+    settings = ledger_option.settings_of(spider)
+    verdicts = LinkVerdicts.by(spider, settings, await ledger.notes.state())
+    verdict = await verdicts.refusal_now(key, ledger)
+    if verdict is not None:
+        return verdict, f"a link there is not followed, {verdict.reason}: {verdict.why}"
+    deep = ""
+    if verdicts.max_depth is not None:
+        deep = f" (up to depth {verdicts.max_depth:,}; deeper ones are kept as refused-depth)"
+    return None, f"no page that was parsed has led there, though a link would be followed{deep}"

@@ -1,7 +1,7 @@
 """`crawlcw tasks`: which tasks there are of a status, a time, a reason; and all about one."""
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 import click
@@ -14,8 +14,10 @@ from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Record, Status
+from crawlcw.model.task import Record, Status, Task
 
+#: What becomes of a task that is to be shown.
+Shown = Callable[[Ledger, Record], Awaitable[str]]
 _PAGE = 200
 _LONGEST_KEY = 70
 
@@ -40,6 +42,7 @@ Examples:
     help="How many at most; 0: all.",
 )
 @click.option("--json", "as_json", is_flag=True, help="All about each, one JSON object a line.")
+@click.option("--items", is_flag=True, help="With --json, the items of each task as well.")
 @logs.level_option
 def command(
     *,
@@ -49,33 +52,35 @@ def command(
     selection: Selection,
     limit: int,
     as_json: bool,
+    items: bool,
     log_level: str | None,
 ) -> None:
     """List tasks of NAME, a use case or a spider: the last changed first."""
     logs.set_up(log_level or "warning")
-    spider = loading.name_of(name)
-    loop.run(_list(spider, ledger_url, selection, key=key, limit=limit, as_json=as_json))
+    if items and not as_json:
+        raise UsageError("--items goes with --json")
+    shown = _with_items if items else _object if as_json else _row
+    loop.run(_list(loading.name_of(name), ledger_url, selection, shown, key=key, limit=limit))
 
 
 async def _list(
     name: str,
     ledger_url: str,
     selection: Selection,
+    shown: Shown,
     *,
     key: str | None,
     limit: int,
-    as_json: bool,
 ) -> None:
     async with ledger_option.opened(ledger_url, name) as ledger:
         chosen = selection.filter(ledger)
         if key is not None:
             chosen = replace(chosen, ids=(selecting.task_of(ledger, key),))
-        shown = 0
+        number = 0
         async for record in _found(ledger, chosen, limit=limit):
-            line = values.to_json(task_objects.whole(record)) if as_json else _line(record)
-            click.echo(inert.visible(line + "\n") if as_json else line, nl=not as_json)
-            shown += 1
-        if key is not None and not shown:
+            click.echo(await shown(ledger, record), nl=False)
+            number += 1
+        if key is not None and not number:
             raise UsageError(f"{name} has no task {key!r} that matches the other options")
 
 
@@ -93,12 +98,36 @@ async def _found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> AsyncIter
         after = Cursor(update_time=last.update_time, id=last.id)
 
 
+async def _object(_: Ledger, record: Record) -> str:
+    return inert.visible(values.to_json(task_objects.whole(record)) + "\n")
+
+
+async def _with_items(ledger: Ledger, record: Record) -> str:
+    """Return a task with its items, which a list of tasks does not read."""
+    whole = await ledger.tasks.get(record.task.id)
+    items = list(record.items if whole is None else whole.items)
+    found = task_objects.whole(record) | {"items": items}
+    return inert.visible(values.to_json(found) + "\n")
+
+
+async def _row(_: Ledger, record: Record) -> str:
+    return _line(record) + "\n"
+
+
 def _line(record: Record) -> str:
     task = record.task
+    made = "" if task.carried else f" {_request(task)}"
     why = f" {task.reason}" if task.reason else ""
     said = f": {record.errors[-1].message}" if why and record.errors else ""
     holder = f" by {task.lock.partition(':')[0]}" if task.lock else ""
     return printable(
         f"{task.update_time:%Y-%m-%dT%H:%M:%SZ} {task.status.name.lower():<10} {task.host:<16} "
-        f"{printable(task.url, limit=_LONGEST_KEY)}{why}{said}{holder}"
+        f"{printable(task.url, limit=_LONGEST_KEY)}{made}{why}{said}{holder}"
     )
+
+
+def _request(task: Task) -> str:
+    """Return what a task asks for, and for which callback."""
+    method = "" if task.method == "GET" else f"{task.method} "
+    body = f"{len(task.body):,} bytes " if task.body else ""
+    return f"{method}{body}{task.callback}() depth {task.depth}"

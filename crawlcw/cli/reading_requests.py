@@ -1,0 +1,68 @@
+"""Requests from a file or from standard input: a URL a line, or JSON with what a request takes."""
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from crawlcw.api.request import Request
+from crawlcw.errors import CrawlcwError, UsageError
+
+_TAKEN = frozenset(inspect.signature(Request).parameters) - {"unknown"}
+#: How lines of JSON begin; no URL does.
+_JSON = ("{", '"')
+
+
+def read(lines: Iterable[bytes], *, callback: str | None, priority: int) -> Iterator[Request]:
+    """Yield the requests in *lines*; *callback* and *priority* are those of lines that say none.
+
+    Raises `UsageError`, which names the line.
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            text = line.decode().strip()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"line {number} is not UTF-8: {error.reason}") from None
+        if text:
+            given = _fields(text, number)
+            yield _request({"callback": callback, "priority": priority} | given, number)
+
+
+def _fields(text: str, line: int) -> dict[str, Any]:
+    """Return what a line says of its request."""
+    if not text.startswith(_JSON):
+        return {"url": text}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"line {line} is no JSON: {error}") from None
+    if isinstance(found, str):
+        return {"url": found}
+    if not isinstance(found.get("url"), str):
+        raise UsageError(f"line {line} has no text `url`")
+    if unknown := found.keys() - _TAKEN:
+        raise UsageError(
+            f"line {line}: a request has no {', '.join(map(repr, sorted(unknown)))}; "
+            f"it takes {', '.join(sorted(_TAKEN))}"
+        )
+    if isinstance(found.get("changed"), str):
+        found["changed"] = _time(found["changed"], line)
+    return dict(found)
+
+
+def _time(text: str, line: int) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"line {line}: changed={text!r} is no time in ISO 8601") from None
+
+
+def _request(given: dict[str, Any], line: int) -> Request:
+    try:
+        return Request(**given)
+    except CrawlcwError as error:
+        raise UsageError(f"line {line}: {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        # JSON has a value where a request takes one of another kind.
+        raise UsageError(f"line {line} makes no request: {error}") from None
