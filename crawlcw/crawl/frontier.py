@@ -122,7 +122,7 @@ class Frontier:
             )
         if not lease.clean:
             # When the owner before has made its last request, nobody knows.
-            self.lanes.rest(name, until=now + host.delay)
+            self.lanes.sent(name, at=now, delay=host.delay)
         rests = self.lanes[name].next_start - now > AHEAD
         if rests or state.given_up is not None:
             self.phases.leave(host)
@@ -178,10 +178,10 @@ class Frontier:
             host.unsaved |= not host.delay and not host.limit.concurrency
         pace(self.lanes, host, now=now)
         if asked:
-            self.lanes.rest(name, until=now + host.delay)
+            self.lanes.sent(name, at=now, delay=host.delay)
         elif host.lease is not None and not host.lease.clean:
             # As in `begin`, where it was not known what its robots.txt asks for.
-            self.lanes.rest(name, until=host.since + host.delay)
+            self.lanes.sent(name, at=host.since, delay=host.delay)
         if host.phase is Phase.OPENING:
             self.phases.serve(host, now=now)
 
@@ -210,7 +210,7 @@ class Frontier:
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""
         if host := self._hosts.get(name):
-            self.lanes.rest(name, until=at + host.delay)
+            self.lanes.sent(name, at=at, delay=host.delay)
 
     def renewed(self, name: str, *, asked: float, now: float) -> None:
         """Note that a host's lease was renewed; the ledger was asked at *asked*."""

@@ -34,7 +34,8 @@ class Lane:
     next_start: float  #: no request starts earlier
     deadline: float  #: when the right to ask the host ends
     opened: bool = False  #: false until the host's robots.txt is known
-    began: float = float("-inf")  #: when its last request was started
+    began: float = float("-inf")  #: when its last request was started, as far as is known
+    rests_until: float = float("-inf")  #: whatever its delay is
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     queued: bool = False  #: whether it is given a turn
@@ -73,7 +74,7 @@ class Lanes:
         deadline: float,
     ) -> Lane:
         """Make a lane for a host; it is closed until `open`."""
-        lane = Lane(host, limit, allowed, delay, next_start, deadline)
+        lane = Lane(host, limit, allowed, delay, next_start, deadline, rests_until=next_start)
         self._lanes[host] = lane
         return lane
 
@@ -112,6 +113,7 @@ class Lanes:
         lane = self._lanes[host]
         if delay > lane.delay and lane.active:
             # The request that showed the need for a longer delay has just been made.
+            lane.began = now
             lane.next_start = max(lane.next_start, now + delay)
         lane.delay = delay
         lane.allowed = allowed
@@ -122,10 +124,8 @@ class Lanes:
         """Let a host have another limit; where its *delay* is shorter now, its turn is earlier."""
         lane = self._lanes[host]
         lane.limit = limit
-        paced = lane.began + lane.delay
-        if delay < lane.delay and lane.next_start == paced:
-            # Nothing but the delay has put it off.
-            lane.next_start = lane.began + delay
+        if delay < lane.delay:
+            lane.next_start = max(lane.rests_until, lane.began + delay)
             # The turn that it waits for comes later; one that finds it served is no turn.
             lane.queued = False
             self._queue(lane, now)
@@ -133,7 +133,14 @@ class Lanes:
     def rest(self, host: str, *, until: float) -> None:
         """Start no request to a host before *until*."""
         lane = self._lanes[host]
+        lane.rests_until = max(lane.rests_until, until)
         lane.next_start = max(lane.next_start, until)
+
+    def sent(self, host: str, *, at: float, delay: float) -> None:
+        """Keep *delay* from a request that was started at that time, and not by a lane's turn."""
+        lane = self._lanes[host]
+        lane.began = max(lane.began, at)
+        lane.next_start = max(lane.next_start, at + delay)
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
         """Move the end of the right to ask a host."""

@@ -52,6 +52,13 @@ class _Options:
 @click.argument("name")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @ledger_option.ledger_option
+@click.option(
+    "-a",
+    "arguments",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An argument of the spider, as for `crawlcw run`. May be repeated.",
+)
 @click.option("--callback", metavar="NAME", help="Of pages that name none; by default parse.")
 @click.option(
     "--format",
@@ -78,6 +85,7 @@ def command(
     name: str,
     sources: tuple[str, ...],
     ledger_url: str,
+    arguments: tuple[str, ...],
     log_level: str | None,
     style: str | None,
     key: str,
@@ -104,7 +112,7 @@ def command(
     )
     spider_name = name if _is_bare(name) else loading.name_of(name)
     kind = loop.run(_recorded_kind(spider_name, ledger_url))
-    spider = None if kind is LedgerKind.USE_CASE else _spider(name)
+    spider = None if kind is LedgerKind.USE_CASE else _spider(name, arguments)
     if kind is LedgerKind.SPIDER or spider is not None:
         _add_pages(spider_name, spider, ledger_url, sources, options, recorded=kind is not None)
     else:
@@ -133,12 +141,13 @@ async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
         await ledger.close()
 
 
-def _spider(name: str) -> Spider | None:
+def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
     """Return the spider, None where its code is not here."""
     try:
-        return loading.make(loading.find(name), ())
+        kind = loading.find(name)
     except SpiderError:
         return None
+    return loading.make(kind, arguments)
 
 
 def _add_pages(
@@ -158,7 +167,7 @@ def _add_pages(
             err=True,
         )
     with ExitStack() as opened:
-        lines = chain.from_iterable(_lines(source, opened) for source in sources)
+        lines = chain.from_iterable([_lines(source, opened) for source in sources])
         requests = reading_requests.read(
             lines, callback=options.callback, priority=options.priority
         )

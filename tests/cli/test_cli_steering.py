@@ -1,0 +1,263 @@
+"""Crawls in processes of their own, steered from another one by their ledger."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import endless_site
+from tests.support.commands import invoke
+from tests.support.crawl_process import wait_until
+from tests.support.docs import REPOSITORY
+from tests.support.endless_site import EndlessSite
+
+#: Far more than anything here takes; what is waited for is a condition.
+ENOUGH = 120.0
+LINKS = 30
+SPIDER = """\
+from crawlcw import Settings, Spider
+
+class Pages(Spider):
+    name = "pages"
+    settings = Settings(concurrency=8, per_host_concurrency=4, delay="250ms", auto_throttle=False)
+
+    def __init__(self, start_url="http://127.0.0.1:9/"):
+        super().__init__(start_urls=[start_url])
+
+    def parse(self, response):
+        yield from response.follow_all("a")
+
+    def other(self, response):
+        yield {"by": "other", "n": response.context["n"]}
+"""
+
+
+class Crawl:
+    """`crawlcw run pages` in a process of its own."""
+
+    def __init__(self, folder: Path, site: EndlessSite, *options: str) -> None:
+        self._log = folder / "crawl.log"
+        arguments = ["run", "pages", "-a", f"start_url={site.url}", *options]
+        with self._log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "crawlcw", *arguments],
+                cwd=folder,
+                env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def end(self) -> tuple[int, str]:
+        """Wait for its end; return its exit code and what it has printed."""
+        out, _ = self._process.communicate(timeout=ENOUGH)
+        return self._process.returncode, out
+
+    def __enter__(self) -> "Crawl":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRAWLCW_LEDGER", ledger_url)
+    (tmp_path / "spiders").mkdir()
+    (tmp_path / "spiders" / "pages.py").write_text(SPIDER)
+    return tmp_path
+
+
+@pytest.fixture
+def site(processes: ExitStack) -> Iterator[EndlessSite]:
+    return processes.enter_context(endless_site.running(links=LINKS))
+
+
+def told(*arguments: str, given: str = "") -> str:
+    done = invoke(*arguments, given=given)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stats() -> dict[str, Any]:
+    return json.loads(told("stats", "pages", "--json"))
+
+
+def new_urls(site: EndlessSite, number: int) -> str:
+    """Return lines: URLs, and every tenth as JSON with a callback."""
+    lines = []
+    for n in range(number):
+        url = f"{site.url}new/{n}"
+        more = {"url": url, "callback": "other", "context": {"n": n}}
+        lines.append(json.dumps(more) if n % 10 == 0 else url)
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("number", "delay"),
+    [
+        pytest.param(300, "20ms", id="some"),
+        pytest.param(10_000, "0s", id="many", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
+    folder: Path, site: EndlessSite, processes: ExitStack, number: int, delay: str
+):
+    crawl = processes.enter_context(Crawl(folder, site))
+    wait_until(lambda: site.pages > 3)
+
+    assert "pages is paused: 1 worker follows" in told("pause", "pages")
+    wait_until(lambda: "paused: what is under way" in crawl.log)
+    wait_until(lambda: stats()["counts"]["processing"] == 0)
+    asked = site.pages
+    added = json.loads(told("add", "pages", "-", "--json", given=new_urls(site, number)))
+    assert added == {"new": number, "known": 0, "again": 0, "refused": {}}
+    assert stats()["paused"] is not None
+    assert "paused" in told("stats", "pages")
+    assert site.pages == asked < LINKS
+
+    # Its own delay would let it take a minute; that of 5 min holds it up.
+    told("set", "pages", f"delay={delay}")
+    assert "pages goes on" in told("resume", "pages")
+    wait_until(lambda: site.pages > asked + LINKS)
+    told("set", "pages", "delay=5m", "concurrency=2")
+    wait_until(lambda: "settings from the ledger: concurrency=2, delay=5m" in crawl.log)
+    asked = site.pages
+    assert stats()["set"] == {"concurrency": "2", "delay": "5m"}
+    assert site.pages <= asked + 8  # those that were under way
+    told("set", "pages", "delay=0s", "concurrency=50", "per_host_concurrency=0")
+
+    code, _ = crawl.end()
+    assert code == 0, crawl.log
+    found = stats()
+    assert found["counts"]["finished"] == found["total"] == 1 + LINKS + number
+    assert found["items"] == number // 10
+    assert set(site.hits.values()) == {1}, "each page was asked for once"
+
+
+def test_a_crawl_that_is_started_while_paused_waits(
+    folder: Path, site: EndlessSite, processes: ExitStack
+):
+    told("add", "pages", f"{site.url}new/1", "-a", f"start_url={site.url}")
+    told("pause", "pages")
+    assert "already" in told("pause", "pages")
+
+    crawl = processes.enter_context(Crawl(folder, site, "-s", "delay=0s", "--log-format", "json"))
+    wait_until(lambda: '"event":"progress"' in crawl.log.replace(" ", ""))
+    line = next(line for line in crawl.log.splitlines() if "pages_per_minute" in line)
+    assert "paused since" in json.loads(line)["standstill"]["sentence"]
+    assert site.pages == 0
+
+    told("resume", "pages")
+    code, _ = crawl.end()
+    assert (code, site.pages) == (0, 2 + LINKS)
+
+
+@pytest.mark.parametrize("processes_of_it", ["2", "0"])
+def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
+    folder: Path, site: EndlessSite, processes: ExitStack, processes_of_it: str
+):
+    options = ["--processes", processes_of_it]
+    crawl = processes.enter_context(Crawl(folder, site, *options, "-s", "delay=1s"))
+    wait_until(lambda: site.pages > 1)
+
+    assert "pages is stopped: " in told("stop", "pages")
+    code, out = crawl.end()
+
+    assert code == 0, crawl.log
+    assert "Stopped (by `crawlcw stop`)" in out
+    assert stats()["counts"]["processing"] == 0
+    assert stats()["workers"] == []
+    assert told("stop", "pages") == "no worker of pages is at work\n"
+    with Crawl(folder, site, *options, "-s", "delay=0s") as again:
+        assert again.end()[0] == 0
+    assert stats()["counts"]["finished"] == 1 + LINKS
+    assert set(site.hits.values()) <= {1, 2}  # robots.txt may be asked for by each
+
+
+def test_what_is_added_is_begun_while_the_crawl_waits_for_an_answer(
+    folder: Path, site: EndlessSite, processes: ExitStack
+):
+    told("add", "pages", f"{site.url}held/1", "-a", f"start_url={site.url}")
+    options = ["-s", "delay=0s", "-s", "read_timeout=100s", "-s", "timeout=100s"]
+    crawl = processes.enter_context(Crawl(folder, site, *options))
+    wait_until(lambda: site.hits["/held/1"] and site.pages == 2 + LINKS)
+
+    told("add", "pages", f"{site.url}new/1")
+    wait_until(lambda: site.hits["/new/1"])
+
+    site.release()
+    assert crawl.end()[0] == 0
+
+
+def test_what_cannot_be_added_is_counted_by_reason(folder: Path, site: EndlessSite):
+    lines = [f"{site.url}a", f"{site.url}a#b", "ftp://127.0.0.1/", "http://other.example/", '"x"']
+    given = "\n".join(lines)
+    done = invoke("add", "pages", "-", "-a", f"start_url={site.url}", given=given)
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("1 added, 1 known already")
+    assert "refused-scheme: 2, such as ftp://127.0.0.1/" in done.stderr
+    assert "refused-scope: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "said"),
+    [
+        (["add", "pages", "-"], '{"url": "http://127.0.0.1:9/", "cb": 1}', "line 1: a request has"),
+        (["add", "pages", "-"], "\n{", "line 2 is no JSON"),
+        (["add", "pages", "-"], '{"url": 3}', "line 1 has no text `url`"),
+        (["add", "pages", "http://127.0.0.1:9/", "--callback", "none"], "", "no callback 'none'"),
+        (["add", "pages", "-", "--stage", "s"], "", "pages is a spider"),
+        (["add", "pages", "missing.txt"], "", "missing.txt"),
+        (["add", "nobody", "http://127.0.0.1:9/"], "", "there is no spider 'nobody' here"),
+        (["set", "pages", "timeout=3s"], "", "'timeout' is read when a crawl begins"),
+        (["set", "pages", "dely=3s"], "", "'dely' is no setting"),
+        (["set", "pages", "delay=soon"], "", "not a duration"),
+        (["set", "pages", "concurrency=0"], "", "concurrency"),
+        (["set", "pages", "delay"], "", "write NAME=VALUE"),
+        (["set", "pages", "delay=1s", "--reset"], "", "give it alone"),
+        (["pause", "nobody"], "", "nothing is recorded"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_sentence(folder: Path, arguments: list[str], given: str, said: str):
+    told("add", "pages", "http://127.0.0.1:9/first")
+    done = invoke(*arguments, given=given)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_settings_are_shown_and_taken_back(folder: Path):
+    told("add", "pages", "http://127.0.0.1:9/first")
+
+    assert "nothing is set" in told("set", "pages")
+    assert "concurrency=5 delay=2s" in told("set", "pages", "delay=2s", "concurrency=5")
+    assert "pages: concurrency=5: " in told("set", "pages", "delay=")
+    assert json.loads(told("set", "pages", "--json"))["set"] == {"concurrency": "5"}
+    assert "nothing is set" in told("set", "pages", "--reset")
+
+
+def test_a_use_case_is_no_crawl(folder: Path):
+    told("add", "orders", "-", given="o1\n")
+
+    for command in ("pause", "resume", "stop", "set"):
+        done = invoke(command, "orders")
+        assert done.returncode == 2
+        assert "orders is a use case, and no crawl: " in done.stderr
+    done = invoke("add", "orders", "-", "--callback", "page", given="o2\n")
+    assert "--callback is for pages" in done.stderr
