@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
@@ -45,6 +44,7 @@ from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirect_targets import RedirectTargets
 from crawlcw.crawl.redirects import attempt
+from crawlcw.crawl.relimiting import FollowedLimits
 from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
@@ -351,8 +351,8 @@ class _Assembly:
         settings, stats = self.settings, self.session.stats
         return Frontier(
             held=self.session.held,
-            limit_of=self._limits_by(settings),
-            may_share=self._may_share(settings),
+            limit_of=self._limits.of,
+            may_share=self._limits.may_share,
             policy=settings.host_policy,
             lease=settings.lease,
             page_limit=PageLimit(
@@ -368,37 +368,23 @@ class _Assembly:
         )
 
     @cached_property
-    def _limits(self) -> Limits:
-        return Limits(self.spider.limits)
-
-    def _limits_by(self, settings: Settings) -> Callable[[str], HostLimit]:
-        return lambda host: limit_of(host, self._limits, settings)
-
-    def _may_share(self, settings: Settings) -> bool:
-        """Return whether the settings, or the spider's own limits, leave a host without limits."""
-        shared = any(limit.concurrency == 0 for limit in self.spider.limits.values())
-        return shared or settings.per_host_concurrency == 0
-
-    def _relimit(self, settings: Settings) -> None:
-        self.frontier.relimit(
-            self._limits_by(settings),
-            may_share=self._may_share(settings),
-            now=time.monotonic(),
-        )
+    def _limits(self) -> FollowedLimits:
+        return FollowedLimits(self.spider, self.settings)
 
     @cached_property
     def steering(self) -> Steering:
         return Steering(
-            self.session.opened,
+            self.session.ledger,
             self.settings,
             began=self.session.began,
             coordinator=self.coordinator,
-            relimit=self._relimit,
+            frontier=self.frontier,
+            limits=self._limits,
             end=self.ending.end,
         )
 
     @cached_property
-    def excuses(self) -> LoopExcuses:
+    def _excuses(self) -> LoopExcuses:
         session = self.session
         return LoopExcuses(session.watchdog, session.stats, deadlines=self.settings.deadlines)
 
@@ -452,7 +438,7 @@ class _Assembly:
             at_once=2 * self.settings.concurrency,
             ledger_now=self.session.ledger.now,
             on_change=self.changed.set,
-            excuses=self.excuses,
+            excuses=self._excuses,
         )
 
     @cached_property
@@ -519,7 +505,7 @@ class _Assembly:
             poison_guard=PoisonGuard(session.ledger, session.held),
             suspects=self.suspects,
             end=self.ending.end,
-            excuses=self.excuses,
+            excuses=self._excuses,
             hooked=self._hooked,
             recorder=self._recorder,
             targets=self._targets,
@@ -542,7 +528,7 @@ class _Assembly:
             now=session.ledger.now,
             blame=self._blame,
             frontier=self.frontier,
-            excuses=self.excuses,
+            excuses=self._excuses,
             identities=self._identities,
             bans=self._bans,
             stats=session.stats,

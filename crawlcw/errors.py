@@ -14,6 +14,7 @@
     │   ├── LedgerUnavailableError     no answer; try again, then exit 69
     │   ├── LedgerGoneError            its file was removed or replaced; exit 69
     │   ├── LedgerConfigurationError   will never answer as configured; exit 78
+    │   │   └── LedgerKindError        the name is a spider's and no use case's, or vice versa
     │   └── LeaseLostError             somebody else holds the task now
     ├── StopCrawl                      raised by a spider: the crawl is to end softly
     ├── DropItem                       raised by a spider's item(): the item is not recorded
@@ -232,6 +233,10 @@ class LedgerGoneError(LedgerError):
 
 class LedgerConfigurationError(LedgerError):
     """The ledger answers, but not to this configuration: no waiting will help."""
+
+
+class LedgerKindError(LedgerConfigurationError):
+    """The name is that of a spider, and not of a use case; or the other way round."""
 
 
 class LeaseLostError(LedgerError):

@@ -4,8 +4,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -15,7 +15,7 @@ import click
 from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import DEFAULT_LEDGER, open_ledger
-from crawlcw.errors import UsageError
+from crawlcw.errors import LedgerKindError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import Status
 
@@ -64,6 +64,15 @@ async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
         yield ledger
     finally:
         await ledger.close()
+
+
+@contextmanager
+def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
+    """Raise `UsageError` within the block where *name* is a spider's; *instead*: what there is."""
+    try:
+        yield
+    except LedgerKindError:
+        raise UsageError(f"{name} is a spider, and no use case: {instead}") from None
 
 
 def own_settings() -> Settings:

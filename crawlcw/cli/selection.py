@@ -1,5 +1,6 @@
 """Which of many tasks a command is about: the options that choose them, and their filter."""
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ R = TypeVar("R")
 UNHELD = tuple(status for status in Status if status is not Status.PROCESSING)
 #: What a URL has as it is, its percent-encoding included.
 _ASCII = "".join(map(chr, range(33, 127)))
+_JSON = "One JSON object, for programs: `tasks`, their number."
 _DRY_RUN = "Change nothing: only count the tasks."
 
 
@@ -119,8 +121,15 @@ def selection_options(
 
 
 def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
-    """Add `--dry-run` to a command."""
+    """Add `--dry-run` and `--json` to a command."""
+    command = click.option("--json", "as_json", is_flag=True, help=_JSON)(command)
     return click.option("--dry-run", is_flag=True, help=_DRY_RUN)(command)
+
+
+def tell_count(count: int, said: str, *, dry_run: bool, as_json: bool) -> None:
+    """Print how many tasks were changed, or would be; *said* is that for people."""
+    numbers = {"tasks": count, "dry_run": dry_run}
+    click.echo(json.dumps(numbers) if as_json else said)
 
 
 def check_chosen(

@@ -203,12 +203,6 @@ class Coordinator:
         self.host_leaser.resize(concurrency)
         self.wake()
 
-    def fed(self) -> None:
-        """Look at all hosts again: others have added tasks."""
-        for host in self._frontier:
-            host.look = True
-        self.wake()
-
     def fetched(self, lease: Lease) -> None:
         """Note that the request of a dispatched lease has ended: its host may be asked again."""
         host = lease.task.host

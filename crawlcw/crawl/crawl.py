@@ -196,7 +196,7 @@ class Crawl:
         # Once: a page that is to be visited again sooner than that waits for the next run.
         await self._session.ledger.admin.revisit_due()
         # A crawl that is paused begins with nothing.
-        await self._session.patience.insist(self._parts.steering.look)
+        await self._parts.steering.look()
         coordinator, pool = self._parts.coordinator, self._parts.coordinator.pool
         # Two groups: when the fetchers have ended, what they have handed on still needs the
         # committer, and until it is written its leases need the renewer.

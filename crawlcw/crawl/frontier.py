@@ -122,7 +122,7 @@ class Frontier:
             )
         if not lease.clean:
             # When the owner before has made its last request, nobody knows.
-            self.lanes.sent(name, at=now, delay=host.delay)
+            self.lanes.rest(name, until=now + host.delay, sent=now)
         rests = self.lanes[name].next_start - now > AHEAD
         if rests or state.given_up is not None:
             self.phases.leave(host)
@@ -178,24 +178,12 @@ class Frontier:
             host.unsaved |= not host.delay and not host.limit.concurrency
         pace(self.lanes, host, now=now)
         if asked:
-            self.lanes.sent(name, at=now, delay=host.delay)
+            self.lanes.rest(name, until=now + host.delay, sent=now)
         elif host.lease is not None and not host.lease.clean:
             # As in `begin`, where it was not known what its robots.txt asks for.
-            self.lanes.sent(name, at=host.since, delay=host.delay)
+            self.lanes.rest(name, until=host.since + host.delay, sent=host.since)
         if host.phase is Phase.OPENING:
             self.phases.serve(host, now=now)
-
-    def relimit(self, limit_of: Callable[[str], HostLimit], *, may_share: bool, now: float) -> None:
-        """Ask hosts by other limits from now on."""
-        self._limit_of = limit_of
-        self.may_share = may_share
-        for host in self:
-            host.limit = limit_of(host.name)
-            self.lanes.relimit(host.name, limit=host.limit.concurrency, delay=host.delay, now=now)
-            pace(self.lanes, host, now=now)
-            if host.lease is None and not self.shares(host.name, now=now):
-                # It is its owner's alone from now on.
-                self.phases.leave(host)
 
     def look(self, name: str) -> None:
         """Note that a host may have more tasks that are due."""
@@ -210,7 +198,7 @@ class Frontier:
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""
         if host := self._hosts.get(name):
-            self.lanes.sent(name, at=at, delay=host.delay)
+            self.lanes.rest(name, until=at + host.delay, sent=at)
 
     def renewed(self, name: str, *, asked: float, now: float) -> None:
         """Note that a host's lease was renewed; the ledger was asked at *asked*."""

@@ -108,9 +108,21 @@ class Lanes:
         """Serve a host no more, until `open`."""
         self._lanes[host].opened = False
 
-    def pace(self, host: str, *, delay: float, allowed: int, now: float) -> None:
-        """Serve a host with *allowed* requests at once from now on, *delay* seconds apart."""
+    def pace(
+        self, host: str, *, delay: float, allowed: int, now: float, limit: int | None = None
+    ) -> None:
+        """Serve a host with *allowed* requests at once from now on, *delay* seconds apart.
+
+        With a *limit* it is the user who says so: never more than that at once, and a turn
+        that a longer delay has put off comes earlier.
+        """
         lane = self._lanes[host]
+        if limit is not None:
+            lane.limit = limit
+            if delay < lane.delay:
+                lane.next_start = max(lane.rests_until, lane.began + delay)
+                # The turn that it waits for comes later; one that finds it served is no turn.
+                lane.queued = False
         if delay > lane.delay and lane.active:
             # The request that showed the need for a longer delay has just been made.
             lane.began = now
@@ -120,27 +132,17 @@ class Lanes:
         self._count(lane)
         self._queue(lane, now)
 
-    def relimit(self, host: str, *, limit: int, delay: float, now: float) -> None:
-        """Let a host have another limit; where its *delay* is shorter now, its turn is earlier."""
-        lane = self._lanes[host]
-        lane.limit = limit
-        if delay < lane.delay:
-            lane.next_start = max(lane.rests_until, lane.began + delay)
-            # The turn that it waits for comes later; one that finds it served is no turn.
-            lane.queued = False
-            self._queue(lane, now)
+    def rest(self, host: str, *, until: float, sent: float | None = None) -> None:
+        """Start no request to a host before *until*.
 
-    def rest(self, host: str, *, until: float) -> None:
-        """Start no request to a host before *until*."""
+        *sent*: only because of its delay, for a request was sent then that had no turn.
+        """
         lane = self._lanes[host]
-        lane.rests_until = max(lane.rests_until, until)
+        if sent is None:
+            lane.rests_until = max(lane.rests_until, until)
+        else:
+            lane.began = max(lane.began, sent)
         lane.next_start = max(lane.next_start, until)
-
-    def sent(self, host: str, *, at: float, delay: float) -> None:
-        """Keep *delay* from a request that was started at that time, and not by a lane's turn."""
-        lane = self._lanes[host]
-        lane.began = max(lane.began, at)
-        lane.next_start = max(lane.next_start, at + delay)
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
         """Move the end of the right to ask a host."""

@@ -10,8 +10,10 @@ import anyio
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.control import Control
 from crawlcw.crawl.coordinator import Coordinator
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.relimiting import FollowedLimits
 from crawlcw.engine.stats import FinishReason
-from crawlcw.errors import LedgerUnavailableError, SettingsError
+from crawlcw.errors import SettingsError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 
@@ -32,19 +34,20 @@ class Steering:
         *,
         began: datetime,
         coordinator: Coordinator,
-        relimit: Callable[[Settings], None],
+        frontier: Frontier,
+        limits: FollowedLimits,
         end: Callable[[FinishReason, str], None],
     ) -> None:
-        """*settings* are the crawl's own, which began at *began*, of the ledger's time.
+        """*settings* are the crawl's own, which began at *began*; *end* ends it.
 
-        *relimit* is told settings that hosts are to be asked by from now on, *end* ends
-        the crawl.
+        *limits* are those that the hosts of *frontier* are asked by.
         """
         self._ledger = ledger
         self._settings = settings
         self._began = began
         self._coordinator = coordinator
-        self._relimit = relimit
+        self._frontier = frontier
+        self._limits = limits
         self._end = end
         self._known = Control()
         self._wrong = ""
@@ -53,11 +56,7 @@ class Steering:
         """Look now and then until cancelled."""
         while True:
             await anyio.sleep(LOOK_EVERY)
-            try:
-                await self.look()
-            except LedgerUnavailableError as error:
-                # Whoever needs it says so, and waits.
-                logger.debug("no look at what is to be followed: %s", printable(error))
+            await self.look()
 
     async def look(self) -> None:
         """Follow what is written down by now; raises `LedgerUnavailableError`."""
@@ -75,14 +74,20 @@ class Steering:
             return
         if control.settings != known.settings:
             self._log_settings(control)
-            self._relimit(settings)
+            self._limits.follow(settings, self._frontier)
         if control.fed != known.fed:
-            self._coordinator.fed()
+            self._look_at_all()
         if (control.paused, control.settings) != (known.paused, known.settings):
             self._log_pause(control, known)
             self._coordinator.follow(paused=control.paused, concurrency=settings.concurrency)
         if control.stops(self._began):
             self._end(FinishReason.STOPPED, _STOPPED)
+
+    def _look_at_all(self) -> None:
+        """Look for tasks of all hosts that are held: somebody has added some."""
+        for host in self._frontier:
+            self._frontier.look(host.name)
+        self._coordinator.wake()
 
     def _log_pause(self, control: Control, known: Control) -> None:
         say = partial(logger.info, extra={"event": "paused" if control.paused else "resumed"})

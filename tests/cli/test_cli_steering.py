@@ -147,6 +147,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     assert set(site.hits.values()) == {1}, "each page was asked for once"
 
 
+@pytest.mark.thorough
 def test_a_crawl_that_is_started_while_paused_waits(
     folder: Path, site: EndlessSite, processes: ExitStack
 ):
@@ -165,6 +166,7 @@ def test_a_crawl_that_is_started_while_paused_waits(
     assert (code, site.pages) == (0, 2 + LINKS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("processes_of_it", ["2", "0"])
 def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
     folder: Path, site: EndlessSite, processes: ExitStack, processes_of_it: str
@@ -187,6 +189,7 @@ def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
     assert set(site.hits.values()) <= {1, 2}  # robots.txt may be asked for by each
 
 
+@pytest.mark.thorough
 def test_what_is_added_is_begun_while_the_crawl_waits_for_an_answer(
     folder: Path, site: EndlessSite, processes: ExitStack
 ):

@@ -35,12 +35,12 @@ from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
-from crawlcw.ledger.protocol import Added, Claimed, Tally
+from crawlcw.ledger.protocol import Added, Claimed, Tally, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.standstill import Rests
-from crawlcw.model.task import Task
+from crawlcw.model.task import Status, Task
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.ledgers import START, Instead, make_task, make_tasks, success
 
@@ -654,6 +654,35 @@ def test_what_is_not_begun_with_is_given_back_when_it_stops(
         assert {lease.task.id for lease in undispatched} == ledger.claimed
         assert around.coordinator.undispatched() == []
         assert around.coordinator.pool.dispatched == 0
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_while_it_is_paused_it_holds_nothing_and_asks_the_ledger_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add(make_tasks(100))
+        around = Around(ledger, concurrency=10, per_host_concurrency=3)
+        running = asyncio.create_task(around.until_it_ends(seconds=1))
+        await asyncio.sleep(5.5)
+        begun = len(around.starts)
+
+        around.coordinator.follow(paused=ledger.now(), concurrency=10)
+        await asyncio.sleep(10)
+        asked = len(ledger.asked)
+        await asyncio.sleep(600)
+
+        assert 0 < begun == len(around.starts) < 100
+        assert (len(around.held), around.frontier.owned(), len(ledger.asked)) == (0, [], asked)
+        standstill = around.coordinator.standstill()
+        assert standstill is not None
+        assert standstill.paused_since is not None
+        assert standstill.sentence().startswith("paused since ")
+        assert await ledger.queries.count(TaskFilter(statuses=[Status.PROCESSING])) == 0
+        around.coordinator.follow(paused=None, concurrency=20)
+        assert await running == "drained"
+        assert len(around.starts) == 100
 
     quickly(main, tmp_path, monkeypatch)
 

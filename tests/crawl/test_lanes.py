@@ -206,6 +206,31 @@ def test_a_host_whose_turn_was_missed_rests_all_the_same():
     assert taken_one(lanes, now=30) == f"http://{B}/0"
 
 
+def test_a_turn_comes_earlier_where_the_delay_has_become_shorter():
+    lanes = lanes_of(*numbered(4), delay=300)
+    assert taken_one(lanes, now=0) == f"http://{A}/0"
+    assert lanes.next_turn() == 300
+
+    lanes.pace(A, delay=10, allowed=0, limit=0, now=5)
+
+    assert lanes.next_turn() == 10
+    assert taken(lanes, now=9) == []
+    assert taken(lanes, now=10) == [f"http://{A}/1"]
+    assert taken(lanes, now=300) == [f"http://{A}/2"]
+    assert taken(lanes, now=305) == []
+
+
+def test_a_shorter_delay_ends_no_rest():
+    lanes = lanes_of(*numbered(2), delay=300)
+    assert taken_one(lanes, now=0) == f"http://{A}/0"
+    lanes.rest(A, until=60)
+
+    lanes.pace(A, delay=1, allowed=0, limit=0, now=5)
+
+    assert taken(lanes, now=59) == []
+    assert taken(lanes, now=60) == [f"http://{A}/1"]
+
+
 def test_a_lane_past_its_deadline_has_no_turn_and_gets_it_back():
     lanes = lanes_of(*numbered(2), deadline=10)
 

@@ -77,6 +77,29 @@ async def test_as_many_are_worked_on_at_once_as_there_are_workers():
     assert work.pool.dispatched == 0
 
 
+async def test_more_or_fewer_work_from_when_the_size_changes():
+    work, given = Work(1), leases(5)
+
+    async def source() -> FinishReason:
+        for lease in given:
+            work.pool.put(lease)
+        for size in (1, 3, 2):
+            work.pool.resize(size)
+            while len(work.begun) < (most := max(size, len(work.begun))):
+                await asyncio.sleep(0)
+            assert (work.begun, work.pool.waiting) == (given[:most], 5 - most)
+        work.go.set()
+        return FinishReason.DRAINED
+
+    async with asyncio.timeout(10):
+        await work.pool.run(
+            work.work, source, give_back=work.give_back, grace=lambda: anyio.move_on_after(60)
+        )
+
+    assert work.begun == given
+    assert work.pool.size == 2
+
+
 async def test_what_is_under_way_when_the_grace_is_over_is_cancelled():
     work, given = Work(2), leases(2)
 

@@ -231,6 +231,11 @@ OPERATIONS = [
         name="give_up_host",
         answers=_no_more,
     ),
+    _simple(
+        lambda w: w.near.notes.set_control({"paused": "2026-01-01T00:00:00Z", "fed": None}),
+        name="set_control",
+    ),
+    _read("control", lambda w: w.near.notes.control()),
     _read("state", lambda w: w.near.notes.state()),
     _read("page", lambda w: w.near.tasks.page(limit=50, hosts=["p.com", "q.com"])),
     _read("find", lambda w: w.near.queries.find(TaskFilter(), limit=3, after=_place(w))),

@@ -145,6 +145,9 @@ EXPECTED = {
     "tasks": {"0", "2"},
     "ignore": {"2"},
     "show": {"0", "2"},
+    "reset": {"0", "2"},
+    "set": {"2"},
+    "pause": {"0", "2"},
     "add": {"0", "2"},
     # The items of a use case are none.
     "export": {"0", "2"},

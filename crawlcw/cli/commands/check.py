@@ -1,6 +1,7 @@
 """`crawlcw check`: whether a spider is written as crawlcw reads it."""
 
 import inspect
+import json
 
 import click
 
@@ -17,12 +18,14 @@ from crawlcw.model.sanitize import printable
 @click.argument("spider")
 @spider_options.arguments_option
 @spider_options.settings_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
 def command(
     *,
     spider: str,
     arguments: tuple[str, ...],
     assignments: tuple[str, ...],
+    as_json: bool,
     log_level: str | None,
 ) -> int:
     """Show what is wrong with SPIDER, without a request.
@@ -33,24 +36,30 @@ def command(
     """
     logs.set_up(log_level or "warning")
     kind = loading.find(spider)
-    place = printable(inspect.getsourcefile(kind) or kind.__module__)
-    found = leftovers.findings(kind)
-    for each in found:
-        click.echo(printable(f"{place}:{each.line}: {each.message}", limit=500))
+    place = inspect.getsourcefile(kind) or kind.__module__
+    wrong: list[tuple[int | None, str]] = [
+        (each.line, each.message) for each in leftovers.findings(kind)
+    ]
     try:
         # A reader of the lines above need not see again what one of them led to.
         made = loading.make(kind, arguments)
         spider_options.settings_of(made, assignments)
+        if _has_no_parse(made):
+            wrong.append(
+                (None, f"{kind.__name__} has no parse(), which its start URLs are given to")
+            )
     except SpiderError as error:
-        click.echo(printable(f"{place}: {error}", limit=500))
-        return USAGE
-    if _has_no_parse(made):
-        click.echo(f"{place}: {kind.__name__} has no parse(), which its start URLs are given to")
-        return USAGE
-    if found:
-        return USAGE
-    click.echo(f"{kind.name}: nothing is wrong")
-    return OK
+        wrong.append((None, str(error)))
+    if as_json:
+        findings = [{"line": line, "message": message} for line, message in wrong]
+        click.echo(json.dumps({"spider": kind.name, "file": place, "findings": findings}))
+    else:
+        for line, message in wrong:
+            where = place if line is None else f"{place}:{line}"
+            click.echo(printable(f"{where}: {message}", limit=500))
+        if not wrong:
+            click.echo(f"{kind.name}: nothing is wrong")
+    return USAGE if wrong else OK
 
 
 def _has_no_parse(spider: Spider) -> bool:

@@ -9,6 +9,7 @@ from crawlcw.cli.selection import (
     chosen_tasks,
     dry_run_option,
     selection_options,
+    tell_count,
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import Reason
@@ -40,6 +41,7 @@ def command(
     everything: bool,
     selection: Selection,
     dry_run: bool,
+    as_json: bool,
     yes: bool,
     log_level: str | None,
 ) -> None:
@@ -57,7 +59,8 @@ def command(
         confirming.confirm(f"Withdraw all waiting tasks of {spider}{which}?", yes=yes)
     count = loop.run(_ignore(spider, ledger_url, keys, selection, dry_run=dry_run))
     of = f" of {len(set(keys)):,}" if keys else ""
-    click.echo(f"{count:,}{of} {'would be ' if dry_run else ''}withdrawn")
+    said = f"{count:,}{of} {'would be ' if dry_run else ''}withdrawn"
+    tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 
 async def _ignore(

@@ -1,18 +1,20 @@
 """`crawlcw list`: the spiders in ./spiders."""
 
 import inspect
+import json
 
 import click
 
 from crawlcw.cli import loading
-from crawlcw.cli.loading import Listed
+from crawlcw.cli.loading import Broken, Listed
 from crawlcw.cli.terminal import logs
 from crawlcw.model.sanitize import printable
 
 
 @click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
 @logs.level_option
-def command(*, log_level: str | None) -> None:
+def command(*, as_json: bool, log_level: str | None) -> None:
     """List the spiders in ./spiders.
 
     A line for each: its name, its file and class, the first line of its docstring.
@@ -20,6 +22,9 @@ def command(*, log_level: str | None) -> None:
     logs.set_up(log_level or "warning")
     found = list(loading.listed())
     spiders = sorted((s for s in found if isinstance(s, Listed)), key=lambda s: s.name)
+    if as_json:
+        _print_objects(spiders, [each for each in found if isinstance(each, Broken)])
+        return
     width = max((len(spider.name) for spider in spiders), default=0)
     place = max((len(spider.place) for spider in spiders), default=0)
     for spider in spiders:
@@ -30,6 +35,14 @@ def command(*, log_level: str | None) -> None:
             click.echo(printable(f"cannot be loaded: {broken.error}", limit=500))
     if not found:
         click.echo(f"There are no spiders in ./{loading.FOLDER}.")
+
+
+def _print_objects(spiders: list[Listed], broken: list[Broken]) -> None:
+    for each in spiders:
+        about = {"name": each.name, "place": each.place, "about": _about(each)}
+        click.echo(json.dumps(about))
+    for file in broken:
+        click.echo(json.dumps({"file": str(file.path), "error": str(file.error)}))
 
 
 def _about(spider: Listed) -> str:

@@ -1,5 +1,6 @@
 """`crawlcw policy`: how the tasks of a use case are leased and tried again."""
 
+import json
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -18,9 +19,15 @@ from crawlcw.tracking import Policy, Tracker, keys
 @click.argument("use_case")
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
 @ledger_option.ledger_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; durations in seconds.")
 @logs.level_option
 def command(
-    *, use_case: str, assignments: tuple[str, ...], ledger_url: str, log_level: str | None
+    *,
+    use_case: str,
+    assignments: tuple[str, ...],
+    ledger_url: str,
+    as_json: bool,
+    log_level: str | None,
 ) -> None:
     """Show the settings of USE_CASE, or change them: workers follow within half a minute.
 
@@ -33,7 +40,14 @@ def command(
         if not equals:
             raise UsageError(f"write NAME=VALUE, not {text!r}")
         given[name.strip()] = value.strip()
-    policy = loop.run(_policy(keys.use_case(use_case), ledger_url, given))
+    name = keys.use_case(use_case)
+    instead = f"its settings are in its code, and `crawlcw set {name}` changes those of its crawls"
+    with ledger_option.for_use_cases(name, instead=instead):
+        policy = loop.run(_policy(name, ledger_url, given))
+    if as_json:
+        shown = {field.name: getattr(policy, field.name) for field in fields(Policy)}
+        click.echo(json.dumps(shown, default=timedelta.total_seconds))
+        return
     for field in fields(Policy):
         kind = vars(Policy)[field.name]
         click.echo(f"{field.name:<16} {_shown(getattr(policy, field.name)):<10} {kind.doc}")

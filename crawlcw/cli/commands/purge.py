@@ -14,6 +14,7 @@ from crawlcw.cli.selection import (
     from_now,
     selection_options,
     tasks,
+    tell_count,
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.ledger.protocol import Ledger, TaskFilter
@@ -41,6 +42,7 @@ def command(
     ledger_url: str,
     selection: Selection,
     dry_run: bool,
+    as_json: bool,
     yes: bool,
     log_level: str | None,
 ) -> None:
@@ -55,11 +57,12 @@ def command(
     check_chosen(keys, selection, alone="")
     spider = loading.name_of(name)
     count = loop.run(_count(spider, ledger_url, keys, selection))
-    if dry_run:
-        click.echo(f"{tasks(count)} would be deleted")
-        return
-    confirming.confirm(f"Delete {tasks(count)} of {spider} with their items, for good?", yes=yes)
-    click.echo(f"{tasks(loop.run(_purge(spider, ledger_url, keys, selection)))} deleted")
+    if not dry_run:
+        question = f"Delete {tasks(count)} of {spider} with their items, for good?"
+        confirming.confirm(question, yes=yes)
+        count = loop.run(_purge(spider, ledger_url, keys, selection))
+    said = f"{tasks(count)} {'would be ' if dry_run else ''}deleted"
+    tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 
 async def _count(name: str, ledger_url: str, keys: Sequence[str], selection: Selection) -> int:

@@ -13,6 +13,7 @@ from crawlcw.cli.selection import (
     dry_run_option,
     from_now,
     selection_options,
+    tell_count,
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -47,6 +48,7 @@ def command(
     older_than: str | None,
     selection: Selection,
     dry_run: bool,
+    as_json: bool,
     yes: bool,
     log_level: str | None,
 ) -> None:
@@ -67,11 +69,9 @@ def command(
         confirming.confirm(_question(name, older_than, selection), yes=yes)
     count = loop.run(_recrawl(name, ledger_url, urls, selection, age, dry_run=dry_run))
     pages = "1 page" if count == 1 else f"{count:,} pages"
-    if dry_run:
-        click.echo(f"{pages} would be visited again")
-        return
-    how = f" by `crawlcw run {spider}`" if count else ""
-    click.echo(f"{pages} will be visited again{how}")
+    how = f" by `crawlcw run {spider}`" if count and not dry_run else ""
+    said = f"{pages} {'would' if dry_run else 'will'} be visited again{how}"
+    tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 
 def _question(name: str, older_than: str | None, selection: Selection) -> str:

@@ -12,6 +12,7 @@ from crawlcw.cli.selection import (
     dry_run_option,
     from_now,
     selection_options,
+    tell_count,
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -47,6 +48,7 @@ def command(
     sessions: bool,
     stage: str | None,
     dry_run: bool,
+    as_json: bool,
     yes: bool,
     log_level: str | None,
 ) -> None:
@@ -74,7 +76,8 @@ def command(
         confirming.confirm(f"Make all tasks of {spider}{which} todo again?", yes=yes)
     count = loop.run(_reset(spider, ledger_url, keys, selection, stage, dry_run=dry_run))
     of = f" of {len(set(keys)):,}" if keys else ""
-    click.echo(f"{count:,}{of} {'would be ' if dry_run else ''}todo again")
+    said = f"{count:,}{of} {'would be ' if dry_run else ''}todo again"
+    tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 
 async def _forget_sessions(name: str, ledger_url: str) -> int:

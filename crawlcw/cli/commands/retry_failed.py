@@ -3,7 +3,7 @@
 import click
 
 from crawlcw.cli import ledger_option, loading, loop, selecting
-from crawlcw.cli.selection import Selection, dry_run_option, selection_options, tasks
+from crawlcw.cli.selection import Selection, dry_run_option, selection_options, tasks, tell_count
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import (
     FAILURE_REASONS,
@@ -43,6 +43,7 @@ def command(
     ledger_url: str,
     selection: Selection,
     dry_run: bool,
+    as_json: bool,
     log_level: str | None,
 ) -> None:
     """Make failed tasks of SPIDER todo again, as if never tried.
@@ -55,12 +56,10 @@ def command(
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     count, tracked = loop.run(_retry(name, ledger_url, selection, dry_run=dry_run))
-    if dry_run:
-        click.echo(f"{tasks(count)} would be tried again")
-    else:
-        # Who works on a use case is not ours to say.
-        how = f" by `crawlcw run {spider}`" if count and not tracked else ""
-        click.echo(f"{tasks(count)} will be tried again{how}")
+    # Who works on a use case is not ours to say.
+    how = f" by `crawlcw run {spider}`" if count and not tracked and not dry_run else ""
+    said = f"{tasks(count)} {'would' if dry_run else 'will'} be tried again{how}"
+    tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 
 async def _retry(

@@ -64,16 +64,19 @@ def command(
     """
     logs.set_up(log_level or "warning", style=log_format)
     token = _token(token_file)
-    loop.run(
-        _serve(
-            _declared(use_case),
-            ledger_url,
-            host=host,
-            port=port,
-            token=token,
-            max_connections=max_connections,
+    declared = _declared(use_case)
+    instead = f"`crawlcw run {declared.name}` crawls it"
+    with ledger_option.for_use_cases(declared.name, instead=instead):
+        loop.run(
+            _serve(
+                declared,
+                ledger_url,
+                host=host,
+                port=port,
+                token=token,
+                max_connections=max_connections,
+            )
         )
-    )
 
 
 def _declared(text: str) -> UseCase:

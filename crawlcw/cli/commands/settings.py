@@ -1,12 +1,15 @@
 """`crawlcw settings`: every setting there is."""
 
+import json
+
 import click
 
 from crawlcw.api.settings import described
 
 
 @click.command("settings")
-def command() -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
+def command(*, as_json: bool) -> None:
     """List every setting.
 
     With its default, its unit and what it is for.
@@ -16,6 +19,12 @@ def command() -> None:
     last wins.
     """
     rows = [(name, field.shown(), field.unit, field.doc) for name, field in described()]
+    if as_json:
+        for row in rows:
+            click.echo(
+                json.dumps(dict(zip(("name", "default", "unit", "about"), row, strict=True)))
+            )
+        return
     name_width = max(len(name) for name, *_ in rows)
     for name, default, unit, doc in rows:
         click.echo(f"{name:{name_width}}  {default}" + (f"  ({unit})" if unit else ""))

@@ -7,7 +7,12 @@ from typing import Any
 import pymongo
 from pymongo.errors import CollectionInvalid, OperationFailure
 
-from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerError,
+    LedgerKindError,
+    LedgerUnavailableError,
+)
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import FIRST_ANSWER, mapped
 from crawlcw.ledger.mongo.diagnosis import misconfiguration
@@ -58,7 +63,7 @@ class Schema:
                 )
                 # Somebody may have dropped the tasks: what was said of them is void.
                 await self._store.schema.update_one(
-                    {"_id": self._store.spider}, {"$unset": {"state": ""}}
+                    {"_id": self._store.spider}, {"$unset": {"state": "", "control": ""}}
                 )
             except CollectionInvalid:
                 pass  # it is there already, which is the usual case
@@ -223,7 +228,7 @@ def check_kind(marker: Mapping[str, Any], name: str, *, kind: LedgerKind) -> Non
     """Raise where the collections are a spider's and not a use case's, or the reverse."""
     there = kind_in(marker)
     if there is not kind:
-        raise LedgerConfigurationError(
+        raise LedgerKindError(
             f"the ledger of {name} is that of a {there}: give the {kind} another name, or use "
             "another database"
         )

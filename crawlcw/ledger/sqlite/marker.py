@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crawlcw.errors import LedgerConfigurationError
+from crawlcw.errors import LedgerConfigurationError, LedgerKindError
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.connection import (
@@ -129,7 +129,7 @@ def check_marker(
         )
     there = LedgerKind.of(marker["tracked"])
     if kind is not None and marker["tracked"] is not None and there is not kind:
-        raise LedgerConfigurationError(
+        raise LedgerKindError(
             f"The ledger {path} holds a {there} named {name}, not a {kind}: "
             f"give the {kind} another name, or use another file."
         )
