@@ -184,10 +184,17 @@ def test_a_use_case_cannot_have_the_name_of_a_spider(ledger_url: str, use_case: 
     asyncio.run(crawl())
     to_it = ("--ledger", ledger_url)
 
-    for command in (("add", "orders", "-"), ("work", use_case, "--drain")):
-        code, said, complained = run(*command, *to_it, given="a\n")
-        assert (code, said) == (78, "")
-        assert re.fullmatch("crawlcw: .* spider.*: give the .*\n", complained), complained
+    code, said, complained = run("work", use_case, "--drain", *to_it)
+    assert (code, said) == (78, "")
+    assert re.fullmatch("crawlcw: .* spider.*: give the .*\n", complained), complained
+    for command in (("policy", "orders"), ("policy", "orders", "max_retry=2")):
+        code, said, complained = run(*command, *to_it)
+        assert (code, said) == (2, "")
+        assert complained.startswith("crawlcw: orders is a spider, and no use case: its settings")
+    # What is added to a spider are pages.
+    code, said, complained = run("add", "orders", "-", *to_it, given="a\n")
+    assert (code, said) == (2, "0 added, 0 known already, 1 refused\n")
+    assert "refused-scheme: 1, such as a" in complained
 
 
 def test_what_failed_is_counted_and_tried_again(url: str, use_case: Path):

@@ -165,6 +165,10 @@ LOOKS = (
     ("tasks", "teas", "--key", START_URL, "--json"),
     ("export", "teas", "-o", "-"),
     ("retry-failed", "teas", "--dry-run"),
+    ("ignore", "teas", "--all", "--dry-run"),
+    ("recrawl", "teas", "--url-prefix", START_URL, "--dry-run"),
+    ("show", "teas", START_URL),
+    ("set", "teas"),
     ("policy", "orders"),
 )
 CHANGES = (
@@ -173,6 +177,12 @@ CHANGES = (
     ("reset", "teas", START_URL),
     ("policy", "orders", "max_retry=3"),
     ("add", "orders", "more.txt"),
+    ("add", "teas", START_URL),
+    ("purge", "teas", START_URL, "--yes"),
+    ("pause", "teas"),
+    ("resume", "teas"),
+    ("stop", "teas"),
+    ("set", "teas", "delay=1s"),
 )
 
 

@@ -15,6 +15,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_ledger
 from crawlcw.cli import ledger_option, loading, loop, reading_requests, reading_tasks
 from crawlcw.cli.adding_pages import Fed, PageAdder
+from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.reading_on import as_they_come
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.link_verdicts import LinkVerdicts
@@ -93,13 +94,13 @@ def command(
     stage: str | None,
     callback: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Add pages to NAME, a spider, or tasks to NAME, a use case. Known ones are not changed.
 
     To a spider: SOURCE is a URL, a file, or - for standard input. A line is a URL,
     or a JSON object with `url` and what else a Request takes: method, callback,
     context, priority ... A link that the crawl would not follow (out of scope, a
-    trap) is refused. A crawl that runs begins with them within a second.
+    trap) is refused; exit code 2 where all are. A crawl that runs begins with them within a second.
 
     To a use case: SOURCE is one file, or -. A plain line is a key. A line of JSON is
     a key, or an object with `key` and, if need be, `data`, `priority` and `stage`;
@@ -114,9 +115,10 @@ def command(
     kind = loop.run(_recorded_kind(spider_name, ledger_url))
     spider = None if kind is LedgerKind.USE_CASE else _spider(name, arguments)
     if kind is LedgerKind.SPIDER or spider is not None:
-        _add_pages(spider_name, spider, ledger_url, sources, options, recorded=kind is not None)
-    else:
-        _add_tasks(name, ledger_url, sources, options)
+        recorded = kind is not None
+        return _add_pages(spider_name, spider, ledger_url, sources, options, recorded=recorded)
+    _add_tasks(name, ledger_url, sources, options)
+    return OK
 
 
 def _is_bare(name: str) -> bool:
@@ -158,21 +160,23 @@ def _add_pages(
     options: _Options,
     *,
     recorded: bool,
-) -> None:
+) -> int:
+    """Add pages; return the exit code, which tells where all of them were refused."""
     if options.stage is not None or options.key != "key" or options.style == "csv":
         raise UsageError(f"{name} is a spider: --stage, --key and CSV are for use cases")
-    if recorded and spider is None:
-        click.echo(
-            f"crawlcw: there is no spider {name!r} here: hosts and callbacks are not checked",
-            err=True,
-        )
     with ExitStack() as opened:
         lines = chain.from_iterable([_lines(source, opened) for source in sources])
         requests = reading_requests.read(
             lines, callback=options.callback, priority=options.priority
         )
         fed = loop.run(_feed(name, spider, ledger_url, requests))
+    if recorded and spider is None:
+        click.echo(
+            f"crawlcw: there is no spider {name!r} here: hosts and callbacks were not checked",
+            err=True,
+        )
     _tell_fed(fed, options)
+    return USAGE if fed.refused and not (fed.new or fed.known) else OK
 
 
 def _lines(source: str, opened: ExitStack) -> Iterable[bytes]:
