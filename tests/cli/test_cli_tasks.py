@@ -284,6 +284,31 @@ def test_a_url_that_is_not_there_is_explained(run: Run, url: str, said: str):
     assert said in err
 
 
+@pytest.mark.usefixtures("books")
+def test_a_program_is_told_of_a_url_that_is_not_there(run: Run):
+    code, out, err = run("show", "books", "http://other.test/", "--json")
+    _, unknown, _ = run("show", "books", f"{PARENT}b", "--json")
+
+    assert (code, err.count("\n")) == (2, 1)
+    found = json.loads(out)
+    assert (found["url"], found["recorded"]) == ("http://other.test/", False)
+    assert (found["refused"], "not among" in found["why"]) == ("refused-scope", True)
+    assert json.loads(unknown)["refused"] is None
+
+
+@pytest.mark.usefixtures("books")
+def test_tasks_show_what_they_ask_for_and_their_items(run: Run):
+    _, shown, _ = run("tasks", "books")
+    _, out, _ = run("tasks", "books", "--json", "--items")
+    code, _, err = run("tasks", "books", "--items")
+
+    assert f" {CHILD} parse_book() depth 1 parse-error" in shown
+    child, parent = sorted(map(json.loads, out.splitlines()), key=lambda each: -each["depth"])
+    assert (child["parent"], child["method"], child["body_bytes"]) == (parent["id"], "GET", 0)
+    assert (child["items"], parent["items"]) == ([], [{"title": "Home \x1b[2J"}])
+    assert (code, "--items goes with --json" in err) == (2, True)
+
+
 def test_a_crawls_tasks_are_named_by_their_urls(run: Run, ledger_url: str):
     async def fill() -> None:
         ledger = await open_ledger(ledger_url, "books")

@@ -1,0 +1,102 @@
+"""What a crawl would say to a link, by its spider and by what the ledger knows."""
+
+from datetime import timedelta
+
+import pytest
+
+from crawlcw import Settings, Spider
+from crawlcw.crawl.link_verdicts import LinkVerdicts
+from crawlcw.crawl.seeds import Seeds
+from crawlcw.engine.workers import this_worker
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Ledger, Tally
+from crawlcw.model.hosts import Host, RobotsRecord
+from tests.support.ledgers import LEASE, START
+
+
+class Books(Spider):
+    name = "books"
+    start_urls = ["http://books.test/"]
+    settings = Settings(max_depth=3)
+
+
+class Anywhere(Spider):
+    name = "anywhere"
+
+    async def start(self):
+        for request in ():
+            yield request
+
+
+def verdicts(spider: Spider | None = None, *, seeds: tuple[str, ...] = ()) -> LinkVerdicts:
+    spider = spider or Books()
+    written = Seeds(fingerprint="f", hosts=frozenset(seeds)).document() if seeds else None
+    return LinkVerdicts.by(spider, spider.settings, {"seeds": written})
+
+
+async def known(ledger: Ledger, **state: object) -> None:
+    """Let the ledger know something of the host books.test."""
+    await ledger.hosts.wake({"books.test": ledger.now()})
+    (lease,) = await ledger.host_leases.lease(worker="a", limit=1, lease=LEASE)
+    await ledger.host_leases.release([(lease, Host(name="books.test", **state))])
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://books.test/a", None),
+        ("http://other.test/a", Reason.REFUSED_SCOPE),
+        ("http://books.test/" + "a/" * 40, "trap-path-segments"),
+        ("mailto:a@b.test", Reason.REFUSED_SCHEME),
+        ("http://", Reason.URL_INVALID),
+    ],
+    ids=str,
+)
+def test_a_link_is_judged_by_its_url(url: str, reason: str | None):
+    verdict = verdicts().refusal(url)
+
+    assert (None if verdict is None else verdict.reason) == reason
+
+
+def test_hosts_that_start_has_led_to_are_in_scope():
+    assert verdicts(seeds=("other.test",)).refusal("http://other.test/") is None
+    assert verdicts(Anywhere()).refusal("http://other.test/") is None
+    assert verdicts(Anywhere(), seeds=("a.test",)).refusal("http://other.test/") is not None
+
+
+async def test_what_robots_txt_forbids_is_told_from_the_ledger(ledger: Ledger):
+    body = "User-agent: *\nDisallow: /private"
+    expires = START + timedelta(days=1)
+    await known(ledger, robots=RobotsRecord(origin="http://books.test", body=body, expires=expires))
+
+    refused = await verdicts().refusal_now("http://books.test/private/1", ledger)
+    assert refused is not None
+    assert (refused.reason, "books.test" in refused.why) == (Reason.REFUSED_ROBOTS, True)
+    assert await verdicts().refusal_now("http://books.test/public", ledger) is None
+    assert await verdicts().refusal_now("https://books.test/private/1", ledger) is None
+
+
+async def test_a_host_that_was_given_up_is_named(ledger: Ledger):
+    await known(ledger, given_up=Reason.DNS_NXDOMAIN)
+
+    refused = await verdicts().refusal_now("http://books.test/1", ledger)
+
+    assert refused is not None
+    assert refused.reason == Reason.DNS_NXDOMAIN
+
+
+async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger):
+    worker = this_worker(now=ledger.now())
+    await ledger.workers.join(worker)
+    link = "http://books.test/deep"
+    tally = Tally(dropped={"too-many-links": 4}, examples={"too-many-links": (link,)})
+    await ledger.workers.beat(worker.name, tally)
+
+    refused = await verdicts().refusal_now(link, ledger)
+
+    assert refused is not None
+    assert (refused.reason, refused.why) == (
+        "too-many-links",
+        "a page had a link there, which was dropped",
+    )
+    assert verdicts().max_depth == 3
