@@ -14,6 +14,7 @@ from crawlcw.cli import selecting
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model import urls
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
@@ -53,7 +54,7 @@ class Selection:
         }
         said = [f"{name} {printable(text)}" for name, text in parts.items() if text]
         if self.since is not None:
-            said.append(f"changed in the last {self.since}")
+            said.append(f"changed in the last {format_duration(self.since)}")
         return ", ".join(said)
 
     def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:

@@ -50,6 +50,7 @@ class Steering:
         self._limits = limits
         self._end = end
         self._known = Control()
+        self._followed = settings
         self._wrong = ""
 
     async def run(self) -> None:
@@ -62,26 +63,39 @@ class Steering:
         """Follow what is written down by now; raises `LedgerUnavailableError`."""
         try:
             control = Control.of(await self._ledger.notes.control())
-            settings = control.applied(self._settings)
         except SettingsError as error:
             # Somebody wrote it by hand; what was followed so far still is.
-            if str(error) != self._wrong:
-                self._wrong = str(error)
-                logger.warning("what the ledger tells is wrong: %s", printable(error))
+            self._warn(error)
             return
         known, self._known = self._known, control
         if control == known:
             return
         if control.settings != known.settings:
-            self._log_settings(control)
-            self._limits.follow(settings, self._frontier)
+            self._followed = self._settings_by(control)
+            self._limits.follow(self._followed, self._frontier)
         if control.fed != known.fed:
             self._look_at_all()
         if (control.paused, control.settings) != (known.paused, known.settings):
             self._log_pause(control, known)
-            self._coordinator.follow(paused=control.paused, concurrency=settings.concurrency)
+            concurrency = self._followed.concurrency
+            self._coordinator.follow(paused=control.paused, concurrency=concurrency)
         if control.stops(self._began):
             self._end(FinishReason.STOPPED, _STOPPED)
+
+    def _settings_by(self, control: Control) -> Settings:
+        """Return the settings to follow: the crawl's own where the others do not go with them."""
+        try:
+            settings = control.applied(self._settings)
+        except SettingsError as error:
+            self._warn(error)
+            return self._settings
+        self._log_settings(control)
+        return settings
+
+    def _warn(self, error: SettingsError) -> None:
+        if str(error) != self._wrong:
+            self._wrong = str(error)
+            logger.warning("what the ledger tells is wrong: %s", printable(error))
 
     def _look_at_all(self) -> None:
         """Look for tasks of all hosts that are held: somebody has added some."""

@@ -109,6 +109,7 @@ def test_tasks_are_listed_by_what_is_chosen():
         (["purge", "pages", "--url-prefix", "a.example/shop"], "write http://host/path"),
         (["purge", "pages", "--url-prefix", "http://a.example?x"], "has no path"),
         (["reset", "pages", "--callback", "page"], "with callback page todo again? There is"),
+        (["reset", "pages", "--since", "90m"], "with changed in the last 90 min todo again?"),
         (["recrawl", "pages", "--status", "ignored"], "Visit all pages of pages with status ign"),
         (["tasks", "pages", "--since", "soon"], "not a duration"),
     ],

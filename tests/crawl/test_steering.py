@@ -1,0 +1,86 @@
+"""Following what the ledger tells a crawl, in the process of the test."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from crawlcw import Settings, Spider
+from crawlcw.assembly import assemble
+from crawlcw.crawl.control import written_moment
+from crawlcw.crawl.crawl import Crawl
+from crawlcw.downloader.replay import ReplayDownloader
+from crawlcw.engine.stats import FinishReason
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.sqlite import SqliteLedger
+
+pytestmark = pytest.mark.quick
+START = "http://pages.test/"
+
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = [START]
+    settings = Settings(concurrency=3)
+
+    def parse(self, response):
+        yield {"url": response.url}
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    opened = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
+    yield opened
+    await opened.close()
+
+
+def crawl_of(ledger: Ledger) -> Crawl:
+    return assemble(Pages(), ledger, ReplayDownloader({START: "<p>page"}), Pages.settings)
+
+
+async def test_a_crawl_that_began_before_a_stop_ends_and_one_after_it_does_not(ledger: Ledger):
+    before = crawl_of(ledger)
+    await ledger.notes.set_control({"stopped": written_moment(ledger.now())})
+
+    report = await before.run()
+    assert (report.finish_reason, report.pages) == (FinishReason.STOPPED, 0)
+    assert report.detail == "by `crawlcw stop`"
+
+    earlier = ledger.now() - timedelta(hours=1)
+    await ledger.notes.set_control({"stopped": written_moment(earlier)})
+    report = await crawl_of(ledger).run()
+    assert (report.finish_reason, report.pages) == (FinishReason.DRAINED, 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"paused": "soon", "concurrency": "5"}, "paused='soon', which is no time"),
+        ({"concurrency": "none"}, "concurrency"),
+    ],
+)
+async def test_what_makes_no_sense_is_said_and_not_followed(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture, written: dict[str, str], said: str
+):
+    await ledger.notes.set_control(written)
+
+    report = await crawl_of(ledger).run()
+
+    assert report.finish_reason is FinishReason.DRAINED
+    (warning,) = [each for each in caplog.messages if "what the ledger tells is wrong" in each]
+    assert said in warning
+
+
+async def test_a_crawl_follows_the_settings_of_the_ledger_from_its_beginning(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    await ledger.notes.set_control({"concurrency": "7", "per_host_concurrency": "0"})
+    crawl = crawl_of(ledger)
+
+    report = await crawl.run()
+
+    assert report.pages == 1
+    assert "settings from the ledger: concurrency=7, per_host_concurrency=0" in caplog.messages
+    assert crawl.settings == Pages.settings
