@@ -20,6 +20,7 @@ from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl import blame, settling
 from crawlcw.crawl.host_evidence import HostEvidence
+from crawlcw.crawl.throttlings import Throttlings
 from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import hosts, network, urls
@@ -199,8 +200,11 @@ def asked_for_a_throttled_page(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_a_throttled_page_waits_behind_the_others_however_urgent_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """The first throttling is its host's fault; once others are answered it pays for each."""
-    assert asked_for_a_throttled_page(monkeypatch) == 1 + 3
+    """The first throttling is its host's fault, which has a delay from then on.
+
+    So at the second one another page is to come behind that delay; then it pays for each.
+    """
+    assert asked_for_a_throttled_page(monkeypatch) == 1 + 1 + 3
 
     _no_page_goes_to_the_tail(monkeypatch)
     # Asked first again and again, it ends its host.
@@ -231,7 +235,8 @@ def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hosts, "is_the_pages_own", lambda *_, **__: False)
+    # Of the two that find it out, the times of answers and the witness, one is enough here.
+    patch.setattr(Throttlings, "is_own", lambda *_, **__: False)
 
 
 def _no_witness_is_asked(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +272,7 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _any_hop_is_evidence: 45,
     _a_name_is_gone_at_once: 4,
     _a_witness_speaks_for_a_minute: 70239,
-    _who_comes_too_early_pays: 70159,
+    _who_comes_too_early_pays: 70035,
 }
 
 
@@ -281,7 +286,10 @@ def test_without_a_protection_something_goes_wrong(
     assert failure(MUTANTS[mutant], monkeypatch, within=timedelta(minutes=30)) is not None
 
 
-#: In 70005 and 70050, pages that are always throttled on both origins of a host with a limit.
-@pytest.mark.parametrize("seed", sorted({*MUTANTS.values(), 70005, 70050}))
+#: Of hosts with limits and with pages that are always throttled, on one origin or on both.
+ONCE_BAD = (70005, 70027, 70050, 70159, 70253)
+
+
+@pytest.mark.parametrize("seed", sorted({*MUTANTS.values(), *ONCE_BAD}))
 def test_with_all_of_them_nothing_does(seed: int, monkeypatch: pytest.MonkeyPatch):
     assert failure(seed, monkeypatch) is None
