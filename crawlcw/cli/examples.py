@@ -20,30 +20,68 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "crawlcw run books -s delay=1s -s max_failures=5% -a category=travel",
         "crawlcw run books --log-format json --metrics-port 9464",
     ),
-    "add": ("crawlcw add orders orders.txt", "cut -d, -f1 orders.csv | crawlcw add orders -"),
+    "add": (
+        "crawlcw add books https://books.example/new https://books.example/sale",
+        "zcat urls.gz | crawlcw add books -",
+        'echo \'{"url": "https://books.example/api", "callback": "api"}\' | crawlcw add books -',
+        "crawlcw add orders orders.csv --key order_id",
+    ),
     "work": ("crawlcw work orders.py --concurrency 20 --drain",),
     "serve": (
         "crawlcw serve orders --port 8700",
         "crawlcw serve orders.py --host 0.0.0.0 --token-file token",
     ),
-    "stats": ("crawlcw stats books", "crawlcw stats books --json | jq .counts"),
+    "pause": (
+        "crawlcw pause books",
+        "crawlcw pause books --ledger mongodb://db.example/crawls",
+    ),
+    "purge": (
+        "crawlcw purge books --host old.example --dry-run",
+        "crawlcw purge books --status ignored --reason out-of-scope --yes",
+    ),
+    "resume": ("crawlcw resume books",),
+    "set": (
+        "crawlcw set books concurrency=50 delay=1s",
+        "crawlcw set books delay=",
+        "crawlcw set books --reset",
+    ),
+    "stop": ("crawlcw stop books",),
+    "stats": (
+        "crawlcw stats books",
+        "crawlcw stats books --watch",
+        "crawlcw stats books --by reason",
+        "crawlcw stats books --json | jq .counts",
+    ),
     "hosts": ("crawlcw hosts books", "crawlcw hosts books --json"),
     "export": (
         "crawlcw export books -o books.csv",
         "crawlcw export books -o - --since 1d | jq .title",
     ),
     "tasks": (
-        "crawlcw tasks books --status failed",
-        "crawlcw tasks books --reason http-status --json",
+        "crawlcw tasks books --status ignored --reason timeout --since 1h",
+        "crawlcw tasks books --url-prefix https://books.example/new/ --json --limit 0",
     ),
-    "show": ("crawlcw show books https://books.toscrape.com/",),
+    "show": (
+        "crawlcw show books https://books.example/1",
+        "crawlcw show books https://elsewhere.example/ --json",
+    ),
     "retry-failed": (
-        "crawlcw retry-failed books --dry-run",
-        "crawlcw retry-failed books --reason timeout-read",
+        "crawlcw retry-failed books",
+        "crawlcw retry-failed books --reason timeout --since 2h --dry-run",
     ),
-    "recrawl": ("crawlcw recrawl books --older-than 7d --yes",),
-    "ignore": ("crawlcw ignore books https://books.toscrape.com/404",),
-    "reset": ("crawlcw reset books https://books.toscrape.com/",),
+    "recrawl": (
+        "crawlcw recrawl books --older-than 7d",
+        "crawlcw recrawl books --url-prefix https://books.example/new/ --dry-run",
+    ),
+    "ignore": (
+        "crawlcw ignore books https://books.example/old",
+        "crawlcw ignore books --url-prefix https://books.example/tag/ --dry-run",
+        "crawlcw ignore books --host ads.example --yes",
+    ),
+    "reset": (
+        "crawlcw reset books https://books.example/1",
+        "crawlcw reset books --status finished --callback product --dry-run",
+    ),
     "policy": ("crawlcw policy orders", "crawlcw policy orders max_retry=5 lease=2m"),
     "copy": (
         "crawlcw copy books --from sqlite:///.crawlcw/ledger.db --to mongodb://localhost/crawl",

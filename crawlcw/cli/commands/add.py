@@ -27,15 +27,6 @@ from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker, keys
 from crawlcw.tracking.tracker import CHUNK
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw add books https://books.example/new https://books.example/sale
-    zcat urls.gz | crawlcw add books -
-    echo '{"url": "https://books.example/api", "callback": "api"}' | crawlcw add books -
-    crawlcw add orders orders.csv --key order_id
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
@@ -49,7 +40,7 @@ class _Options:
     as_json: bool
 
 
-@click.command("add", epilog=_EXAMPLES)
+@click.command("add")
 @click.argument("name")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @ledger_option.ledger_option

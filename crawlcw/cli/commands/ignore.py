@@ -15,16 +15,8 @@ from crawlcw.cli.terminal import logs
 from crawlcw.errors import Reason
 from crawlcw.model.transitions import WITHDRAW
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw ignore books https://books.example/old
-    crawlcw ignore books --url-prefix https://books.example/tag/ --dry-run
-    crawlcw ignore books --host ads.example --yes
-"""
 
-
-@click.command("ignore", epilog=_EXAMPLES)
+@click.command("ignore")
 @click.argument("name")
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @ledger_option.ledger_option

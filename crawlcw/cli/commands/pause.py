@@ -6,15 +6,8 @@ from crawlcw.cli import ledger_option, loading, loop, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import Control, written_moment
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw pause books
-    crawlcw pause books --ledger mongodb://db.example/crawls
-"""
 
-
-@click.command("pause", epilog=_EXAMPLES)
+@click.command("pause")
 @click.argument("spider")
 @ledger_option.ledger_option
 @logs.level_option

@@ -19,15 +19,8 @@ from crawlcw.cli.selection import (
 from crawlcw.cli.terminal import logs
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw purge books --host old.example --dry-run
-    crawlcw purge books --status ignored --reason out-of-scope --yes
-"""
 
-
-@click.command("purge", epilog=_EXAMPLES)
+@click.command("purge")
 @click.argument("name")
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @ledger_option.ledger_option

@@ -21,15 +21,8 @@ from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw recrawl books --older-than 7d
-    crawlcw recrawl books --url-prefix https://books.example/new/ --dry-run
-"""
 
-
-@click.command("recrawl", epilog=_EXAMPLES)
+@click.command("recrawl")
 @click.argument("spider")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
 @ledger_option.ledger_option

@@ -19,15 +19,8 @@ from crawlcw.errors import UsageError
 from crawlcw.model.transitions import REOPEN
 from crawlcw.tracking import keys as tracking_keys
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw reset books https://books.example/1
-    crawlcw reset books --status finished --callback product --dry-run
-"""
 
-
-@click.command("reset", epilog=_EXAMPLES)
+@click.command("reset")
 @click.argument("name")
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @ledger_option.ledger_option

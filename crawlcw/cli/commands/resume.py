@@ -6,14 +6,8 @@ from crawlcw.cli import ledger_option, loading, loop, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import Control
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw resume books
-"""
 
-
-@click.command("resume", epilog=_EXAMPLES)
+@click.command("resume")
 @click.argument("spider")
 @ledger_option.ledger_option
 @logs.level_option

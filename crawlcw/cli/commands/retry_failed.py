@@ -23,15 +23,7 @@ def _reason(text: str) -> Reason:
     return selecting.any_reason(text, FAILURE_REASONS)
 
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw retry-failed books
-    crawlcw retry-failed books --reason timeout --since 2h --dry-run
-"""
-
-
-@click.command("retry-failed", epilog=_EXAMPLES)
+@click.command("retry-failed")
 @click.argument("spider")
 @ledger_option.ledger_option
 @selection_options(statuses=RETRY.from_statuses, reason=_reason)

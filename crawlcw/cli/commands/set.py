@@ -11,16 +11,8 @@ from crawlcw.crawl.control import ADJUSTABLE, Control, check
 from crawlcw.errors import UsageError
 from crawlcw.model.sanitize import printable
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw set books concurrency=50 delay=1s
-    crawlcw set books delay=          as the crawl has it again
-    crawlcw set books --reset
-"""
 
-
-@click.command("set", epilog=_EXAMPLES)
+@click.command("set")
 @click.argument("spider")
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
 @ledger_option.ledger_option

@@ -21,15 +21,8 @@ from crawlcw.model.task import BlobRef, Record, Task
 #: So many pages of the chain of links that led to a task are named.
 _MOST_PARENTS = 50
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw show books https://books.example/1
-    crawlcw show books https://elsewhere.example/ --json
-"""
 
-
-@click.command("show", epilog=_EXAMPLES)
+@click.command("show")
 @click.argument("name")
 @click.argument("key", metavar="URL")
 @ledger_option.ledger_option

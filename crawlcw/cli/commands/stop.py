@@ -6,14 +6,8 @@ from crawlcw.cli import ledger_option, loading, loop, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import FOLLOWED_WITHIN, written_moment
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw stop books
-"""
 
-
-@click.command("stop", epilog=_EXAMPLES)
+@click.command("stop")
 @click.argument("spider")
 @ledger_option.ledger_option
 @logs.level_option

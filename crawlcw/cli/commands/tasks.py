@@ -21,15 +21,8 @@ Shown = Callable[[Ledger, Record], Awaitable[str]]
 _PAGE = 200
 _LONGEST_KEY = 70
 
-_EXAMPLES = """\
-\b
-Examples:
-    crawlcw tasks books --status ignored --reason timeout --since 1h
-    crawlcw tasks books --url-prefix https://books.example/new/ --json --limit 0
-"""
 
-
-@click.command("tasks", epilog=_EXAMPLES)
+@click.command("tasks")
 @click.argument("name")
 @ledger_option.ledger_option
 @click.option("--key", metavar="KEY", help="This task alone: its key, or its URL in a crawl.")
