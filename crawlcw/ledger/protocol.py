@@ -469,7 +469,7 @@ class Queries(Protocol):
         """Return how many tasks there are of each status.
 
         Some ten thousand at a time, so that no number of them blocks the ledger
-        or runs into its time limit; so are `item_count`, `reasons` and `Hosts.counts`.
+        or runs into its time limit; so are `item_count` and `Hosts.counts`.
         Of more tasks than that it is no single moment that is counted: what
         changes meanwhile may count twice, or not at all.
         """
@@ -478,7 +478,10 @@ class Queries(Protocol):
         """Return how many items are recorded. Reads every finished task: slow on a large ledger."""
 
     async def reasons(self) -> dict[str, int]:
-        """Return how many failed and ignored tasks there are for each reason, most first."""
+        """Return how many failed and ignored tasks there are for each reason, most first.
+
+        As `Groups.by` counts them.
+        """
 
     def versions(self) -> AsyncIterator[ItemRow]:
         """Yield the items of all visits that are kept, page by page, the earliest visit first.

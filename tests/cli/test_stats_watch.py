@@ -1,5 +1,6 @@
-"""`crawlcw stats --watch`: a crawl as it is seen from another terminal, while it runs."""
+"""`crawlcw stats --watch` and `--by`: a crawl as it is seen from outside, while it runs."""
 
+import asyncio
 import fcntl
 import io
 import json
@@ -24,18 +25,29 @@ from urllib.request import urlopen
 import pytest
 from rich.console import Console
 
+from crawlcw.assembly import open_ledger
 from crawlcw.cli.observing import Look, Observer, average, notable
 from crawlcw.cli.terminal import overview
 from crawlcw.engine.workers import this_worker
+from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Counts, Tally, Worker
+from crawlcw.ledger.protocol import Counts, Dimension, Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Point, Span, Vitals
 from crawlcw.model.task import Status
 from tests.cli.test_cli import PATIENCE, SPIDER, command, environment
 from tests.support.commands import invoke
-from tests.support.ledgers import START, FakeClock, Instead, make_tasks
+from tests.support.ledgers import (
+    START,
+    FakeClock,
+    Instead,
+    claimed,
+    failure,
+    make_task,
+    make_tasks,
+    success,
+)
 from tests.support.mongod import with_database
 from tests.support.slow_site import PAGES
 
@@ -330,3 +342,70 @@ def test_without_colours_a_terminal_gets_none(tmp_path: Path):
         assert terminal.interrupt() == 0
 
     assert not re.search(r"\x1b\[[\d;]*3[0-7]", terminal.written)
+
+
+# --- stats --by
+
+
+async def crawled(place: str) -> None:
+    """Record a few pages, one of which failed, and one whose host is hostile."""
+    ledger = await open_ledger(place, "books")
+    tasks = [make_task(f"https://h{n % 2}.com/{n}", callback=EVIL, depth=n) for n in range(4)]
+    await ledger.tasks.add(tasks)
+    leases = await claimed(ledger, limit=3)
+    done = success(ledger, leases[0], url="https://h0.com/0")
+    refused = failure(ledger, leases[1], Reason.REFUSED_ROBOTS)
+    await ledger.outcomes.commit([done, refused])
+    await ledger.close()
+
+
+def test_tasks_are_counted_by_what_they_have_in_common(ledger: str):
+    asyncio.run(crawled(ledger))
+    stats = ["stats", "books", "--ledger", ledger, "--by"]
+    found = {
+        by: [json.loads(line) for line in invoke(*stats, str(by), "--json").stdout.splitlines()]
+        for by in Dimension
+    }
+
+    assert sum(each["total"] for each in found[Dimension.HOST]) == 4
+    assert [each["depth"] for each in found[Dimension.DEPTH]] == [0, 1, 2, 3]
+    assert found[Dimension.REASON] == [
+        {"reason": "refused-robots", "open": 0, "finished": 0, "ignored": 1, "total": 1}
+    ]
+    assert [each["status-code"] for each in found[Dimension.STATUS_CODE]] == [200, None]
+    assert [each["callback"] for each in found[Dimension.CALLBACK]] == [EVIL]
+    table = invoke(*stats, "callback")
+    assert re.search(r"evil\\x1b\[2J\\u202e\.com +2 +1 +1 +4", table.stdout)
+    for run in (table, invoke(*stats, "callback", "--json")):
+        assert (run.returncode, run.stderr) == (0, "")
+        assert "\x1b" not in run.stdout
+        assert "\u202e" not in run.stdout
+
+
+def test_what_cannot_be_counted_is_said_in_one_line(tmp_path: Path):
+    place = f"sqlite:///{tmp_path}/ledger.db"
+    asyncio.run(crawled(place))
+    for arguments, said in [
+        (("--by", "colour"), "'colour' is not one of"),
+        (("--by", "host", "--watch"), "leave one of them out"),
+    ]:
+        result = invoke("stats", "books", "--ledger", place, *arguments)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert said in result.stderr
+
+
+@pytest.mark.thorough
+def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path):
+    place = f"sqlite:///{tmp_path}/ledger.db"
+    asyncio.run(crawled(place))
+    run = subprocess.Popen(
+        command("stats", "books", "--ledger", place, "--by", "depth", "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert run.stdout is not None
+    run.stdout.close()
+    assert run.stderr is not None
+    assert (run.wait(PATIENCE), run.stderr.read()) == (141, b"")
+    run.stderr.close()

@@ -936,7 +936,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         "mongo.queries._READ",
         "mongo.hosts._COUNTED",
         "sqlite.queries.COUNTED",
-        "sqlite.queries.READ",
+        "mongo.queries._COUNTED_AT_ONCE",
         "sqlite.hosts.READ",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)

@@ -183,11 +183,18 @@ async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     ledger, crowded, overheard, monkeypatch
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.queries._COUNTED", TASKS // 5)
+    monkeypatch.setattr("crawlcw.ledger.mongo.queries._COUNTED_AT_ONCE", TASKS // 5)
     counts = await ledger.queries.counts()
 
     assert counts.total == TASKS
+    assert counts[Status.TODO] == TASKS // 10
+    # Only what is too many of one status is walked through.
+    alone = [c for c in overheard.commands if "count" in c]
+    assert len(alone) == len(Status)
+    for command in alone:
+        assert "COUNT_SCAN" in set(stages(explained(crowded, command)))
     commands = [c for c in overheard.commands if "aggregate" in c]
-    assert len(commands) >= 6
+    assert len(commands) >= 4
     for command in commands:
         explanation = explained(crowded, command)
         assert "COLLSCAN" not in set(stages(explanation))

@@ -46,8 +46,8 @@ class MongoLedger:
         self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
         self.workers: protocol.Workers = Workers(store, hosts)
         self.rates: protocol.Rates = Rates(store)
-        self.queries: protocol.Queries = Queries(store, items)
         self.groups: protocol.Groups = Groups(store)
+        self.queries: protocol.Queries = Queries(store, items, self.groups)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes: protocol.Notes = notes
         self.sessions: protocol.Sessions = Sessions(store)

@@ -18,7 +18,7 @@ from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, H
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
 from crawlcw.ledger.mongo.walks import conditions, found_among, found_behind
-from crawlcw.ledger.protocol import Counts, Cursor, ItemRow, TaskFilter
+from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Groups, ItemRow, TaskFilter
 from crawlcw.model.task import Record, Status
 
 #: How many tasks one command counts by the index alone, and how many it reads.
@@ -46,8 +46,9 @@ class _Cursor(NamedTuple):
 class Queries:
     """Answers by the indexes alone, but for the reasons and the items."""
 
-    def __init__(self, store: MongoStore, items: Items) -> None:
+    def __init__(self, store: MongoStore, items: Items, groups: Groups) -> None:
         self._store = store
+        self._by = groups
         self._items = items
 
     async def horizon(self) -> datetime | None:
@@ -109,13 +110,9 @@ class Queries:
             return sum([group["items"] async for group in groups])
 
     async def reasons(self) -> dict[str, int]:
-        """Count failed and ignored tasks by reason."""
-        reasons: Counter[str] = Counter()
-        among = [Status.FAILED, Status.IGNORED]
-        async with aclosing(self._groups(among, by="$reason", at_once=_READ)) as groups:
-            async for group in groups:
-                reasons[str(group["_id"])] += group["n"]
-        return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
+        """Count them by their index."""
+        groups = await self._by.by(Dimension.REASON)
+        return {str(group.value): group.total for group in groups}
 
     async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Stream the tasks that have items, or walk through the chosen ones by their index."""

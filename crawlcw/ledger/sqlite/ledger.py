@@ -53,8 +53,8 @@ class SqliteLedger:
         self.host_leases: protocol.HostLeases = HostLeases(store)
         self.workers: protocol.Workers = Workers(store)
         self.rates: protocol.Rates = Rates(store)
-        self.queries: protocol.Queries = Queries(store)
         self.groups: protocol.Groups = Groups(store)
+        self.queries: protocol.Queries = Queries(store, self.groups)
         self.admin: protocol.Admin = Admin(store, hosts, notes)
         self.notes: protocol.Notes = notes
         self.sessions: protocol.Sessions = Sessions(store)

@@ -9,12 +9,12 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Counts, Cursor, ItemRow, TaskFilter
+from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Groups, ItemRow, TaskFilter
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import number_of, snapshot
 from crawlcw.ledger.sqlite.priorities import priorities
 from crawlcw.ledger.sqlite.rows import INT64, document_of, from_json, moment
-from crawlcw.ledger.sqlite.store import COUNTED, ITEM_CHARACTERS, ITEM_ROWS, READ, SqliteStore
+from crawlcw.ledger.sqlite.store import COUNTED, ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 from crawlcw.ledger.sqlite.walks import Row, bounds_of
 from crawlcw.model.task import Record, Status
 
@@ -33,8 +33,9 @@ class _Cursor(NamedTuple):
 class Queries:
     """Finds and counts tasks and items, and looks for the earliest."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqliteStore, groups: Groups) -> None:
         self._store = store
+        self._groups = groups
 
     async def horizon(self) -> datetime | None:
         """See `protocol.Queries.horizon`."""
@@ -72,12 +73,8 @@ class Queries:
 
     async def reasons(self) -> dict[str, int]:
         """See `protocol.Queries.reasons`."""
-        reasons: Counter[str] = Counter()
-        among = [Status.FAILED, Status.IGNORED]
-        async for _, row in self._numbers(among, self._store.sql.count_reasons, at_once=READ):
-            if row["reason"] is not None:
-                reasons[row["reason"]] += row["n"]
-        return dict(sorted(reasons.items(), key=lambda each: (-each[1], each[0])))
+        groups = await self._groups.by(Dimension.REASON)
+        return {str(group.value): group.total for group in groups}
 
     async def find(
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None

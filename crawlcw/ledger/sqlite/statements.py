@@ -323,10 +323,7 @@ class Statements:
             f"FROM {tasks} INDEXED BY {changed_last} WHERE status = :status "
             "AND (update_time, id) < (:time, :id) ORDER BY update_time DESC, id DESC LIMIT :limit"
         )
-        self.count = f"SELECT NULL AS reason, count(*) AS n FROM (SELECT 1 {of_status})"
-        self.count_reasons = (
-            f"SELECT reason, count(*) AS n FROM (SELECT reason {of_status}) GROUP BY reason"
-        )
+        self.count = f"SELECT count(*) AS n FROM (SELECT 1 {of_status})"
         self.nth_of_status = f"SELECT update_time, id {of_status} OFFSET :skipped"
         every = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
