@@ -34,6 +34,7 @@ from crawlcw.errors import (
 from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Counts, Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.rates import Vitals
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Status
 from tests.support import slow_site
@@ -246,7 +247,9 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
     counted = {"refused-scope": 5, "$where\x1b": 1000}
     long = "http://b.example/" + "x" * 180
     await ledger.workers.beat(
-        "a", Tally(pages=1200, dropped=counted, examples={"refused-scope": [long, "\x1b", "c"]})
+        "a",
+        Tally(pages=1200, dropped=counted, examples={"refused-scope": [long, "\x1b", "c"]}),
+        vitals=Vitals(rate=2.5, in_flight=3, memory=1 << 20, lag=0.5),
     )
     await ledger.workers.beat(
         "gone",
@@ -286,9 +289,10 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
         "refused-scope": [long, "\x1b", "c"],
     }
     seen = {"started": began, "heartbeat": began}
+    vitals = {"rate": 2.5, "in_flight": 3, "memory": 1 << 20, "lag": 0.5}
     assert shown["workers"] == [
-        {"host": "near", "pid": os.getpid(), "pages": 1200} | seen,
-        {"host": "far\x1b", "pid": 7, "pages": 0} | seen,
+        {"host": "near", "pid": os.getpid(), "pages": 1200} | seen | vitals,
+        {"host": "far\x1b", "pid": 7, "pages": 0} | seen | dict.fromkeys(vitals),
     ]
     assert "\x1b" not in person + program
 

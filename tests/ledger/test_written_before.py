@@ -14,6 +14,7 @@ import pytest
 from bson import json_util
 
 from crawlcw.assembly import open_ledger
+from crawlcw.ledger.protocol import Dimension
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded, settle
@@ -54,6 +55,10 @@ async def test_what_was_recorded_is_there_and_what_is_left_can_be_done(url: str)
             Status.IGNORED: IGNORED,
             Status.TODO: TODO,
         }
+        # What that crawlcw did not make yet is there.
+        assert sum(each.total for each in await ledger.groups.by(Dimension.HOST)) == counts.total
+        now = ledger.now()
+        assert await ledger.rates.between(now - timedelta(days=1), now) == []
         assert min([row.item["title"] async for row in ledger.queries.items()]) == "Page 0"
 
         hosts = await ledger.host_leases.lease(worker="w:1", limit=9, lease=timedelta(minutes=1))

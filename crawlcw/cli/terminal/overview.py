@@ -141,7 +141,11 @@ def _pace(look: Look) -> Text:
 
 def _speed(look: Look) -> str:
     average = "-" if look.average is None else f"{look.average:,.1f}"
-    return f"{look.rate:,.1f} pages/s now, {average} on average"
+    return f"{look.rate:,.1f} {_unit(look)}/s now, {average} on average"
+
+
+def _unit(look: Look) -> str:
+    return "tasks" if look.kind.tracked else "pages"
 
 
 def _eta(look: Look) -> str:
@@ -151,7 +155,8 @@ def _eta(look: Look) -> str:
 def _workers(look: Look, *, most: int) -> RenderableType:
     if not look.workers:
         return Text("no worker is at work", style="yellow")
-    table = _table("worker", "pages/s", "in flight", "memory", "loop lag", "pages", "failed", "")
+    unit = _unit(look)
+    table = _table("worker", f"{unit}/s", "in flight", "memory", "loop lag", unit, "failed", "")
     for worker in look.workers[:most]:
         table.add_row(*_worker_cells(worker, now=look.now))
     if most < len(look.workers):

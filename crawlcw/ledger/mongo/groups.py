@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 #: So many commands are under way at once.
 _AT_ONCE = 8
 #: More hosts than this are grouped, not counted one by one.
-_COUNTED_HOSTS = 200
+_COUNTED_HOSTS = 1_000
 #: So many hosts are told apart by one command, and so many are grouped by one.
 _NAMED, _GROUPED = 50_000, 12_500
 _PARTS = 4
@@ -107,9 +107,7 @@ class Groups:
         after = ""
         while names := await self._hosts(after):
             if len(names) <= _COUNTED_HOSTS:
-                groups += await self._all(
-                    self._group(name, {"host": name}, BY_HOST_NAME, DONE_BY_HOST) for name in names
-                )
+                groups += await self._counted_hosts(names)
             else:
                 size = min(-(-len(names) // _PARTS), _GROUPED)
                 parts = [names[n : n + size] for n in range(0, len(names), size)]
@@ -117,6 +115,22 @@ class Groups:
                     groups += part
             after = names[-1]
         return groups
+
+    async def _counted_hosts(self, names: list[str]) -> list[Group]:
+        """Count each by two commands; those that are ignored, few as a rule, all by one."""
+        within = {"host": {"$gte": names[0], "$lte": names[-1]}, "status": _IGNORED}
+        grouped = await self._grouped(within, "$host", DONE_BY_HOST, len(names))
+        ignored: Counter[str] = Counter({each["_id"]: each["n"] for each in grouped})
+        totals, done = await self._all(
+            (
+                self._all(self._count({"host": name}, BY_HOST_NAME) for name in names),
+                self._all(self._count({"host": name, **IS_DONE}, DONE_BY_HOST) for name in names),
+            )
+        )
+        return [
+            _of_total(name, total, max(ended - ignored[name], 0), ignored[name])
+            for name, total, ended in zip(names, totals, done, strict=True)
+        ]
 
     async def _hosts(self, after: str) -> list[str]:
         """Return the next hosts, by name: one seek each."""
