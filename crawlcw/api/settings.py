@@ -223,7 +223,9 @@ class Settings:
         unit="share",
     )
     webhook: Webhook = Webhook(
-        None, "URL that the report is posted to as JSON when a crawl has ended", unit="URL"
+        None,
+        "URL that `crawlcw run` posts the report to as JSON when a crawl has ended",
+        unit="URL",
     )
     trace: Flag = Flag(
         False, "give OpenTelemetry a span for each fetch, callback and commit (extra `otel`)"

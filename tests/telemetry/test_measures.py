@@ -131,6 +131,20 @@ def test_the_text_is_what_prometheus_client_itself_reads():
     assert found["crawlcw_fetch_duration_seconds_count"] == 0
 
 
+def test_a_bucket_holds_all_that_lies_below_its_bound():
+    histogram = Histogram()
+    for seconds in (0.001, 0.3, 0.4, 100.0):
+        histogram.observe(seconds)
+    totals = Measures(histograms={metrics.FETCH.name: histogram.numbers()})
+
+    found = samples(Snapshot(totals=totals))
+
+    named = {bound: f"crawlcw_fetch_duration_seconds_bucket{{le={bound}}}" for bound in BOUNDS}
+    assert [found[named[bound]] for bound in (0.001, 0.25, 0.5, 60.0)] == [1, 1, 3, 3]
+    assert found["crawlcw_fetch_duration_seconds_bucket{le=+Inf}"] == 4
+    assert found["crawlcw_fetch_duration_seconds_sum"] == pytest.approx(100.701)
+
+
 def test_a_reader_of_openmetrics_gets_that():
     text, content_type = exposed(
         Snapshot(totals=Measures()), accept="application/openmetrics-text;version=1.0.0"
