@@ -1,4 +1,7 @@
-"""How a watchdog ends; what it does while a loop stands still: tests/blame/test_stalls.py."""
+"""How a watchdog ends, and how late its loop was.
+
+What it does while a loop stands still: tests/blame/test_stalls.py.
+"""
 
 import asyncio
 import threading
@@ -41,3 +44,19 @@ async def test_leaving_wakes_the_thread_from_between_its_looks(monkeypatch: pyte
         await asyncio.to_thread(watches.wait)
 
     assert upkeep.closed
+
+
+async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now():
+    now = 0.0
+    dog = Watchdog(
+        Stats(), limit=timedelta(0), renew_every=HOUR, upkeep=Upkeep(), clock=lambda: now
+    )
+    async with dog:
+        now = 0.75  # the loop does not run before it awaits
+        assert dog.lag() == pytest.approx(0.65)
+
+        while dog.stalls.lag(now):
+            await asyncio.sleep(0)
+        now = 0.8
+        assert dog.lag() == pytest.approx(0.65)
+        assert dog.lag() == 0.0
