@@ -17,6 +17,7 @@ from crawlcw.ledger.documents import Document
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Tally
 from crawlcw.model.identities import Cookie, Identity
+from crawlcw.model.rates import Vitals
 from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.task import ResponseInfo
 from crawlcw.model.transitions import Succeeded, Unchanged
@@ -109,7 +110,8 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
     await ledger.outcomes.commit([settled(ledger, lease, confirmed)])
     worker = this_worker(now=now)
     await ledger.workers.join(worker)
-    await ledger.workers.beat(worker.name, Tally(pages=2, items=3, dropped={"trap": 1}))
+    tally = Tally(pages=2, items=3, dropped={"trap": 1})
+    await ledger.workers.beat(worker.name, tally, vitals=Vitals(finished=2))
     await ledger.workers.leave(worker.name)
     await ledger.notes.set_state({"seeds": {"a.b": 1}})
     await ledger.sessions.change(None, session(now))

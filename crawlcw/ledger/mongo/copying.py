@@ -39,7 +39,8 @@ class Copying:
 
     async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
         """See `copying.Copying.read`."""
-        whole = {Part.TASKS: self._task, Part.BLOBS: self._blob}.get(part, _as_it_is)
+        changed = {Part.TASKS: self._task, Part.BLOBS: self._blob, Part.WORKERS: _counted}
+        whole = changed.get(part, _as_it_is)
         some: list[Document] = []
         size = 0
         async with aclosing(self._store.stream(self._collections[part], {}, None, whole)) as all_:
@@ -95,6 +96,11 @@ class Copying:
             await self._items.placed(task["_id"], source["fence"], aside, all_aside=True)
             versions.append(source)
         return {**task, "versions": versions} if versions else task
+
+
+async def _counted(worker: Mapping[str, Any]) -> Sequence[Document]:
+    # What it shows of itself is of now, and of this ledger.
+    return [{name: value for name, value in worker.items() if name != "vitals"}]
 
 
 async def _as_it_is(found: Mapping[str, Any]) -> Sequence[Document]:

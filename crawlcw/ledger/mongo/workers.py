@@ -82,7 +82,9 @@ class Workers:
                 )
                 await self._hosts.wake({each["host"]: now for each in found})
             await self._store.workers.update_one(
-                {"_id": name, "left": None}, {"$set": {"left": now}}, hint="_id_"
+                {"_id": name, "left": None},
+                {"$set": {"left": now}, "$unset": {"vitals": ""}},
+                hint="_id_",
             )
             await self._forget_workers()
         count: int = ended.matched_count
