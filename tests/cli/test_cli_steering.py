@@ -193,9 +193,11 @@ def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
 def test_what_is_added_is_begun_while_the_crawl_waits_for_an_answer(
     folder: Path, site: EndlessSite, processes: ExitStack
 ):
-    told("add", "pages", f"{site.url}held/1", "-a", f"start_url={site.url}")
-    options = ["-s", "delay=0s", "-s", "read_timeout=100s", "-s", "timeout=100s"]
+    options = ["-s", "read_timeout=10m", "-s", "timeout=10m"]
     crawl = processes.enter_context(Crawl(folder, site, *options))
+    # A host that has not answered yet is asked for one page at a time.
+    wait_until(lambda: site.pages > 3)
+    told("add", "pages", f"{site.url}held/1", "--priority", "100")
     wait_until(lambda: site.hits["/held/1"] and site.pages == 2 + LINKS)
 
     told("add", "pages", f"{site.url}new/1")

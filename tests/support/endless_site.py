@@ -18,6 +18,7 @@ class EndlessSite:
         self._start = "".join(f'<a href="/first/{n}">{n}</a>' for n in range(links)).encode()
         self._released = asyncio.Event()
         self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     @property
     def pages(self) -> int:
@@ -28,6 +29,7 @@ class EndlessSite:
         self._loop.call_soon_threadsafe(self._released.set)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 path = head.split(b" ", 2)[1].decode()
@@ -41,6 +43,7 @@ class EndlessSite:
             pass
         finally:
             writer.close()
+            self._writers.discard(writer)
 
     def run(self, ready: threading.Event) -> None:
         self._loop.run_until_complete(self._run(ready))
@@ -53,10 +56,10 @@ class EndlessSite:
         ready.set()
         await self._ended.wait()
         server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        self._released.set()
+        for writer in list(self._writers):
+            writer.close()
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(self._ended.set)
