@@ -17,7 +17,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counts, Ledger, Worker
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
-from crawlcw.model.task import Status
+from crawlcw.model.task import WAITING, Status
 
 #: The next count is not before this many times what the last one took: 5 %.
 _COUNT_COST = 20
@@ -58,7 +58,7 @@ class Look:
     def backlog(self) -> int:
         """The number of tasks that are not done, those in flight included."""
         counts = self.counts
-        return counts[Status.TODO] + counts[Status.FAILED] + counts[Status.PROCESSING]
+        return sum(counts[status] for status in (*WAITING, Status.PROCESSING))
 
     @property
     def rate(self) -> float:

@@ -95,7 +95,11 @@ class Steering:
     def _warn(self, error: SettingsError) -> None:
         if str(error) != self._wrong:
             self._wrong = str(error)
-            logger.warning("what the ledger tells is wrong: %s", printable(error))
+            logger.warning(
+                "what the ledger tells is wrong: %s",
+                printable(error),
+                extra={"event": "control_invalid"},
+            )
 
     def _look_at_all(self) -> None:
         """Look for tasks of all hosts that are held: somebody has added some."""

@@ -105,7 +105,7 @@ class Heartbeat:
             await self._ledger.rates.record(point)
         except LedgerError as error:
             # It costs no page: what this one counts is in the next one.
-            logger.debug("no point of the rates: %s", printable(error))
+            logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})
             return
         self._recorded, self._lag = minute_of(point.time), 0.0
 

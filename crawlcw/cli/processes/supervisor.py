@@ -333,7 +333,11 @@ class Supervisor:
         try:
             control = Control.of(await self.ledger.notes.control())
         except (LedgerError, SettingsError) as error:
-            logger.debug("no look at what is to be followed: %s", printable(error))
+            logger.debug(
+                "no look at what is to be followed: %s",
+                printable(error),
+                extra={"event": "no_control"},
+            )
             return
         if control.stops(self._began) and not self._stopping.is_set():
             self.stop()
