@@ -113,7 +113,8 @@ async def _serve(
 ) -> None:
     try:
         # pydantic is of the extra `serve`: nothing else needs it.
-        from crawlcw.server.serving import check_reach, serving
+        from crawlcw.server.listening import check_reach
+        from crawlcw.server.serving import serving
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("pydantic"):
             raise

@@ -1,0 +1,154 @@
+"""A web application on its socket, first request to last: bounded, and ended softly."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from aiohttp import web
+
+from crawlcw.errors import UsageError
+from crawlcw.server.access import is_loopback
+from crawlcw.server.connections import Connections
+from crawlcw.server.reading import CONNECTIONS, LARGEST_BODY
+from crawlcw.server.refusals import told
+from crawlcw.server.sockets import address_of, why_not
+
+logger = logging.getLogger(__name__)
+
+#: The address of the longest key is some 12 KiB.
+_LONGEST_LINE = 64 << 10
+#: Seconds that requests under way have to end when the server does.
+_LAST_SECONDS = 20.0
+#: And what is answered by then, to arrive.
+_LAST_ANSWERS = 1.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
+
+
+def application(
+    connections: Connections,
+    check: Callable[[web.Request], None],
+    *,
+    counting: Sequence[Middleware] = (),
+) -> web.Application:
+    """Return an application without routes; *check* raises where a request is not to be answered.
+
+    What is raised becomes a refusal of one sentence, see `refusals`; *counting* sees that as
+    it is answered.
+    """
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        check(request)
+        return await handler(request)
+
+    under_way = _UnderWay(connections)
+    made = web.Application(
+        client_max_size=LARGEST_BODY, middlewares=[under_way.counted, *counting, told, guarded]
+    )
+    made[CONNECTIONS] = connections
+    made[_UNDER_WAY] = under_way
+    made.on_response_prepare.append(_plain)
+    made.on_response_prepare.append(connections.answered)
+    return made
+
+
+@asynccontextmanager
+async def listening(
+    served: web.Application, *, host: str, port: int, stop: Callable[[], None]
+) -> AsyncIterator[str]:
+    """Serve an `application` within the block, and yield the address.
+
+    At its end *stop* is called, requests under way are answered and no others are
+    taken. Raises `UsageError` where the address cannot be listened at.
+    """
+    runner = web.AppRunner(
+        served,
+        access_log=None,
+        # What is no HTTP is told of here: a few times, and then counted.
+        logger=_WithoutTracebacks(logger),
+        # An encoded body is refused as it is: one that is unpacked may be a bomb, or broken.
+        auto_decompress=False,
+        max_line_size=_LONGEST_LINE,
+        shutdown_timeout=_LAST_ANSWERS,
+    )
+    await runner.setup()
+    assert runner.server is not None
+    protocols = served[CONNECTIONS].protocols(runner.server)
+    try:
+        try:
+            sockets = await asyncio.get_running_loop().create_server(protocols, host, port)
+        except (OSError, UnicodeError) as error:
+            raise UsageError(why_not(host, port, error)) from error
+        try:
+            yield address_of(sockets)
+        finally:
+            sockets.close()
+        stop()
+        # aiohttp reads nothing any more once it cleans up, not even the rest of a
+        # body that somebody waits for.
+        await served[_UNDER_WAY].ended(within=_LAST_SECONDS)
+    finally:
+        await runner.cleanup()
+
+
+def check_reach(host: str, token: str | None) -> None:
+    """Raise `UsageError` where strangers could ask and no token would stop them."""
+    if token is None and not is_loopback(host):
+        raise UsageError(
+            f"{host} can be reached by others: give a token by --token-file or CRAWLCW_TOKEN, "
+            "or serve on 127.0.0.1"
+        )
+
+
+class _UnderWay:
+    """The requests that are being answered."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._number = 0
+        self._none = asyncio.Event()
+        self._none.set()
+        self._last = False
+
+    @web.middleware
+    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count a request while it is answered."""
+        self._connections.asked(request)
+        self._number += 1
+        self._none.clear()
+        try:
+            response = await handler(request)
+        finally:
+            self._number -= 1
+            if not self._number:
+                self._none.set()
+        if self._last:
+            response.force_close()
+        return response
+
+    async def ended(self, *, within: float) -> None:
+        """Wait until none is left, or for so many seconds; connections end with their answers."""
+        self._last = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._none.wait(), within)
+
+
+_UNDER_WAY = web.AppKey("under_way", _UnderWay)
+
+
+class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
+    """Tells what aiohttp has to say in a line: it is strangers who make it say so."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, {**kwargs, "exc_info": None}
+
+
+async def _plain(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
