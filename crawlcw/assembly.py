@@ -79,6 +79,7 @@ from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.searching import SearchedLedger
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model import urls
 from crawlcw.model.proxies import ProxyEnvironment
@@ -161,6 +162,34 @@ async def _open(
     if not create:
         await _check_there(path)
     return await SqliteLedger.open(path, name, kind=kind)
+
+
+async def open_to_search(
+    url: str, name: str, *, settings: Settings | None = None
+) -> SearchedLedger:
+    """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
+
+    The arguments and errors are those of `open_ledger` without *create*.
+    """
+    driver = (settings or Settings()).mongo_driver
+    return await _open(url, name, driver=driver, claims="each", create=False, kind=None)
+
+
+async def recorded_names(url: str, *, settings: Settings | None = None) -> list[str]:
+    """Return the spiders and use cases that have tasks in the ledger at *url*, by name.
+
+    The arguments and errors are those of `open_ledger` without *create*.
+    """
+    path = _path(url)
+    if path is None:
+        from crawlcw.ledger.mongo import names as mongo_names
+
+        driver = (settings or Settings()).mongo_driver
+        return await mongo_names.recorded_names(url, driver=driver)
+    from crawlcw.ledger.sqlite import names as sqlite_names
+
+    await _check_there(path)
+    return await sqlite_names.recorded_names(path)
 
 
 async def open_for_inspection(

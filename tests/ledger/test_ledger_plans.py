@@ -16,6 +16,8 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.searching import Wanted
 from crawlcw.model.task import Status
 from tests.support.ledgers import START, FakeClock, make_task
 
@@ -223,3 +225,20 @@ async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):
     assert len(check_plans(crowded, overheard, "findAndModify", spare=5)) == 3
     hints = [update["hint"] for c in overheard.commands for update in c.get("updates", ())]
     assert set(hints) == {"_id_"}
+
+
+async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(ledger, crowded, overheard):
+    wanted = Wanted(chosen=TaskFilter(reason=Reason.TLS), containing="nowhere")
+    place = None
+    for _ in range(3):
+        found = await ledger.search.find(wanted, limit=50, look_at=1_000, after=place)
+        place = found.after
+
+    assert found.records == ()
+    for command in overheard.commands:
+        explanation = explained(crowded, command)
+        assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
+        shown = str(explanation)
+        for counted in ("totalKeysExamined", "totalDocsExamined"):
+            numbers = [int(n) for n in re.findall(rf"'{counted}': (\d+)", shown)]
+            assert max(numbers, default=0) <= 1_000 + 20

@@ -23,9 +23,12 @@ from crawlcw.errors import (
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.searching import Wanted
 from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import Database
+from crawlcw.ledger.sqlite.search import looking
+from crawlcw.ledger.sqlite.walks import bounds_of
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 from tests.support.ledgers import (
@@ -715,3 +718,14 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
 
     writing.close()
     await reading.close()
+
+
+async def test_a_search_walks_through_the_index_of_a_status(path: Path):
+    ledger = await SqliteLedger.open(path, "books")
+    wanted = Wanted(chosen=TaskFilter(host="h"), reasons=[Reason.TLS], containing="x")
+    values = {**bounds_of(wanted.chosen), "status": 20, "containing": "x"}
+
+    (plan,) = await plans(ledger, looking(ledger.store.tables, wanted), values)
+
+    assert "USING INDEX books.status_update_time (status=? AND " in plan
+    await ledger.close()

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Self
 
-from crawlcw.ledger import copying, examination, protocol, tracked
+from crawlcw.ledger import copying, examination, protocol, searching, tracked
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.admin import Admin
 from crawlcw.ledger.mongo.blobs import Blobs
@@ -22,6 +22,7 @@ from crawlcw.ledger.mongo.outcomes import Outcomes
 from crawlcw.ledger.mongo.queries import Queries
 from crawlcw.ledger.mongo.rates import Rates
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
+from crawlcw.ledger.mongo.search import Search
 from crawlcw.ledger.mongo.sessions import Sessions
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
@@ -31,7 +32,8 @@ from crawlcw.ledger.mongo.workers import Workers
 class MongoLedger:
     """The tasks of one spider or use case in a MongoDB database.
 
-    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
+    Fulfils `Ledger`, `TrackedLedger` where it is opened so, `ExaminedLedger` and
+    `SearchedLedger`.
     """
 
     def __init__(self, store: MongoStore) -> None:
@@ -53,6 +55,7 @@ class MongoLedger:
         self.sessions: protocol.Sessions = Sessions(store)
         self.blobs: tracked.Blobs = blobs
         self.changes: tracked.Changes = Changes(store)
+        self.search: searching.Search = Search(store)
         self.copying: copying.Copying = Copying(store, items, blobs)
         self.inspection: examination.Inspection = Inspection(store, self._schema)
 

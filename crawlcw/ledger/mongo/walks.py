@@ -29,7 +29,7 @@ async def found_behind(
     found: list[dict[str, Any]] = []
     # Each of the ranges is one of the index for every status; one filter that
     # says both would not be.
-    for part, order in _behind(where, after):
+    for part, order in behind(where, after):
         missing = limit - len(found)
         cursor = store.tasks.find(part, fields).sort(order).limit(missing).hint(BY_STATUS)
         found += await all_of(cursor, missing)
@@ -85,6 +85,25 @@ async def walk(
             after = Cursor(update_time=update_time, id=task_id)
 
 
+def behind(
+    where: Mapping[str, Any], after: Cursor | None
+) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
+    """Return the filters of what comes behind a place, each with its order.
+
+    What is of the same time comes first, and then the earlier.
+    """
+    if after is None:
+        return [(dict(where), _ORDER)]
+    times = where.get("update_time", {})
+    time = after.update_time
+    earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
+    if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
+        # Nothing is of that time; the server would look for it, and sort it.
+        return [(earlier, _ORDER)]
+    equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
+    return [(equal, _ORDER_OF_EQUALS), (earlier, _ORDER)]
+
+
 def conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, Any]:
     """Return the filter of what is chosen, without the ids."""
     where: dict[str, Any] = {"status": {"$in": [int(status) for status in chosen.statuses]}}
@@ -107,25 +126,6 @@ def conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, 
     if chosen.callback is not None:
         where["callback"] = chosen.callback
     return where
-
-
-def _behind(
-    where: Mapping[str, Any], after: Cursor | None
-) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
-    """Return the filters of what comes behind a place, each with its order.
-
-    What is of the same time comes first, and then the earlier.
-    """
-    if after is None:
-        return [(dict(where), _ORDER)]
-    times = where.get("update_time", {})
-    time = after.update_time
-    earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
-    if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
-        # Nothing is of that time; the server would look for it, and sort it.
-        return [(earlier, _ORDER)]
-    equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
-    return [(equal, _ORDER_OF_EQUALS), (earlier, _ORDER)]
 
 
 def _place(found: Mapping[str, Any]) -> tuple[datetime, bytes]:

@@ -10,7 +10,7 @@ from typing import Self
 
 from anyio import to_thread
 
-from crawlcw.ledger import copying, examination, protocol, tracked
+from crawlcw.ledger import copying, examination, protocol, searching, tracked
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sqlite.admin import Admin
 from crawlcw.ledger.sqlite.blobs import Blobs
@@ -29,6 +29,7 @@ from crawlcw.ledger.sqlite.outcomes import Outcomes
 from crawlcw.ledger.sqlite.queries import Queries
 from crawlcw.ledger.sqlite.rates import Rates
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
+from crawlcw.ledger.sqlite.search import Search
 from crawlcw.ledger.sqlite.sessions import Sessions
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -40,7 +41,8 @@ from crawlcw.model.clock import LedgerClock
 class SqliteLedger:
     """The tasks of one spider or use case in an SQLite file.
 
-    Fulfils `Ledger`, `TrackedLedger` where it is opened so, and `ExaminedLedger`.
+    Fulfils `Ledger`, `TrackedLedger` where it is opened so, `ExaminedLedger` and
+    `SearchedLedger`.
     """
 
     def __init__(self, store: SqliteStore) -> None:
@@ -60,6 +62,7 @@ class SqliteLedger:
         self.sessions: protocol.Sessions = Sessions(store)
         self.blobs: tracked.Blobs = Blobs(store)
         self.changes: tracked.Changes = Changes(store)
+        self.search: searching.Search = Search(store)
         self.copying: copying.Copying = Copying(store)
         self.inspection: examination.Inspection = Inspection(store)
 

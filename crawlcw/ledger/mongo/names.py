@@ -1,0 +1,30 @@
+"""Which spiders and use cases a database holds tasks of."""
+
+from contextlib import suppress
+from inspect import isawaitable
+
+import pymongo
+
+from crawlcw.ledger.mongo.connection import connected, mapped
+from crawlcw.ledger.mongo.store import SCHEMA
+
+_LAST_ANSWER = 1.0
+
+
+async def recorded_names(url: str, *, driver: str) -> list[str]:
+    """Return the names in order; the arguments and errors are those of `MongoLedger.open`."""
+    client, database = connected(url, driver)
+    try:
+        with mapped():
+            markers = await database[SCHEMA].find({}, {"_id": 1}).sort("_id", 1).to_list(None)
+            return [
+                each["_id"]
+                for each in markers
+                if await database[each["_id"]].find_one({}, {"_id": 1}) is not None
+            ]
+    finally:
+        # The driver would wait for ever for a frozen server.
+        with pymongo.timeout(_LAST_ANSWER), suppress(TimeoutError):
+            closing = client.close()
+            if isawaitable(closing):
+                await closing

@@ -1,0 +1,93 @@
+"""Looking for tasks in bounded time, on every store: what is found, and where it goes on."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Cursor, TaskFilter
+from crawlcw.ledger.searching import SearchedLedger, Wanted
+from crawlcw.model.task import Status
+from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, make_tasks
+
+
+async def _all(ledger: SearchedLedger, wanted: Wanted, *, limit: int, look_at: int) -> list[str]:
+    """Return the URLs of all that is wanted, search by search; each must end."""
+    urls: list[str] = []
+    after: Cursor | None = None
+    for _ in range(100):
+        found = await ledger.search.find(wanted, limit=limit, look_at=look_at, after=after)
+        assert len(found.records) <= limit
+        urls += [record.task.url for record in found.records]
+        after = found.after
+        if after is None:
+            return urls
+    raise AssertionError("it has no end")
+
+
+@pytest.mark.parametrize(("limit", "look_at"), [(2, 3), (100, 7), (1, 1), (100, 100)])
+async def test_a_search_goes_on_where_it_has_come_to(
+    ledger: SearchedLedger, clock: FakeClock, limit: int, look_at: int
+):
+    # Two at each time, so that places of equal times are met.
+    for n in range(10):
+        clock.advance(seconds=n % 2)
+        url = f"http://example.com/{'a' if n % 3 else 'b'}/{n}"
+        await ledger.tasks.add([make_task(url, update_time=clock.time)])
+
+    urls = await _all(ledger, Wanted(containing="/b/"), limit=limit, look_at=look_at)
+
+    assert len(urls) == len(set(urls))
+    assert sorted(urls) == [f"http://example.com/b/{n}" for n in (0, 3, 6, 9)]
+    assert urls[0].endswith("/9")
+
+
+async def test_a_search_says_that_it_has_looked_at_so_many_and_found_nothing(
+    ledger: SearchedLedger,
+):
+    await ledger.tasks.add(make_tasks(5))
+
+    found = await ledger.search.find(Wanted(containing="nowhere"), limit=2, look_at=3)
+    rest = await ledger.search.find(
+        Wanted(containing="nowhere"), limit=2, look_at=3, after=found.after
+    )
+
+    assert (found.records, rest.records) == ((), ())
+    assert found.after is not None
+    assert rest.after is None
+
+
+async def test_tasks_are_found_by_status_reason_host_and_time(
+    ledger: SearchedLedger, clock: FakeClock
+):
+    tasks = [make_task(f"http://{host}/{n}") for host in ("a.com", "b.com") for n in range(2)]
+    await ledger.tasks.add(tasks)
+    clock.advance(seconds=5)
+    first, second, third, _ = await claimed(ledger)
+    await ledger.outcomes.commit(
+        [failure(ledger, first, Reason.TLS), failure(ledger, second, Reason.CONNECT)]
+    )
+
+    async def urls(**options: object) -> set[str]:
+        reasons = options.pop("reasons", None)
+        wanted = Wanted(chosen=TaskFilter(**options), reasons=reasons)
+        return set(await _all(ledger, wanted, limit=10, look_at=10))
+
+    assert await urls(reason=Reason.TLS) == {first.task.url}
+    assert await urls(reasons=[Reason.TLS, Reason.CONNECT]) == {first.task.url, second.task.url}
+    assert await urls(reasons=[Reason.DNS_TEMPORARY]) == set()
+    assert third.task.url in await urls(statuses=[Status.PROCESSING])
+    assert await urls(host="b.com") == {task.url for task in tasks[2:]}
+    assert await urls(until=clock.time) == set()
+    assert len(await urls(since=START + timedelta(seconds=5))) == 4
+    assert await urls(statuses=[]) == set()
+
+
+@pytest.mark.parametrize("text", ["%", "_", ".*", "a'b", "$", "\\", "[", "ü", "http://x.com/(+)?"])
+async def test_what_somebody_types_is_no_pattern(ledger: SearchedLedger, text: str):
+    await ledger.tasks.add([make_task("http://example.com/plain")])
+    odd = replace(make_task("http://example.com/odd"), url=f"http://example.com/{text}")
+    await ledger.tasks.add([odd])
+
+    assert await _all(ledger, Wanted(containing=text), limit=9, look_at=9) == [odd.url]
