@@ -54,6 +54,7 @@ _COMMANDS = {
     "resume": "Let crawls go on that were paused.",
     "stop": "End the crawls of a spider, on all machines.",
     "set": "Let running crawls follow other settings.",
+    "dashboard": "Show a web page of crawls: see them run, search them, steer them.",
     "stats": "Show how many tasks have which status and why, and who works on them.",
     "hosts": "Show why each host is not being crawled just now.",
     "export": "Write the items: JSON Lines, JSON, CSV or Parquet.",

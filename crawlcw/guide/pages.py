@@ -17,6 +17,7 @@ NAMES = (
     "settings",
     "commands",
     "guarantees",
+    "dashboard",
     "tracking",
     "workers",
     "performance",

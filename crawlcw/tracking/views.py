@@ -76,13 +76,18 @@ def holder(task: Task) -> str | None:
 
 def cursor(record: Record) -> str:
     """Return the place of a task as text."""
-    moment = (record.task.update_time - _EPOCH) // _MILLISECOND
-    raw = moment.to_bytes(8, "big", signed=True) + record.task.id
+    return written(Cursor(update_time=record.task.update_time, id=record.task.id))
+
+
+def written(place: Cursor) -> str:
+    """Return a place as text."""
+    moment = (place.update_time - _EPOCH) // _MILLISECOND
+    raw = moment.to_bytes(8, "big", signed=True) + place.id
     return base64.urlsafe_b64encode(raw).decode("ascii")
 
 
 def place(text: str) -> Cursor:
-    """Return what `cursor` was given; raises `UsageError` for any other text."""
+    """Return the place that `written` was given; raises `UsageError` for any other text."""
     try:
         raw = base64.b64decode(text, altchars=b"-_", validate=True)
         if len(raw) != 24:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from crawlcw.cli.commands import hosts
-from crawlcw.cli.host_standing import unfinished_of, why
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Counts, Ledger
@@ -19,6 +18,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded
+from crawlcw.observing.host_standing import unfinished_of, why
 from tests.cli.test_cli import PATIENCE, command, environment
 from tests.support.commands import invoke
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, settled

@@ -26,7 +26,6 @@ import pytest
 from rich.console import Console
 
 from crawlcw.assembly import open_ledger
-from crawlcw.cli.observing import Look, Observer, average, notable
 from crawlcw.cli.terminal import overview
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
@@ -36,6 +35,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Point, Span, Vitals
 from crawlcw.model.task import Status
+from crawlcw.observing.observer import Look, Observer, average, notable
 from tests.cli.test_cli import PATIENCE, SPIDER, command, environment
 from tests.support.commands import invoke
 from tests.support.ledgers import (

@@ -78,6 +78,8 @@ async def test_tasks_are_found_by_status_reason_host_and_time(
     assert await urls(reasons=[Reason.TLS, Reason.CONNECT]) == {first.task.url, second.task.url}
     assert await urls(reasons=[Reason.DNS_TEMPORARY]) == set()
     assert third.task.url in await urls(statuses=[Status.PROCESSING])
+    assert await urls(url_prefix="http://a.com/") == {task.url for task in tasks[:2]}
+    assert await urls(callback="other") == set()
     assert await urls(host="b.com") == {task.url for task in tasks[2:]}
     assert await urls(until=clock.time) == set()
     assert len(await urls(since=START + timedelta(seconds=5))) == 4

@@ -70,7 +70,7 @@ def impatient(*, headers: float, body: float, idle: float) -> tuple[str, ...]:
 
 
 class ServerProcess:
-    """`crawlcw serve` on a port of its own."""
+    """`crawlcw serve`, or another command that serves, on a port of its own."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class ServerProcess:
         url: str,
         *options: str,
         use_case: str = "orders",
+        command: str = "serve",
         program: tuple[str, ...] = ("-m", "crawlcw"),
         files: int | None = None,
         **environment: str,
@@ -85,7 +86,7 @@ class ServerProcess:
         """Start *program*, which may open so many *files*; None: as many as this process."""
         limit = [] if files is None else ["prlimit", f"--nofile={files}"]
         self.process = subprocess.Popen(
-            [*limit, sys.executable, *program, "serve", use_case, "--ledger", url, *options],
+            [*limit, sys.executable, *program, command, use_case, "--ledger", url, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -9,7 +9,6 @@ from datetime import datetime
 import click
 
 from crawlcw.cli import ledger_option, loading, loop
-from crawlcw.cli.host_standing import given_up_for, owner_of, unfinished_of, waiting_of, why
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Counts, Ledger
@@ -17,6 +16,7 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.hosts import Host
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
+from crawlcw.observing.host_standing import given_up_for, owner_of, unfinished_of, waiting_of, why
 
 _NOTHING = "-"
 _LONGEST_NAME = 80

@@ -1,22 +1,16 @@
 """`crawlcw serve`: the tasks of a use case over HTTP, for workers in any language."""
 
-import asyncio
-import os
-import re
-import signal
 from datetime import timedelta
 from pathlib import Path
 
 import click
 
-from crawlcw.cli import ledger_option, loading_use_case, loop
-from crawlcw.cli.exit_codes import INTERRUPTED
+from crawlcw.cli import access_token, ledger_option, loading_use_case, loop
+from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.tracking import Tracker, UseCase
 
-#: What RFC 6750 lets a bearer's token be.
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 #: Clients try again by themselves; none is kept waiting long for a ledger that is away.
 _GIVE_UP = timedelta(seconds=3)
 
@@ -26,12 +20,7 @@ _GIVE_UP = timedelta(seconds=3)
 @ledger_option.ledger_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8700, show_default=True)
-@click.option(
-    "--token-file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A file with the token that clients must send; else CRAWLCW_TOKEN, else none.",
-)
+@access_token.token_option
 @click.option(
     "--max-connections",
     type=click.IntRange(min=1),
@@ -63,7 +52,7 @@ def command(
     it softly: requests under way are answered.
     """
     logs.set_up(log_level or "warning", style=log_format)
-    token = _token(token_file)
+    token = access_token.access_token(token_file)
     declared = _declared(use_case)
     instead = f"`crawlcw run {declared.name}` crawls it"
     with ledger_option.for_use_cases(declared.name, instead=instead):
@@ -83,23 +72,6 @@ def _declared(text: str) -> UseCase:
     if ":" in text or "/" in text or text.endswith(".py"):
         return loading_use_case.find(text)
     return UseCase(text)
-
-
-def _token(path: Path | None) -> str | None:
-    found = os.environ.get("CRAWLCW_TOKEN") if path is None else _content(path)
-    if found is not None and not _TOKEN.fullmatch(found):
-        place = "CRAWLCW_TOKEN" if path is None else str(path)
-        raise UsageError(
-            f"{place} holds no token: write one or more letters, digits or any of ._~+/- into it"
-        )
-    return found
-
-
-def _content(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"the token cannot be read from {path}: {error}") from None
 
 
 async def _serve(
@@ -123,18 +95,8 @@ async def _serve(
         ) from None
 
     check_reach(host, token)
-    stopped = asyncio.Event()
     async with Tracker.open(ledger_url, use_case, ledger_give_up=_GIVE_UP) as tracker:
-        running = asyncio.get_running_loop()
-
-        def stop() -> None:
-            if stopped.is_set():
-                # What clients hold stays theirs until the leases run out.
-                os._exit(INTERRUPTED)
-            stopped.set()
-
-        for each in (signal.SIGINT, signal.SIGTERM):
-            running.add_signal_handler(each, stop)
+        stopped = stopped_by_signals()
         async with serving(
             tracker, host=host, port=port, token=token, max_connections=max_connections
         ) as address:

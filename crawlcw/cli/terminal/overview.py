@@ -12,11 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from crawlcw.cli.observing import HostLine, Look, is_silent
 from crawlcw.ledger.protocol import Worker
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
+from crawlcw.observing.observer import HostLine, Look, is_silent
 
 #: Lines of the picture that are always there, and those that a table has besides its rows.
 _FRAME, _TABLE = 6, 4

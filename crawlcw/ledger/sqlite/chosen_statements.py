@@ -18,19 +18,23 @@ from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW
 
 _SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
 
+#: What the index of statuses answers. Where two bounds are given the nearer one is taken
+#: before, so that the index has one.
+STRETCH = "(update_time, id) < (:before, :before_id) AND update_time >= :since"
+#: And what the task itself has to be read for.
+NARROWING = (
+    "(:reason IS NULL OR reason = :reason) AND (:host IS NULL OR host = :host) "
+    "AND (:url IS NULL OR url >= :url) AND (:url_end IS NULL OR url < :url_end) "
+    "AND (:callback IS NULL OR callback = :callback)"
+)
+
 
 class ChosenStatements:
     """The statements on tasks of certain statuses."""
 
     def __init__(self, tables: Tables, statuses: Collection[Status]) -> None:
         tasks = tables.tasks
-        # Where two bounds are given the nearer one is taken before, so that the index has one.
-        filters = (
-            "(update_time, id) < (:before, :before_id) AND update_time >= :since "
-            "AND (:reason IS NULL OR reason = :reason) AND (:host IS NULL OR host = :host) "
-            "AND (:url IS NULL OR url >= :url) AND (:url_end IS NULL OR url < :url_end) "
-            "AND (:callback IS NULL OR callback = :callback)"
-        )
+        filters = f"{STRETCH} AND {NARROWING}"
         of_these = among(statuses)
         retried = f"({' OR '.join(_retried())})"
         walked = f"FROM {tasks} INDEXED BY {tables.changed} WHERE status = :status AND {filters}"

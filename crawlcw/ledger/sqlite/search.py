@@ -10,7 +10,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Cursor
 from crawlcw.ledger.searching import Found, Wanted
-from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
+from crawlcw.ledger.sqlite.chosen_statements import NARROWING, STRETCH, ChosenStatements
 from crawlcw.ledger.sqlite.connection import snapshot
 from crawlcw.ledger.sqlite.rows import document_of, moment
 from crawlcw.ledger.sqlite.schema import Tables
@@ -74,7 +74,7 @@ class Search:
 
 def looking(tables: Tables, wanted: Wanted) -> str:
     """Return the statement that looks at the tasks of one status, the last changed first."""
-    conditions = ["(:reason IS NULL OR reason = :reason)", "(:host IS NULL OR host = :host)"]
+    conditions = [NARROWING]
     if wanted.containing:
         conditions.append("instr(url, :containing) > 0")
     if wanted.reasons is not None:
@@ -83,8 +83,7 @@ def looking(tables: Tables, wanted: Wanted) -> str:
     return (
         f"SELECT update_time, id, {' AND '.join(conditions)} AS wanted "
         f"FROM {tables.tasks} INDEXED BY {tables.changed} WHERE status = :status "
-        "AND (update_time, id) < (:before, :before_id) AND update_time >= :since "
-        "ORDER BY update_time DESC, id DESC"
+        f"AND {STRETCH} ORDER BY update_time DESC, id DESC"
     )
 
 

@@ -7,17 +7,17 @@ rarely that the ledger spends at most a twentieth of its time on it.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Self
 
-from crawlcw.cli.host_standing import owner_of, why
 from crawlcw.engine.workers import is_dead
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Counts, Ledger, Worker
+from crawlcw.ledger.protocol import Counts, Dimension, Group, Ledger, Worker
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
 from crawlcw.model.task import WAITING, Status
+from crawlcw.observing.host_standing import owner_of, why
 
 #: The next count is not before this many times what the last one took: 5 %.
 _COUNT_COST = 20
@@ -52,6 +52,7 @@ class Look:
     workers: tuple[Worker, ...]
     average: float | None  #: tasks finished a second over the last hour; None: not known yet
     hosts: tuple[HostLine, ...]  #: those that fail or rest first, then the slowest
+    stages: tuple[Group, ...] = ()  #: of a use case: those with the most tasks first
     trouble: str = ""  #: why this is not of now, if it is not
 
     @property
@@ -87,6 +88,7 @@ def is_silent(worker: Worker, *, now: datetime) -> bool:
 class _Counted:
     counts: Counts = field(default_factory=Counts)
     reasons: Mapping[str, int] = field(default_factory=dict)
+    stages: tuple[Group, ...] = ()
     at: datetime | None = None
     next: float = 0.0  #: of the clock, in seconds
 
@@ -138,17 +140,31 @@ class Observer:
             counts=self._counted.counts,
             counted=self._counted.at,
             reasons=self._counted.reasons,
+            stages=self._counted.stages,
             workers=tuple(sorted(workers, key=lambda each: (each.started, each.name))),
             average=self._average,
             hosts=notable([*held, *waiting], now=now),
         )
 
+    def changed(self) -> None:
+        """Count anew at the next look: somebody has changed tasks."""
+        self._counted = replace(self._counted, next=0.0)
+
     async def _count(self) -> _Counted:
         began = self._clock()
         counts = await self._ledger.queries.counts()
         reasons = await self._ledger.queries.reasons()
+        # The host of a tracked task is its stage.
+        tracked = self._ledger.kind.tracked
+        stages = await self._ledger.groups.by(Dimension.HOST) if tracked else []
         ended = self._clock()
-        return _Counted(counts, reasons, self._ledger.now(), ended + _COUNT_COST * (ended - began))
+        return _Counted(
+            counts=counts,
+            reasons=reasons,
+            stages=tuple(stages),
+            at=self._ledger.now(),
+            next=ended + _COUNT_COST * (ended - began),
+        )
 
     async def _take_average(self, now: datetime) -> None:
         if self._averaged is None or now - self._averaged >= _AVERAGE_EVERY:

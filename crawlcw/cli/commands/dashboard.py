@@ -1,0 +1,105 @@
+"""`crawlcw dashboard`: a web page that shows crawls while they run, and steers them."""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from crawlcw.assembly import open_to_search, recorded_names
+from crawlcw.cli import access_token, ledger_option, loading, loop
+from crawlcw.cli.stopping import stopped_by_signals
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import UsageError
+
+_EPILOG = """\
+\b
+Examples:
+    crawlcw dashboard                      # all that .crawlcw/ledger.db holds
+    crawlcw dashboard books --port 9000
+    crawlcw dashboard --ledger mongodb://db.example.com/crawls
+    CRAWLCW_TOKEN=... crawlcw dashboard --host 0.0.0.0 --allow-host crawls.example.com
+"""
+
+
+@click.command("dashboard", epilog=_EPILOG)
+@click.argument("spiders", nargs=-1, metavar="[SPIDER...]")
+@ledger_option.ledger_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True)
+@access_token.token_option
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that browsers ask for it by, such as a proxy's. May be repeated.",
+)
+@logs.level_option
+@logs.format_option
+def command(
+    *,
+    spiders: tuple[str, ...],
+    ledger_url: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    allowed_hosts: tuple[str, ...],
+    log_level: str | None,
+    log_format: str,
+) -> None:
+    """Show a web page of each SPIDER, or of all that the ledger holds, while they run.
+
+    SPIDER is a spider's name, anything that `crawlcw run` takes, or the name of a
+    use case. The page needs no network besides. On loopback no token is needed; on
+    any other host one is. SIGTERM and SIGINT end it; what it shows goes on.
+    """
+    logs.set_up(log_level or "warning", style=log_format)
+    token = access_token.access_token(token_file)
+    loop.run(
+        _serve(
+            [loading.name_of(spider) for spider in spiders],
+            ledger_url,
+            host=host,
+            port=port,
+            token=token,
+            allowed_hosts=allowed_hosts,
+        )
+    )
+
+
+async def _serve(
+    names: list[str],
+    ledger_url: str,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    allowed_hosts: tuple[str, ...],
+) -> None:
+    try:
+        # pydantic is of the extra `dashboard`.
+        from crawlcw.dashboard.crawls import Crawls
+        from crawlcw.dashboard.serving import serving
+        from crawlcw.server.listening import check_reach
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pydantic"):
+            raise
+        raise UsageError(
+            "the dashboard needs pydantic: install it with `pip install 'crawlcw[dashboard]'`"
+        ) from None
+
+    check_reach(host, token)
+    settings = ledger_option.own_settings()
+    recorded = partial(recorded_names, ledger_url, settings=settings)
+    there = await recorded()
+    for name in names:
+        if name not in there:
+            raise UsageError(ledger_option.nothing_of(name))
+    stopped = stopped_by_signals()
+    open_one = partial(open_to_search, ledger_url, settings=settings)
+    async with (
+        Crawls(open_one=open_one, recorded=recorded, only=names) as crawls,
+        serving(crawls, host=host, port=port, token=token, allowed_hosts=allowed_hosts) as address,
+    ):
+        click.echo(f"the dashboard is at {address}")
+        await stopped.wait()

@@ -1,0 +1,1 @@
+"""A web page that shows a crawl while it runs, and steers it: see `crawlcw dashboard`."""

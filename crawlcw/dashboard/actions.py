@@ -1,0 +1,59 @@
+"""What the page does: to one task, to some, to all of a selection, and to the crawl itself."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, assert_never
+
+from crawlcw.crawl.control import written_moment
+from crawlcw.dashboard.asked import Act, Steer
+from crawlcw.dashboard.searches import chosen_by
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model.transitions import REOPEN, WITHDRAW
+from crawlcw.server.refusals import RefusedError
+
+
+async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
+    """Return how many tasks were changed, or with `dry_run` would be.
+
+    Tasks that somebody works on just now are left alone, and so is what changes meanwhile.
+    """
+    chosen = _chosen(asked)
+    # A request that is sent again finds those that were changed changed later than this.
+    chosen = replace(chosen, until=chosen.until or ledger.now() + timedelta(milliseconds=1))
+    return {"changed": await _changed(ledger, asked, chosen)}
+
+
+async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
+    """Write down what the crawls of a ledger are to follow; raises `RefusedError`."""
+    if ledger.kind.tracked:
+        raise RefusedError(422, "a use case has no crawl that could be paused")
+    paused = written_moment(ledger.now()) if asked.order == "pause" else None
+    await ledger.notes.set_control({"paused": paused})
+    return {"paused": paused}
+
+
+async def _changed(ledger: Ledger, asked: Act, chosen: TaskFilter) -> int:
+    match asked.action:
+        case "retry":
+            return await ledger.admin.retry_failed(chosen, dry_run=asked.dry_run)
+        case "ignore" if asked.dry_run:
+            return await ledger.queries.count(chosen.among(WITHDRAW.from_statuses))
+        case "ignore":
+            return await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+        case "reset" if asked.dry_run:
+            return await ledger.queries.count(chosen.among(REOPEN.from_statuses))
+        case "reset":
+            return await ledger.admin.reopen(chosen, anew=True)
+        case _:
+            assert_never(asked.action)
+
+
+def _chosen(asked: Act) -> TaskFilter:
+    match asked:
+        case Act(tasks=list() as names, selection=None):
+            return TaskFilter(ids={bytes.fromhex(name) for name in names})
+        case Act(tasks=None, selection=selection) if selection is not None:
+            return chosen_by(selection)
+        case _:
+            raise RefusedError(422, "body: give either `tasks` or `selection`")

@@ -1,0 +1,68 @@
+"""The spiders and use cases that are shown: their ledgers, opened when they are first asked for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from crawlcw.dashboard.kept import Kept
+from crawlcw.dashboard.overview import Overview
+from crawlcw.ledger.searching import SearchedLedger
+from crawlcw.observing.observer import Observer
+from crawlcw.server.refusals import RefusedError
+
+#: Seconds for which the list of names is good.
+_NAMES_EVERY = 10.0
+
+
+class Crawls:
+    """What one ledger holds, closed with the block."""
+
+    def __init__(
+        self,
+        *,
+        open_one: Callable[[str], Awaitable[SearchedLedger]],
+        recorded: Callable[[], Awaitable[Sequence[str]]],
+        only: Sequence[str] = (),
+    ) -> None:
+        """*recorded* returns what there is, and *open_one* opens one; *only* these are shown."""
+        self._open_one = open_one
+        self._recorded = Kept(recorded, every=_NAMES_EVERY)
+        self._only = only
+        self._opened: dict[str, Overview] = {}
+        self._opening = asyncio.Lock()
+        self._closing = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._closing.aclose()
+
+    async def names(self) -> list[str]:
+        """Return the names of those that have tasks, by name."""
+        recorded = await self._recorded.get()
+        return [name for name in recorded if not self._only or name in self._only]
+
+    async def overview(self, name: str) -> Overview:
+        """Return what is seen of one; raises `RefusedError` where there is none of that name."""
+        async with self._opening:
+            if (known := self._opened.get(name)) is not None:
+                return known
+            if name not in await self.names():
+                raise RefusedError(404, f"nothing is recorded for a spider or use case {name!r}")
+            ledger = await self._open_one(name)
+            self._closing.push_async_callback(ledger.close)
+            observer = await self._closing.enter_async_context(Observer(ledger, name))
+            self._opened[name] = Overview(ledger, observer)
+            return self._opened[name]
+
+    async def ledger(self, name: str) -> SearchedLedger:
+        """Return the ledger of one; raises as `overview` does."""
+        return (await self.overview(name)).ledger

@@ -1,0 +1,52 @@
+"""How fast a crawl was as time went by, for a chart."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model import rates
+from crawlcw.model.rates import Slot, Span
+
+#: How far back a chart may reach, and how wide each of its steps then is.
+RANGES = {
+    "quarter": (timedelta(minutes=15), timedelta(minutes=1)),
+    "hour": (timedelta(hours=1), timedelta(minutes=1)),
+    "day": (timedelta(days=1), timedelta(minutes=10)),
+    "week": (timedelta(days=7), timedelta(hours=1)),
+}
+
+
+async def history(ledger: Ledger, span: str) -> dict[str, Any]:
+    """Return what all workers did in each step of the last quarter or hour, day or week.
+
+    The lists are columns: `time` in seconds since 1970, the ends of the steps; `finished`,
+    `failed` and `ignored` in tasks a second; `in_flight` in tasks; `memory` in bytes;
+    `lag` in seconds.
+    """
+    reach, step = RANGES[span]
+    now = ledger.now()
+    since = rates.minute_of(now) - reach
+    found = await ledger.rates.between(since, now, step=step)
+    slots = rates.slots(found, since=since, until=_known_until(found, now=now), step=step)
+    return {
+        "step": step.total_seconds(),
+        "time": [slot.until.timestamp() for slot in slots],
+        "finished": [_per_second(slot, slot.finished) for slot in slots],
+        "failed": [_per_second(slot, slot.failed) for slot in slots],
+        "ignored": [_per_second(slot, slot.ignored) for slot in slots],
+        "workers": [slot.workers for slot in slots],
+        "in_flight": [slot.in_flight for slot in slots],
+        "memory": [slot.memory for slot in slots],
+        "lag": [slot.lag for slot in slots],
+    }
+
+
+def _known_until(found: Sequence[Span], *, now: datetime) -> datetime:
+    """Return until when it is known what workers did: the next point of theirs is yet to come."""
+    last = max((span.until for span in found), default=now)
+    return last if now - last < 2 * rates.EVERY else now
+
+
+def _per_second(slot: Slot, number: float) -> float:
+    return round(number / (slot.until - slot.since).total_seconds(), 4)

@@ -1,0 +1,129 @@
+"""What the page shows of a crawl as a whole: taken anew now and then, for all who watch."""
+
+from datetime import datetime
+from typing import Any
+
+from crawlcw.dashboard.kept import Kept
+from crawlcw.dashboard.stories import row
+from crawlcw.errors import FAILURE_REASONS
+from crawlcw.ledger.protocol import Counts, Group, Tally, TaskFilter, Worker
+from crawlcw.ledger.searching import SearchedLedger, Wanted
+from crawlcw.model.rates import Vitals
+from crawlcw.model.task import Status
+from crawlcw.observing.observer import HostLine, Look, Observer, is_silent
+
+#: Seconds after which each part is taken anew, at the earliest.
+_FAST, _SLOW = 1.0, 3.0
+#: Seconds for which a look waits for a count of all tasks that is due.
+_PATIENCE = 0.2
+_FAILURES = 12
+_HOSTS = 12
+#: Tasks that are looked at for the last failures: behind a million refused links are none.
+_LOOK_AT = 2_000
+
+
+class Overview:
+    """One crawl as it is now."""
+
+    def __init__(self, ledger: SearchedLedger, observer: Observer) -> None:
+        self.ledger = ledger
+        self._observer = observer
+        # Its parts see to their own cost, and a count is waited for no longer than patience.
+        self._whole = Kept(self._take, every=_FAST, cost=0)
+        self._tally = Kept(ledger.workers.tally, every=_SLOW)
+        self._failures = Kept(self._take_failures, every=_SLOW)
+
+    async def get(self) -> dict[str, Any]:
+        """Return what the page shows, at most some seconds old; raises `LedgerError`."""
+        return await self._whole.get()
+
+    def changed(self) -> None:
+        """Look anew: somebody has changed tasks."""
+        self._observer.changed()
+        for part in (self._whole, self._failures):
+            part.forget()
+
+    async def _take(self) -> dict[str, Any]:
+        look = await self._observer.look(patience=_PATIENCE)
+        return {
+            **_numbers(look, await self._tally.get()),
+            "paused": await self._paused(),
+            "workers": [_worker(worker, now=look.now) for worker in look.workers],
+            "hosts": [_host(line) for line in look.hosts[:_HOSTS]],
+            "failures": await self._failures.get(),
+        }
+
+    async def _paused(self) -> str | None:
+        """Return since when the crawls are paused, as it is written down; None: they are not."""
+        if self.ledger.kind.tracked:
+            return None
+        paused = (await self.ledger.notes.control()).get("paused")
+        return None if paused is None else str(paused)
+
+    async def _take_failures(self) -> list[dict[str, Any]]:
+        chosen = TaskFilter(statuses=(Status.FAILED, Status.IGNORED))
+        wanted = Wanted(chosen=chosen, reasons=FAILURE_REASONS)
+        found = await self.ledger.search.find(wanted, limit=_FAILURES, look_at=_LOOK_AT)
+        return [row(record) for record in found.records]
+
+
+def _numbers(look: Look, tally: Tally) -> dict[str, Any]:
+    return {
+        "name": look.name,
+        "kind": look.kind.value,
+        "now": look.now,
+        "counted": look.counted,
+        "counts": _by_status(look.counts),
+        "total": look.counts.total,
+        "backlog": look.backlog,
+        "rate": look.rate,
+        "average": look.average,
+        "eta": None if look.eta is None else look.eta.total_seconds(),
+        "items": tally.items,
+        "reasons": dict(look.reasons),
+        "stages": [_stage(group) for group in look.stages],
+    }
+
+
+def _stage(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.value,
+        "open": group.open,
+        "finished": group.finished,
+        "ignored": group.ignored,
+    }
+
+
+def _by_status(counts: Counts) -> dict[str, int]:
+    return {status.name.lower(): counts[status] for status in Status}
+
+
+def _worker(worker: Worker, *, now: datetime) -> dict[str, Any]:
+    vitals = worker.vitals or Vitals()
+    return {
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "started": worker.started,
+        "heartbeat": worker.heartbeat,
+        "silent": is_silent(worker, now=now),
+        "starving": worker.hungry,
+        "pages": worker.tally.pages,
+        "stalls": worker.tally.stalls,
+        "longest_stall": worker.tally.longest_stall,
+        "rate": vitals.rate,
+        "in_flight": vitals.in_flight,
+        "memory": vitals.memory,
+        "lag": vitals.lag,
+    }
+
+
+def _host(line: HostLine) -> dict[str, Any]:
+    host = line.host
+    return {
+        "name": host.name,
+        "why": line.why,
+        "delay": host.delay,
+        "failures": host.failures,
+        "resting_until": host.not_before,
+    }

@@ -1,0 +1,66 @@
+// What is done to tasks, behind a confirmation that says how many there are.
+
+import { of, post } from "/static/api.js";
+import { el } from "/static/dom.js";
+import { plural } from "/static/format.js";
+
+export const ACTIONS = {
+  retry: { verb: "Retry", done: "to be tried again", why: "Failed tasks become todo again, as if never tried. Others are left as they are." },
+  ignore: { verb: "Ignore", done: "ignored", why: "Tasks that wait are taken out of the crawl. Reset brings them back." },
+  reset: { verb: "Reset", done: "todo again", why: "Tasks begin anew whatever became of them, finished ones too. Their items stay until there are new ones." },
+};
+
+const dialog = document.getElementById("dialog");
+const toasts = document.getElementById("toasts");
+
+/** Tell what has happened; it goes away by itself. */
+export function toast(text, kind = "good") {
+  const made = el("p", { class: `toast ${kind}`, text });
+  toasts.append(made);
+  setTimeout(() => made.remove(), 8_000);
+}
+
+/** Ask before something is done; resolves to whether to go on. */
+export function confirm({ title, text, yes, danger = false }) {
+  return new Promise((resolve) => {
+    const cancel = el("button", { type: "button", on: { click: () => dialog.close("no") }, text: "Cancel" });
+    const go = el("button", { type: "button", class: danger ? "danger" : "primary", on: { click: () => dialog.close("yes") }, text: yes });
+    dialog.replaceChildren(
+      el("h2", { id: "dialog-title", text: title }),
+      el("p", { text }),
+      el("div", { class: "buttons" }, cancel, go),
+    );
+    dialog.returnValue = "no";
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+    dialog.showModal();
+    cancel.focus();
+  });
+}
+
+/**
+ * Do an action with tasks: *which* is {tasks: [id]} or {selection: {...}}, *about* says it in
+ * words. Return whether anything was changed.
+ */
+export async function act(name, action, which, about) {
+  const { verb, done, why } = ACTIONS[action];
+  try {
+    const { changed } = await post(of(name, "act"), { action, ...which, dry_run: true });
+    if (!changed) {
+      toast(`${verb}: nothing to do for ${about}.`, "plain");
+      return false;
+    }
+    const go = await confirm({ title: `${verb} ${plural(changed, "task")}?`, text: `${about}. ${why}`, yes: `${verb} ${plural(changed, "task")}`, danger: action !== "retry" });
+    if (!go) return false;
+    const result = await post(of(name, "act"), { action, ...which });
+    toast(`${plural(result.changed, "task")} ${done}.`);
+    return result.changed > 0;
+  } catch (error) {
+    toast(error.message, "bad");
+    return false;
+  }
+}
+
+/** Return the buttons of all actions; *on* gets the action's name. */
+export function buttons(on, actions = Object.keys(ACTIONS)) {
+  return actions.map((action) => el("button", { type: "button", "data-action": action, on: { click: () => on(action) }, text: ACTIONS[action].verb }));
+}

@@ -1,0 +1,250 @@
+// A crawl as it is now: its numbers, how they came about, who works on it, what fails.
+
+import { confirm, toast } from "/static/actions.js";
+import { get, of, post } from "/static/api.js";
+import { chart } from "/static/charts.js";
+import { badge, card, el, fill, say, table } from "/static/dom.js";
+import { ago, bytes, duration, moment, plural, rate, short, whole } from "/static/format.js";
+
+const STATUSES = ["todo", "processing", "failed", "finished", "ignored"];
+const SPANS = { quarter: "15 min", hour: "1 hour", day: "24 hours", week: "7 days" };
+const HISTORY_EVERY = 15_000;
+const RECENT = 900;
+
+export function overview({ name, signal, address }) {
+  const headline = el("p", { class: "headline" });
+  const figures = figureRow(["Pages a second", "Left to do", "Time left", "Finished", "Items"]);
+  const stages = el("div", {});
+  const stageCard = card("Stages", { class: "wide", hidden: true }, stages);
+  const hosts = el("div", {});
+  const hostCard = card("Hosts that wait, and why", {}, hosts);
+  const bar = el("div", { class: "bar", "aria-hidden": "true" });
+  const legend = el("ul", { class: "counts" });
+  const workers = el("div", {});
+  const failures = el("div", {});
+  const reasons = el("div", {});
+  const charts = history({ name, signal });
+  const title = el("h1", { text: name });
+  const steering = el("div", { class: "buttons" });
+  const element = el(
+    "div",
+    { class: "stack" },
+    el("div", { class: "title-row" }, el("div", {}, title, headline), steering),
+    figures.element,
+    el("section", { class: "card", "aria-label": "Tasks by status" }, bar, legend),
+    stageCard,
+    charts.element,
+    card("Workers", {}, workers),
+    el("div", { class: "columns" },
+      card("Recent failures", {}, failures),
+      el("div", { class: "stack" }, hostCard, card("Failed and ignored, by reason", {}, reasons)),
+    ),
+  );
+
+  function update(now) {
+    say(headline, sentence(now));
+    fill(steering, [now.kind, now.paused !== null], () => steeringButton(now));
+    const counted = now.counted !== null;
+    say(figures.names[0], now.kind === "use_case" ? "Tasks a second" : "Pages a second");
+    figures.update([
+      [rate(now.rate), now.average === null ? "" : `${rate(now.average)} on average`],
+      [counted ? short(now.backlog) : "…", counted ? "" : "counting"],
+      [!counted ? "…" : now.backlog ? duration(now.eta) : "done", ""],
+      [counted ? short(now.counts.finished) : "…", counted ? `of ${short(now.total)} known` : ""],
+      [short(now.items), ""],
+    ]);
+    charts.now(now);
+    fill(bar, now.counts, () => segments(now.counts));
+    fill(legend, [now.counts, now.total], () => STATUSES.map((status) => count(status, now, address)));
+    fill(workers, now.workers.map((each) => ({ ...each, heartbeat: ago(each.heartbeat, Date.parse(now.now)) })), (some) => workerTable(some, now));
+    fill(failures, now.failures.map((each) => [each, ago(each.update_time, Date.parse(now.now))]), (some) => failureList(some, name, address));
+    fill(hosts, now.hosts, (some) => hostList(some, name, address));
+    hostCard.hidden = now.kind === "use_case";
+    stageCard.hidden = now.kind !== "use_case";
+    fill(stages, now.stages, (some) => stageTable(some, name, address));
+    fill(reasons, now.reasons, (some) => reasonList(some, name, address));
+  }
+  return { element, update };
+}
+
+function steeringButton(now) {
+  if (now.kind === "use_case") return []; // Its workers are programs of their own.
+  const order = now.paused ? "resume" : "pause";
+  const words = {
+    pause: { title: `Pause ${now.name}?`, text: "Its crawls finish what is under way and begin with nothing more, on all machines, until it is resumed.", yes: "Pause" },
+    resume: { title: `Resume ${now.name}?`, text: "Its crawls go on where they are, within a second.", yes: "Resume" },
+  }[order];
+  const go = async () => {
+    if (!(await confirm(words))) return;
+    try {
+      await post(of(now.name, "steer"), { order });
+      toast(order === "pause" ? "Paused: what is under way is finished." : "Resumed.");
+    } catch (error) {
+      toast(error.message, "bad");
+    }
+  };
+  return el("button", { type: "button", "data-order": order, class: now.paused ? "primary" : "", on: { click: go }, text: words.yes });
+}
+
+function sentence(now) {
+  const at = now.workers.length;
+  const kind = now.kind === "use_case" ? "Use case" : "Spider";
+  if (now.counted === null) return `${kind} · its tasks are being counted`;
+  const left = now.backlog;
+  if (!left) return `${kind} · everything is done: ${plural(now.total, "task")}`;
+  if (now.paused) return `${kind} · paused since ${moment(now.paused)}: ${plural(left, "task")} left`;
+  if (!at) return `${kind} · nobody works on it: ${plural(left, "task")} left`;
+  return `${kind} · ${plural(at, "worker")} at work, ${plural(now.total, "task")} known`;
+}
+
+function figureRow(labels) {
+  const names = labels.map((label) => el("dt", { text: label }));
+  const values = labels.map(() => el("dd", { class: "value", text: "–" }));
+  const notes = labels.map(() => el("dd", { class: "note muted" }));
+  const element = el("dl", { class: "figures" }, labels.map((_, n) => el("div", { class: "card figure" }, names[n], values[n], notes[n])));
+  const update = (texts) => texts.forEach(([value, note], n) => {
+    say(values[n], value);
+    say(notes[n], note);
+  });
+  return { element, names, update };
+}
+
+function segments(counts) {
+  return STATUSES.filter((status) => counts[status]).map((status) => {
+    const part = el("span", { class: `segment ${status}` });
+    // Set by script: an attribute would be an inline style, which the page's policy forbids.
+    part.style.flexGrow = String(counts[status]);
+    return part;
+  });
+}
+
+function count(status, now, address) {
+  const share = now.total ? (100 * now.counts[status]) / now.total : 0;
+  const percent = share && share < 1 ? "<1" : Math.round(share);
+  return el("li", {},
+    el("a", { href: address(now.name, "tasks", `?status=${status}`) },
+      badge(status),
+      el("span", { class: "number", text: whole(now.counts[status]) }),
+      el("span", { class: "muted share", text: `${percent} %` }),
+    ),
+  );
+}
+
+function workerTable(workers, now) {
+  if (!workers.length) return el("p", { class: "muted none", text: "Nobody works on it just now." });
+  const columns = [["Worker"], ["Pages/s", "num"], ["Pages", "num"], ["In flight", "num"], ["Memory", "num"], ["Lag", "num"], ["Started"], ["Seen"]];
+  const rows = workers.map((each) => [
+    el("span", {}, el("strong", { text: each.host || each.name }), el("span", { class: "muted", text: ` ${each.pid}` }), each.silent ? el("span", { class: "tag bad", text: "silent" }) : each.starving ? el("span", { class: "tag", text: "no host to ask" }) : null),
+    rate(each.rate), whole(each.pages), whole(each.in_flight), each.memory ? bytes(each.memory) : "–",
+    `${Math.round(each.lag * 1000)} ms`, ago(each.started, Date.parse(now.now)), each.heartbeat,
+  ]);
+  return table("Workers", columns, rows);
+}
+
+function hostList(hosts, name, address) {
+  if (!hosts.length) return el("p", { class: "muted none", text: "No host fails, rests or is slow." });
+  return el("ul", { class: "hosts" }, hosts.map((host) =>
+    el("li", {},
+      el("a", { class: "url", href: address(name, "tasks", `?host=${encodeURIComponent(host.name)}`), text: host.name }),
+      el("p", { class: "muted" }, el("span", { text: host.why }), host.delay ? el("span", { class: "tag", text: `${host.delay.toFixed(2)} s apart` }) : null),
+    )));
+}
+
+function stageTable(stages, name, address) {
+  if (!stages.length) return el("p", { class: "muted none", text: "The stages are being counted." });
+  return table("Stages", [["Stage"], ["Left to do", "num"], [badge("finished"), "num"], [badge("ignored"), "num"]], stages.map((stage) => [
+    el("a", { href: address(name, "tasks", `?host=${encodeURIComponent(stage.name)}`), text: stage.name }),
+    whole(stage.open), whole(stage.finished), whole(stage.ignored),
+  ]));
+}
+
+function failureList(failures, name, address) {
+  if (!failures.length) return el("p", { class: "muted none", text: "Nothing has failed of late." });
+  return el("ul", { class: "failures" }, failures.map(([task, when]) =>
+    el("li", {},
+      badge(task.status),
+      el("div", { class: "what" },
+        el("a", { class: "url", href: address(name, "task", `/${task.id}`), text: task.url }),
+        el("p", { class: "muted" }, el("code", { text: task.reason ?? "" }), ` ${""}`, el("span", { text: task.error ?? "" })),
+      ),
+      el("time", { class: "muted when", datetime: task.update_time, title: moment(task.update_time), text: when }),
+    )));
+}
+
+function reasonList(reasons, name, address) {
+  const found = Object.entries(reasons);
+  if (!found.length) return el("p", { class: "muted none", text: "No task failed or was ignored." });
+  const most = Math.max(...found.map(([, number]) => number));
+  return el("ul", { class: "reasons" }, found.map(([reason, number]) => {
+    const meter = el("span", { class: "meter", "aria-hidden": "true" });
+    meter.style.inlineSize = `${Math.max((100 * number) / most, 0.5)}%`;
+    return el("li", {}, el("a", { href: address(name, "tasks", `?reason=${encodeURIComponent(reason)}`), text: reason }), el("span", { class: "track" }, meter), el("span", { class: "number", text: whole(number) }));
+  }));
+}
+
+/** The charts, of the last hour, day or week, and the switch between them. */
+function history({ name, signal }) {
+  let span = "quarter";
+  const speed = chart({
+    title: "Tasks a second", shown: rate, signal,
+    lines: [
+      { label: "finished", colour: "--finished", fill: true },
+      { label: "failed", colour: "--failed", dash: [6, 3] },
+      { label: "ignored", colour: "--ignored", dash: [2, 3] },
+    ],
+  });
+  const load = chart({
+    title: "In flight", shown: short, signal,
+    lines: [{ label: "tasks held by workers", colour: "--processing", fill: true }, { label: "workers", colour: "--ignored", dash: [6, 3] }],
+  });
+  const choose = (each) => {
+    span = each;
+    for (const button of spans) button.setAttribute("aria-pressed", String(button.dataset.span === span));
+    ask();
+  };
+  const spans = Object.keys(SPANS).map((each) =>
+    el("button", { type: "button", "data-span": each, "aria-pressed": String(each === span), on: { click: () => choose(each) }, text: SPANS[each] }));
+  const element = el("section", { class: "card", "aria-label": "As time goes by" },
+    el("div", { class: "card-head" }, el("h2", { text: "As time goes by" }), el("div", { class: "segmented", role: "group", "aria-label": "How far back" }, spans)),
+    el("div", { class: "charts" }, speed.element, load.element));
+
+  let past = null;
+  const recent = []; // what was seen since the page was opened: [time, rate, in flight, workers]
+  async function ask() {
+    try {
+      past = await get(of(name, `history?span=${span}`), signal);
+      draw();
+    } catch {
+      // The stream says that the server is away; the next look is soon.
+    }
+  }
+  function draw() {
+    if (!past) return;
+    // Nobody at work is a gap, and no zero.
+    const idle = (column) => column.map((value, n) => (past.workers[n] ? value : null));
+    const since = past.time.at(-1) ?? 0;
+    const news = recent.filter(([time]) => time > since);
+    const columns = (names, ...live) => [
+      [...past.time, ...news.map(([time]) => time)],
+      ...names.map((each, n) => [...idle(past[each]), ...news.map((seen) => (live[n] === undefined ? null : seen[live[n]]))]),
+    ];
+    const highest = Math.max(0, ...past.finished);
+    const [, per, held, workers] = recent.at(-1) ?? [0, 0, 0, 0];
+    speed.update(columns(["finished", "failed", "ignored"], 1), `Tasks finished a second in the last ${SPANS[span]}: at most ${rate(highest)}, now ${rate(per ?? 0)}.`);
+    load.update(columns(["in_flight", "workers"], 2, 3), `Tasks in flight in the last ${SPANS[span]}: now ${whole(held ?? 0)} by ${plural(workers ?? 0, "worker")}.`);
+  }
+  ask();
+  const timer = setInterval(ask, HISTORY_EVERY);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  return {
+    element,
+    now(current) {
+      const time = Date.parse(current.now) / 1000;
+      if (recent.length && time <= recent.at(-1)[0]) return;
+      const held = current.workers.reduce((total, worker) => total + worker.in_flight, 0);
+      recent.push(current.workers.length ? [time, current.rate, held, current.workers.length] : [time, null, null, null]);
+      if (recent.length > RECENT) recent.shift();
+      draw();
+    },
+  };
+}

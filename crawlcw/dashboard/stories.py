@@ -1,0 +1,86 @@
+"""Tasks as the page shows them: a line of a list, and the whole story of one.
+
+What a request carries besides its URL (headers, a body) may be a password, and is not shown.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from crawlcw.ledger.documents import error_document, response_document, trace_document
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.task import BlobRef, Record, Task
+from crawlcw.model.values import to_json
+from crawlcw.tracking.views import holder
+
+#: So many pages of the chain of links that led to a task are named.
+_MOST_PARENTS = 50
+#: Characters of what is shown of one item, result or the like; and so many items.
+_LONGEST_VALUE = 20_000
+_MOST_ITEMS = 50
+
+
+def row(record: Record) -> dict[str, Any]:
+    """Return what a list says of a task."""
+    task = record.task
+    last = record.errors[-1] if record.errors else None
+    return {
+        **_place(task),
+        "host": task.host,
+        "status": task.status.name.lower(),
+        "reason": task.reason,
+        "update_time": task.update_time,
+        "retry": task.retry,
+        "holder": holder(task),
+        "answer": record.response.status if record.response else None,
+        "error": last.message if last is not None and task.reason is not None else None,
+    }
+
+
+async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
+    """Return all that is recorded of a task, and the pages that led to it, the nearest first."""
+    task, carried = record.task, record.task.carried
+    found: dict[str, Any] = {
+        **row(record),
+        "tracked": carried is not None,
+        "method": task.method,
+        "callback": task.callback,
+        "depth": task.depth,
+        "priority": task.priority,
+        "lost": task.lost,
+        "due": task.due,
+        "create_time": task.create_time,
+        "body_bytes": len(task.body or b""),
+        "context": _shown(task.context) if task.context else None,
+        "errors": [error_document(error) for error in reversed(record.errors)],
+        "response": response_document(record.response) if record.response else None,
+        "stored": task.stored.to_document() if task.stored else None,
+        "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
+        "item_count": len(record.items),
+        "found_on": [_place(page) async for page in _parents(ledger, task)],
+        "trace": [trace_document(trace) for trace in reversed(record.trace)],
+    }
+    if carried is not None:
+        found["data"] = _shown(carried.data)
+        found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
+    return found
+
+
+def _place(task: Task) -> dict[str, Any]:
+    return {"id": task.id.hex(), "url": task.url}
+
+
+async def _parents(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
+    """Yield the page that the link was found on, the page of that, up to the start."""
+    for _ in range(_MOST_PARENTS):
+        if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
+            return
+        task = record.task
+        yield task
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON, cut where it is long."""
+    if isinstance(value, BlobRef):
+        return f"{value.size:,} bytes, kept beside the task"
+    text = to_json(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"

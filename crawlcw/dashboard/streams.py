@@ -1,0 +1,78 @@
+"""The live stream: what the page shows, again and again, as server-sent events.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from aiohttp import web
+
+from crawlcw.dashboard.crawls import Crawls
+from crawlcw.dashboard.overview import Overview
+from crawlcw.errors import LedgerError
+from crawlcw.feeds.inert import inert
+from crawlcw.model.sanitize import printable
+from crawlcw.model.values import to_json
+from crawlcw.server.reading import CONNECTIONS
+from crawlcw.server.refusals import RefusedError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two events.
+_EVERY = 1.0
+#: A reader that takes nothing for so many seconds has gone.
+_PATIENCE = 30.0
+_MOST_STREAMS = 64
+_AWAY = "the ledger cannot be reached just now"
+
+
+class Streams:
+    """The live streams of one dashboard."""
+
+    def __init__(self, crawls: Crawls) -> None:
+        self._crawls = crawls
+        self._stopping = asyncio.Event()
+        self._open = 0
+
+    def stop(self) -> None:
+        """End all of them."""
+        self._stopping.set()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Send how a crawl is until its reader leaves, or the server ends."""
+        if self._open >= _MOST_STREAMS:
+            raise RefusedError(503, f"{_MOST_STREAMS} pages are open already: close one")
+        overview = await self._crawls.overview(request.match_info["name"])
+        response = web.StreamResponse()
+        response.content_type = "text/event-stream"
+        self._open += 1
+        try:
+            with suppress(ConnectionError, TimeoutError):
+                await response.prepare(request)
+                # It is the server's turn for as long as the stream lasts.
+                request.app[CONNECTIONS].asked(request)
+                while not self._stopping.is_set():
+                    event = await _seen(overview)
+                    async with asyncio.timeout(_PATIENCE):
+                        await response.write(event)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), _EVERY)
+        finally:
+            self._open -= 1
+        return response
+
+
+async def _seen(overview: Overview) -> bytes:
+    try:
+        return _event("overview", await overview.get())
+    except LedgerError as error:
+        # It may come back: the page says so until then.
+        logger.warning("the ledger is away: %s", printable(error), extra={"event": "refused"})
+        return _event("away", {"error": _AWAY})
+
+
+def _event(name: str, data: object) -> bytes:
+    # JSON has no line ends in it.
+    return f"event: {name}\ndata: {inert(to_json(data))}\n\n".encode()

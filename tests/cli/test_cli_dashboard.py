@@ -1,0 +1,68 @@
+"""`crawlcw dashboard` as a command: what it refuses in one sentence, and how it ends."""
+
+import signal
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from crawlcw.assembly import open_ledger
+from tests.support.commands import invoke
+from tests.support.ledgers import make_task
+from tests.support.servers import ServerProcess
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> str:
+    found = f"sqlite:///{tmp_path}/ledger.db"
+    ledger = await open_ledger(found, "books")
+    await ledger.tasks.add([make_task()])
+    await ledger.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("nothing",), "nothing is recorded for a spider or use case named 'nothing'"),
+        (("--host", "0.0.0.0"), "can be reached by others: give a token"),
+        (("--token-file", "/nowhere/token"), "the token cannot be read from /nowhere/token"),
+        (("--port", "70000"), "70000 is not in the range"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_said_in_one_line(url: str, options: tuple[str, ...], sentence: str):
+    done = invoke("dashboard", "--ledger", url, "--port", "0", *options)
+
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_ledger_that_is_not_there_is_named(tmp_path: Path):
+    done = invoke("dashboard", "--ledger", f"sqlite:///{tmp_path}/none.db")
+
+    assert done.returncode == 2
+    assert "there is no ledger at" in done.stderr
+
+
+def test_it_says_where_it_is_and_ends_softly(url: str, processes: ExitStack):
+    server = ServerProcess(processes, url, "--port", "0", use_case="books", command="dashboard")
+    line = server.ready()
+
+    assert line == f"the dashboard is at {server.address}\n"
+    with urllib.request.urlopen(f"{server.address}/api/start") as response:
+        assert b'"crawls":["books"]' in response.read()
+    # A stream that is open keeps it no longer.
+    live = urllib.request.urlopen(f"{server.address}/api/crawls/books/live")
+    assert live.readline() == b"event: overview\n"
+    assert server.stop(signal.SIGTERM) == (0, "", "")
+    live.close()
+
+
+def test_its_help_has_examples():
+    said = invoke("dashboard", "--help").stdout
+
+    assert "crawlcw dashboard books --port 9000" in said
+    assert "--allow-host" in said

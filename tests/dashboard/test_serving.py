@@ -1,0 +1,371 @@
+"""What the dashboard's page is answered: numbers, a search, a story, actions, and the stream."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from crawlcw.assembly import open_ledger
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.rates import Point, Vitals
+from crawlcw.model.task import Status
+from crawlcw.tracking import Tracker
+from tests.support.dashboards import Page, dashboard
+from tests.support.ledgers import claimed, failure, make_task, success
+
+BAD = "http://example.com/bad"
+HOSTILE = 'http://example.com/?"><script>alert(1)</script>'
+
+
+@asynccontextmanager
+async def books(url: str) -> AsyncIterator[tuple[Ledger, Page]]:
+    """Open a ledger with one page finished, one failed, one that waits; and its dashboard."""
+    ledger = await open_ledger(url, "books")
+    try:
+        now = ledger.now()
+        found = {"due": now, "update_time": now, "create_time": now}
+        start = make_task("http://example.com/", **found)
+        await ledger.tasks.add([start, make_task(BAD, **found)])
+        leases = {lease.task.url: lease for lease in await claimed(ledger)}
+        await ledger.outcomes.commit(
+            [
+                success(ledger, leases[start.url], {"title": "<b>x</b>"}, url=start.url),
+                failure(ledger, leases[BAD], Reason.CONNECT, message="refused"),
+            ]
+        )
+        link = make_task("http://example.com/link", parent=start.id, depth=1, **found)
+        await ledger.tasks.add([replace(link, url=HOSTILE, due=now + timedelta(days=1))])
+        async with dashboard(url) as page:
+            await page.start()
+            yield ledger, page
+    finally:
+        await ledger.close()
+
+
+async def search(page: Page, **query: Any) -> list[str]:
+    status, found = await page.get(f"/api/crawls/books/tasks?{urlencode(query)}")
+    assert status == 200, found
+    return [task["url"] for task in found["tasks"]]
+
+
+async def event(
+    page: Page, name: str = "books", *, until: Callable[[Any], bool] = lambda now: True
+) -> Any:
+    """Return the first event of the live stream with counts that is as *until* says."""
+    live = page.http.get(f"{page.address}/api/crawls/{name}/live")
+    async with live as response, asyncio.timeout(60):
+        assert response.content_type == "text/event-stream"
+        async for line in response.content:
+            if not line.startswith(b"data: "):
+                continue
+            now = json.loads(line[6:])
+            if now["counted"] is not None and until(now):
+                return now
+    raise AssertionError("the stream has ended")
+
+
+async def test_the_page_is_told_what_the_ledger_holds(ledger_url: str):
+    async with books(ledger_url), Tracker.open(ledger_url, "orders") as orders:
+        await orders.add("one")
+        empty = await open_ledger(ledger_url, "unused")
+        await empty.close()
+
+        async with dashboard(ledger_url) as every, dashboard(ledger_url, "orders") as one:
+            assert (await every.start())["crawls"] == ["books", "orders"]
+            assert (await one.start())["crawls"] == ["orders"]
+            assert (await one.get("/api/crawls/books/tasks"))[0] == 404
+            assert (await every.get("/api/crawls/unused/live"))[0] == 404
+
+
+async def test_the_stream_says_how_the_crawl_is(ledger_url: str):
+    async with books(ledger_url) as (_, page):
+        now = await event(page)
+
+        assert now["kind"] == "spider"
+        assert now["counts"] == {
+            "todo": 1,
+            "failed": 1,
+            "processing": 0,
+            "finished": 1,
+            "ignored": 0,
+        }
+        assert now["reasons"] == {"connect": 1}
+        assert [(each["url"], each["error"]) for each in now["failures"]] == [
+            ("http://example.com/bad", "refused")
+        ]
+        assert (now["workers"], now["paused"]) == ([], None)
+
+
+async def test_the_stream_goes_on_and_the_counts_move(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        live = page.http.get(f"{page.address}/api/crawls/books/live")
+        async with live as response, asyncio.timeout(60):
+            async for line in response.content:
+                if not line.startswith(b"data: "):
+                    continue
+                total = json.loads(line[6:])["total"]
+                if total == 4:
+                    break
+                await ledger.tasks.add([make_task("http://example.com/new")])
+
+
+async def test_tasks_are_found_by_what_is_asked(ledger_url: str):
+    async with books(ledger_url) as (_, page):
+        assert await search(page, text="script>al") == [HOSTILE]
+        assert await search(page, prefix="http://example.com/b") == ["http://example.com/bad"]
+        assert await search(page, status="finished,failed", host="example.com", limit=9) == (
+            await search(page, until="2999-01-01T00:00:00Z", status="failed,finished")
+        )
+        assert await search(page, reason="connect") == ["http://example.com/bad"]
+        assert await search(page, since="2999-01-01T00:00:00Z") == []
+        assert await search(page, text="nowhere") == []
+
+
+async def test_a_search_goes_on_page_by_page(ledger_url: str):
+    async with books(ledger_url) as (_, page):
+        urls, after = [], {}
+        while after is not None:
+            query = urlencode({"limit": 1, **after})
+            _, found = await page.get(f"/api/crawls/books/tasks?{query}")
+            urls += [task["url"] for task in found["tasks"]]
+            after = {"after": found["after"]} if found["after"] else None
+
+        assert sorted(urls) == sorted(await search(page))
+        assert len(urls) == 3
+
+
+async def test_a_whole_url_is_found_however_old_it_is(ledger_url: str, monkeypatch):
+    monkeypatch.setattr("crawlcw.dashboard.searches.LOOK_AT", 1)
+    async with books(ledger_url) as (_, page):
+        oldest = "http://example.com/"
+
+        assert (await search(page, prefix=oldest))[0] == oldest
+        assert (await search(page, text=oldest, status="finished"))[0] == oldest
+        assert oldest not in await search(page, text=oldest, status="ignored")
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["limit=0", "limit=x", "status=gone", "reason=why", "since=now", "after=x", "text=%00", "a=1",
+     "limit=1&limit=2"],
+)  # fmt: skip
+async def test_a_search_that_makes_no_sense_is_refused(tmp_path, query: str):
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
+        status, answer = await page.get(f"/api/crawls/books/tasks?{query}")
+
+        assert status == 422
+        assert query.partition("=")[0] in answer["error"]
+
+
+async def test_one_task_s_story_is_told(ledger_url: str):
+    async with books(ledger_url) as (_, page):
+        _, found = await page.get("/api/crawls/books/tasks")
+        ids = {task["url"]: task["id"] for task in found["tasks"]}
+
+        async def story(url: str) -> Any:
+            status, task = await page.get(f"/api/crawls/books/tasks/{ids[url]}")
+            assert status == 200
+            return task
+
+        link, bad = await story(HOSTILE), await story("http://example.com/bad")
+        start = await story("http://example.com/")
+        assert link["found_on"] == [{"id": start["id"], "url": "http://example.com/"}]
+        assert (link["depth"], link["callback"], link["method"]) == (1, "parse", "GET")
+        assert [(e["attempt"], e["kind"], e["message"]) for e in bad["errors"]] == [
+            (1, "connect", "refused")
+        ]
+        assert start["items"] == ['{"title":"<b>x</b>"}']
+        assert start["response"]["status"] == 200
+        assert (await page.get(f"/api/crawls/books/tasks/{'0' * 32}"))[0] == 404
+
+
+async def test_what_a_request_carries_in_secret_is_not_shown(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        secret = {"headers": (("Authorization", "Bearer s3cret"),), "body": b"password=s3cret"}
+        task = make_task("http://example.com/login", method="POST", **secret)
+        await ledger.tasks.add([task])
+
+        status, found = await page.get(f"/api/crawls/books/tasks/{task.id.hex()}")
+
+        assert (status, found["body_bytes"]) == (200, 15)
+        assert "s3cret" not in json.dumps(found)
+
+
+async def test_tasks_are_retried_ignored_and_reset(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        _, found = await page.get("/api/crawls/books/tasks")
+        ids = {task["url"]: task["id"] for task in found["tasks"]}
+        bad, start = ids["http://example.com/bad"], ids["http://example.com/"]
+
+        async def act(action: str, **which: Any) -> int:
+            body = {"action": action, **which}
+            status, would = await page.post("/api/crawls/books/act", {**body, "dry_run": True})
+            assert status == 200, would
+            status, done = await page.post("/api/crawls/books/act", body)
+            assert (status, done) == (200, would)
+            changed: int = done["changed"]
+            return changed
+
+        async def state(identity: str) -> tuple[Status, Reason | None]:
+            record = await ledger.tasks.get(bytes.fromhex(identity))
+            return record.task.status, record.task.reason
+
+        assert await act("retry", tasks=[bad, start]) == 1
+        assert await state(bad) == (Status.TODO, None)
+        assert await act("ignore", tasks=[bad]) == 1
+        assert await state(bad) == (Status.IGNORED, Reason.WITHDRAWN)
+        assert await act("reset", selection={"status": ["ignored", "finished"]}) == 2
+        assert await state(bad) == await state(start) == (Status.TODO, None)
+        assert await act("ignore", selection={"prefix": "http://example.com/b"}) == 1
+        assert await act("retry", selection={"reason": "connect"}) == 0
+        await event(page, until=lambda now: now["counts"]["ignored"] == 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "retry"},
+        {"action": "retry", "tasks": []},
+        {"action": "retry", "tasks": ["xx"]},
+        {"action": "retry", "tasks": ["0" * 32], "selection": {}},
+        {"action": "purge", "selection": {}},
+        {"action": "retry", "selection": {"text": "x"}},
+    ],
+    ids=str,
+)
+async def test_an_action_that_makes_no_sense_changes_nothing(tmp_path, body: dict[str, Any]):
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
+        status, answer = await page.post("/api/crawls/books/act", body)
+
+        assert status == 422
+        assert answer["error"]
+
+
+async def test_a_crawl_is_paused_and_resumed(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        status, answer = await page.post("/api/crawls/books/steer", {"order": "pause"})
+        assert status == 200
+        assert (await ledger.notes.control())["paused"] == answer["paused"]
+        assert answer["paused"] is not None
+        await event(page, until=lambda now: now["paused"] == answer["paused"])
+
+        await page.post("/api/crawls/books/steer", {"order": "resume"})
+        await event(page, until=lambda now: now["paused"] is None)
+
+
+async def test_a_use_case_is_shown_with_its_results_and_claims(ledger_url: str):
+    async with Tracker.open(ledger_url, "orders") as tracker:
+        await tracker.add("one", {"n": 1})
+        async with dashboard(ledger_url) as page:
+            await page.start()
+            now = await event(page, "orders")
+            (row,) = (await page.get("/api/crawls/orders/tasks?text=one"))[1]["tasks"]
+            _, story = await page.get(f"/api/crawls/orders/tasks/{row['id']}")
+
+            assert (now["kind"], now["counts"]["todo"]) == ("use_case", 1)
+            assert (story["tracked"], story["data"], story["results"]) == (True, '{"n":1}', {})
+            status, answer = await page.post("/api/crawls/orders/steer", {"order": "pause"})
+            assert (status, answer["error"]) == (
+                422,
+                "a use case has no crawl that could be paused",
+            )
+
+
+async def test_a_chart_has_what_the_workers_have_left_in_the_ledger(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        now = ledger.now()
+        for age, finished in ((180, 0), (120, 60), (60, 180)):
+            time = now - timedelta(seconds=age)
+            vitals = Vitals(finished=finished, in_flight=7, memory=1 << 20)
+            point = Point(
+                worker="w", started=now - timedelta(seconds=180), time=time, vitals=vitals
+            )
+            await ledger.rates.record(point)
+
+        status, found = await page.get("/api/crawls/books/history?span=hour")
+
+        assert status == 200
+        assert max(found["in_flight"]) == 7
+        total = sum(found["finished"][:-1]) * 60 + found["finished"][-1] * (
+            found["time"][-1] - found["time"][-2]
+        )
+        assert total == pytest.approx(180, abs=1)
+        for span, step in (("day", 600), ("week", 3600)):
+            _, found = await page.get(f"/api/crawls/books/history?span={span}")
+            assert found["step"] == step
+            assert len({len(column) for column in found.values() if isinstance(column, list)}) == 1
+
+
+async def test_the_dashboard_ends_though_pages_are_open(tmp_path):
+    async with asyncio.timeout(60):
+        async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
+            live = await page.http.get(f"{page.address}/api/crawls/books/live")
+            await live.content.readline()
+        assert live.status == 200
+        live.close()
+
+
+async def test_no_more_pages_are_followed_than_there_is_room_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("crawlcw.dashboard.streams._MOST_STREAMS", 1)
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
+        first = await page.http.get(f"{page.address}/api/crawls/books/live")
+        await first.content.readline()
+
+        assert (await page.get("/api/crawls/books/live"))[0] == 503
+        first.close()
+
+
+async def test_hosts_say_why_they_wait(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        (lease,) = await ledger.host_leases.lease(
+            worker="w", limit=1, lease=timedelta(seconds=60)
+        ) or await _woken(ledger)
+        rest = ledger.now() + timedelta(minutes=5)
+        state = replace(lease.host, failures=3, not_before=rest, ready_at=rest)
+        await ledger.host_leases.release([(lease, state)])
+
+        (host,) = (await event(page))["hosts"]
+
+        assert host["name"] == "example.com"
+        assert "3 failures" in host["why"]
+
+
+async def _woken(ledger: Ledger) -> list[Any]:
+    await ledger.hosts.wake({"example.com": ledger.now()})
+    return await ledger.host_leases.lease(worker="w", limit=1, lease=timedelta(seconds=60))
+
+
+async def test_the_stages_of_a_use_case_are_counted(ledger_url: str):
+    async with Tracker.open(ledger_url, "orders") as tracker:
+        await tracker.add("one", stage="pay")
+        await tracker.add("two", stage="ship")
+        async with dashboard(ledger_url) as page:
+            stages = (await event(page, "orders"))["stages"]
+
+            assert {stage["name"]: stage["open"] for stage in stages} == {"pay": 1, "ship": 1}
+
+
+async def test_a_ledger_that_is_away_is_said_to_be(tmp_path):
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page), asyncio.timeout(60):
+        live = await page.http.get(f"{page.address}/api/crawls/books/live")
+        await live.content.readline()
+        for end in ("", "-wal", "-shm"):
+            (tmp_path / f"ledger.db{end}").rename(tmp_path / f"away{end}")
+
+        async for line in live.content:
+            if line == b"event: away\n":
+                break
+        assert b"cannot be reached" in await live.content.readline()
+        for end in ("", "-wal", "-shm"):
+            (tmp_path / f"away{end}").rename(tmp_path / f"ledger.db{end}")
+        async for line in live.content:
+            if line == b"event: overview\n":
+                break
+        live.close()

@@ -1,0 +1,58 @@
+"""Dashboards in this process, and asking them as their page does."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import aiohttp
+
+from crawlcw.assembly import open_to_search, recorded_names
+from crawlcw.dashboard.crawls import Crawls
+from crawlcw.dashboard.gate import KEY_HEADER
+from crawlcw.dashboard.serving import serving
+
+
+@dataclass(slots=True)
+class Page:
+    """Asks one dashboard."""
+
+    http: aiohttp.ClientSession
+    address: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        given = self.headers | headers
+        async with self.http.get(self.address + path, headers=given) as response:
+            return response.status, await response.json()
+
+    async def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any]:
+        given = self.headers | headers
+        async with self.http.post(self.address + path, json=body, headers=given) as response:
+            return response.status, await response.json()
+
+    async def start(self) -> Any:
+        """Begin as the page does; from then on its key is sent."""
+        status, found = await self.get("/api/start")
+        assert status == 200, found
+        self.headers[KEY_HEADER] = found["key"]
+        return found
+
+
+@asynccontextmanager
+async def dashboard(
+    url: str, *only: str, token: str | None = None, allowed_hosts: tuple[str, ...] = ()
+) -> AsyncIterator[Page]:
+    """Serve the dashboard of a ledger, or of some names in it, on a port of its own."""
+    crawls = Crawls(
+        open_one=partial(open_to_search, url), recorded=partial(recorded_names, url), only=only
+    )
+    async with (
+        crawls,
+        serving(
+            crawls, host="127.0.0.1", port=0, token=token, allowed_hosts=allowed_hosts
+        ) as address,
+        aiohttp.ClientSession() as http,
+    ):
+        yield Page(http, address)
