@@ -1,0 +1,302 @@
+"""The dashboard in a real Chromium, while a crawl of an odd site runs in a process of its own."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.support.odd_shop import ODD, PAGES, SPIDER
+from tests.support.servers import ServerProcess
+
+AXE = Path(__file__).parents[1] / "support" / "axe" / "axe.min.js"
+#: Milliseconds: a machine may be slow.
+PATIENCE = 60_000
+expect.set_options(timeout=PATIENCE)
+
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """The system's browser. Where there is none the tests fail: a skipped test proves nothing."""
+    place = shutil.which("chromium") or shutil.which("google-chrome")
+    if place is None:
+        pytest.fail("there is no Chromium: apt-get install chromium", pytrace=False)
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=place, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("CRAWLCW_SCREENSHOTS", tmp_path / "screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """A crawl that runs, its site, and its dashboard."""
+
+    site: str
+    address: str
+
+    def tell(self, what: str) -> None:
+        """Open the site's door, or mend what is missing."""
+        with urllib.request.urlopen(f"{self.site}/{what}") as response:
+            assert response.status == 200
+
+
+@pytest.fixture
+def crawl(ledger_url: str, tmp_path: Path, processes: ExitStack) -> Crawl:
+    """A crawl that goes on until the site's door is opened."""
+
+    def started(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, *arguments], text=True, **options)
+        processes.callback(process.communicate)
+        processes.callback(process.kill)
+        return process
+
+    site = started("-m", "tests.support.odd_shop", stdout=subprocess.PIPE)
+    assert site.stdout is not None
+    port = site.stdout.readline().strip()
+    spider = tmp_path / "shop.py"
+    spider.write_text(SPIDER.format(port=port, pages=PAGES))
+    run = ["-m", "crawlcw", "run", str(spider), "--ledger", ledger_url]
+    started(*run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # What links there is in the ledger by then.
+    while site.stdout.readline() != "/missing\n":
+        assert site.poll() is None
+    server = ServerProcess(
+        processes, ledger_url, "--port", "0", use_case="shop", command="dashboard"
+    )
+    assert "the dashboard is at" in server.ready()
+    return Crawl(f"http://127.0.0.1:{port}", server.address)
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """A page of its own; whatever goes wrong in it fails the test."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    opened.on("dialog", lambda shown: wrong.append(f"a dialog: {shown.message}"))
+    yield opened
+    context.close()
+    assert wrong == []
+
+
+def number(page: Page, status: str) -> Any:
+    """Return where the overview says how many tasks have a status."""
+    return page.locator(".counts li").filter(has_text=status).locator(".number")
+
+
+def search(page: Page, text: str) -> None:
+    page.get_by_label("URL or key").fill(text)
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator(".foot p")).to_contain_text("that is all")
+
+
+def confirmed(page: Page, name: re.Pattern[str]) -> None:
+    page.locator("dialog").get_by_role("button", name=name).click()
+
+
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
+def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: Page):
+    page.goto(crawl.address)
+    expect(page.get_by_role("heading", name="shop")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
+    expect(number(page, "processing")).to_have_text(str(PAGES))
+    expect(page.locator(".headline")).to_contain_text("1 worker at work")
+
+    # What is wrong with one page is found, and its story is read.
+    page.get_by_role("link", name="Tasks").click()
+    search(page, "/missing")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("a.url").click()
+    expect(page.get_by_text("HTTP 404")).to_be_visible()
+    expect(page.get_by_role("heading", name="Found on")).to_be_visible()
+
+    # It is tried again, by the crawl that runs, once that is confirmed.
+    crawl.tell("mend")
+    page.get_by_role("button", name="Retry").click()
+    page.locator("dialog").get_by_role("button", name="Cancel").click()
+    expect(page.locator(".headline .badge")).to_contain_text("ignored")
+    page.get_by_role("button", name="Retry").click()
+    confirmed(page, re.compile("Retry 1 task"))
+    expect(page.locator(".headline .badge")).to_contain_text("finished")
+    expect(page.locator("pre").filter(has_text="back again")).to_be_visible()
+
+    # The counts move by themselves.
+    page.get_by_role("link", name="Overview").click()
+    finished = int(number(page, "finished").inner_text())
+    crawl.tell("open")
+    expect(number(page, "processing")).to_have_text("0")
+    expect(number(page, "finished")).to_have_text(str(finished + PAGES))
+    assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.thorough
+def test_crawled_markup_does_nothing(crawl: Crawl, page: Page):
+    page.goto(f"{crawl.address}/#/shop/tasks")
+    search(page, "odd")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(len({link.partition("#")[0] for link in ODD}))
+
+    page.locator("a.url").filter(has_text="script").first.click()
+    expect(page.locator("pre").first).to_contain_text("<script>window.hacked = 1</script>")
+    expect(page.locator("pre").first).to_contain_text("\\u202e")
+    outward = page.locator("h1 a")
+    assert outward.get_attribute("rel") == "noopener noreferrer"
+    assert outward.get_attribute("target") == "_blank"
+
+    page.goto(f"{crawl.address}/#/shop/tasks?text=broken")
+    expect(page.locator("a.url")).to_have_count(1)
+    page.locator("a.url").click()
+    page.locator("summary").click()
+    expect(page.locator("details pre")).to_contain_text("ValueError: no price: <script>")
+
+    for evil in ("/#/<img src=x onerror=alert(1)>", "/#/__proto__", "/#/shop/constructor"):
+        page.goto(crawl.address + evil)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main img:not([alt=''])").count() == 0
+    assert page.locator("script:not([src])").count() == 0
+
+
+@pytest.mark.thorough
+def test_many_are_chosen_and_the_crawl_is_paused(crawl: Crawl, page: Page):
+    page.goto(f"{crawl.address}/#/shop")
+    page.get_by_role("button", name="Pause").click()
+    confirmed(page, re.compile("Pause"))
+    expect(page.locator(".headline")).to_contain_text("paused since")
+
+    page.goto(f"{crawl.address}/#/shop/tasks?status=ignored,finished")
+    page.get_by_label("Select all that are shown").check()
+    page.get_by_role("button", name="Reset").click()
+    confirmed(page, re.compile("Reset"))
+    expect(page.locator(".toast").last).to_contain_text("todo again")
+    expect(page.locator("tbody")).to_contain_text("No task matches")
+
+    page.goto(f"{crawl.address}/#/shop/tasks?status=todo")
+    page.get_by_role("button", name="Ignore").click()
+    confirmed(page, re.compile("Ignore"))
+    expect(page.locator("tbody")).to_contain_text("No task matches")
+    page.goto(f"{crawl.address}/#/shop")
+    page.get_by_role("button", name="Resume").click()
+    confirmed(page, re.compile("Resume"))
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+@pytest.mark.thorough
+def test_the_keyboard_is_enough(crawl: Crawl, page: Page):
+    page.goto(f"{crawl.address}/#/shop")
+    expect(page.get_by_role("heading", name="shop")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("URL or key")).to_be_focused()
+    page.keyboard.type("/missing")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("tbody input").focus()
+    page.keyboard.press("Space")
+    page.get_by_role("button", name="Retry").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog").get_by_role("button", name="Cancel")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_be_hidden()
+    expect(page.get_by_role("button", name="Retry")).to_be_focused()
+
+
+@pytest.mark.thorough
+def test_it_is_accessible_and_fits_on_a_phone_in_the_dark(
+    crawl: Crawl, chromium: Browser, screenshots: Path
+):
+    for scheme in ("light", "dark"):
+        for device, (width, height) in SIZES.items():
+            context = chromium.new_context(
+                color_scheme=scheme,
+                viewport={"width": width, "height": height},
+                reduced_motion="reduce",
+            )
+            page = context.new_page()
+            for view in ("overview", "tasks", "task", "confirmation"):
+                _open(page, crawl, view)
+                page.screenshot(path=screenshots / f"{view}-{device}-{scheme}.png", full_page=True)
+                assert faults(page) == [], (view, device, scheme)
+                overflow = "document.documentElement.scrollWidth - window.innerWidth"
+                assert page.evaluate(overflow) <= 0, (view, device)
+            context.close()
+
+
+def _open(page: Page, crawl: Crawl, view: str) -> None:
+    match view:
+        case "overview":
+            page.goto(f"{crawl.address}/#/shop")
+            expect(page.locator(".failures li").first).to_be_visible()
+            expect(page.locator("canvas").first).to_be_visible()
+        case "tasks":
+            page.goto(f"{crawl.address}/#/shop/tasks")
+            expect(page.locator(".foot p")).to_contain_text("that is all")
+        case "task":
+            page.goto(f"{crawl.address}/#/shop/tasks?text=broken")
+            expect(page.locator("a.url")).to_have_count(1)
+            page.locator("a.url").click()
+            page.locator("summary").click()
+            expect(page.locator("details pre")).to_be_visible()
+        case _:
+            page.get_by_role("button", name="Reset").click()
+            expect(page.locator("dialog")).to_be_visible()
+
+
+def faults(page: Page) -> list[str]:
+    """Return what axe-core finds that is serious or critical."""
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run()")
+    return [
+        f"{each['id']}: {node['html']} {node['failureSummary']}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+@pytest.mark.thorough
+def test_the_token_is_asked_for_and_never_stays_in_the_address(
+    crawl: Crawl, chromium: Browser, ledger_url: str, processes: ExitStack, screenshots: Path
+):
+    secured = ServerProcess(
+        processes, ledger_url, "--port", "0",
+        use_case="shop", command="dashboard", CRAWLCW_TOKEN="s3cret",
+    )  # fmt: skip
+    secured.ready()
+    page = chromium.new_page()
+    page.goto(secured.address)
+    page.get_by_label("Token of this dashboard").fill("wrong")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_text("That was not the token")).to_be_visible()
+    page.screenshot(path=screenshots / "token.png")
+    assert faults(page) == []
+    page.get_by_label("Token of this dashboard").fill("s3cret")
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("heading", name="shop")).to_be_visible()
+    page.close()
+
+    page = chromium.new_page()
+    page.goto(f"{secured.address}/#token=s3cret")
+    expect(page.get_by_role("heading", name="shop")).to_be_visible()
+    assert "s3cret" not in page.url
+    page.close()
