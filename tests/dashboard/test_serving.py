@@ -16,6 +16,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import Status
+from crawlcw.server.connections import Deadlines
 from crawlcw.tracking import Tracker
 from tests.support.dashboards import Page, dashboard
 from tests.support.ledgers import claimed, failure, make_task, success
@@ -144,11 +145,11 @@ async def test_a_search_goes_on_page_by_page(ledger_url: str):
 async def test_a_whole_url_is_found_however_old_it_is(ledger_url: str, monkeypatch):
     monkeypatch.setattr("crawlcw.dashboard.searches.LOOK_AT", 1)
     async with books(ledger_url) as (_, page):
-        oldest = "http://example.com/"
-
-        assert (await search(page, prefix=oldest))[0] == oldest
-        assert (await search(page, text=oldest, status="finished"))[0] == oldest
-        assert oldest not in await search(page, text=oldest, status="ignored")
+        # One of them is the one that is looked at.
+        for url in ("http://example.com/", BAD):
+            assert (await search(page, prefix=url))[0] == url
+            assert (await search(page, text=url, status="finished,failed"))[0] == url
+            assert url not in await search(page, text=url, status="ignored")
 
 
 @pytest.mark.parametrize(
@@ -320,6 +321,23 @@ async def test_no_more_pages_are_followed_than_there_is_room_for(tmp_path, monke
 
         assert (await page.get("/api/crawls/books/live"))[0] == 503
         first.close()
+        async with asyncio.timeout(60):
+            while (await _status(page, "/api/crawls/books/live")) != 200:
+                await page.get("/api/start")
+
+
+async def _status(page: Page, path: str) -> int:
+    async with page.http.get(page.address + path) as response:
+        return response.status
+
+
+async def test_a_stream_lasts_longer_than_a_connection_may_rest(tmp_path, monkeypatch):
+    monkeypatch.setattr("crawlcw.dashboard.serving.Deadlines", lambda: Deadlines(idle=0.1))
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
+        live = await page.http.get(f"{page.address}/api/crawls/books/live")
+        for _ in range(3):
+            assert await live.content.readuntil(b"\n\n")
+        live.close()
 
 
 async def test_hosts_say_why_they_wait(ledger_url: str):
