@@ -46,6 +46,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "crawlcw set books --reset",
     ),
     "stop": ("crawlcw stop books",),
+    "dashboard": (
+        "crawlcw dashboard",
+        "crawlcw dashboard books --port 9000",
+        "crawlcw dashboard --ledger mongodb://db.example.com/crawls",
+        "crawlcw dashboard --host 0.0.0.0 --token-file token --allow-host crawls.example.com",
+    ),
     "stats": (
         "crawlcw stats books",
         "crawlcw stats books --watch",

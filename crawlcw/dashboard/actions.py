@@ -10,7 +10,7 @@ from crawlcw.dashboard.searches import chosen_by
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.transitions import REOPEN, WITHDRAW
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 
 
 async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from crawlcw.dashboard.kept import Kept
 from crawlcw.dashboard.overview import Overview
 from crawlcw.ledger.searching import SearchedLedger
 from crawlcw.observing.observer import Observer
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 
 #: Seconds for which the list of names is good.
 _NAMES_EVERY = 10.0

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from crawlcw.server.access import Access, is_loopback
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 
 #: What a changing request must send, see `Gate.key`.
 KEY_HEADER = "X-Crawlcw-Key"

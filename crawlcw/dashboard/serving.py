@@ -21,7 +21,7 @@ from crawlcw.model.values import to_json
 from crawlcw.server.connections import Connections, Deadlines, places
 from crawlcw.server.listening import application, check_reach, listening
 from crawlcw.server.reading import read_body, read_query
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 
 _MOST_CONNECTIONS = 256
 _HISTORY: TypeAdapter[asked.History] = TypeAdapter(asked.History)

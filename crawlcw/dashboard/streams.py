@@ -16,7 +16,7 @@ from crawlcw.feeds.inert import inert
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.reading import CONNECTIONS
-from crawlcw.server.refusals import RefusedError
+from crawlcw.server.refused import RefusedError
 
 logger = logging.getLogger(__name__)
 

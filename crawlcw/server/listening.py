@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from crawlcw.errors import UsageError
 from crawlcw.server.access import is_loopback
@@ -25,7 +26,6 @@ _LAST_SECONDS = 20.0
 _LAST_ANSWERS = 1.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
 def application(

@@ -11,17 +11,8 @@ from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 
-_EPILOG = """\
-\b
-Examples:
-    crawlcw dashboard                      # all that .crawlcw/ledger.db holds
-    crawlcw dashboard books --port 9000
-    crawlcw dashboard --ledger mongodb://db.example.com/crawls
-    CRAWLCW_TOKEN=... crawlcw dashboard --host 0.0.0.0 --allow-host crawls.example.com
-"""
 
-
-@click.command("dashboard", epilog=_EPILOG)
+@click.command("dashboard")
 @click.argument("spiders", nargs=-1, metavar="[SPIDER...]")
 @ledger_option.ledger_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
