@@ -12,7 +12,7 @@ from crawlcw.model.task import Record, Status, key_id
 from crawlcw.tracking import keys, views
 
 #: How many tasks one search looks at: under half a second's work for a ledger of any size.
-LOOK_AT = 20_000
+LOOK_AT = 10_000
 
 
 async def search(ledger: SearchedLedger, asked: FindTasks) -> dict[str, Any]:

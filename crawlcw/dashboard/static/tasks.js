@@ -9,7 +9,7 @@ const STATUSES = ["todo", "processing", "failed", "finished", "ignored"];
 const TIMES = { "": "any time", "600": "last 10 minutes", "3600": "last hour", "86400": "last 24 hours", "604800": "last 7 days" };
 const PAGE = 50;
 // A search looks at some thousand tasks at a time; it goes on by itself so many times.
-const ROUNDS = 30;
+const ROUNDS = 60;
 
 export function tasks({ name, asked, signal, address }) {
   let query = asked.query;
