@@ -298,7 +298,8 @@ def test_every_setting_can_be_set_by_the_environment():
         text = text or ("2h" if field.unit == "duration" else "7")
         text = "1 GiB" if name == "memory_budget" else text
         text = "404,500-599" if field.unit == "statuses" else text
-        text = {"headers": "X-Key: 7", "auth": "user:pass"}.get(name, text)
+        shaped = {"headers": "X-Key: 7", "auth": "user:pass", "failure_alarm": "7%"}
+        text = (shaped | {"webhook": "https://example.com/"}).get(name, text)
         ceilings = {"CRAWLCW_BACKOFF_MAX": "3h", "CRAWLCW_HOST_BACKOFF_MAX": "3h"}
         environment = ceilings | {f"CRAWLCW_{name.upper()}": text}
         settings = layered(Settings(), environment=environment)

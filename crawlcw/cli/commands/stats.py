@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,6 +10,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop, selecting, watching
 from crawlcw.cli.exit_codes import OK
+from crawlcw.cli.stopping import until_stopped
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import Control
 from crawlcw.engine.workers import is_dead
@@ -100,11 +100,8 @@ def command(
         loop.run(_write_groups(loading.name_of(spider), ledger_url, dimension, as_json=as_json))
         return OK
     if watched:
-        pause = _pause(every)
-        # This is how it is ended.
-        with suppress(KeyboardInterrupt):
-            name = loading.name_of(spider)
-            loop.run(watching.watch(name, ledger_url, every=pause, as_json=as_json))
+        name, pause = loading.name_of(spider), _pause(every)
+        loop.run(until_stopped(watching.watch(name, ledger_url, every=pause, as_json=as_json)))
         return OK
     numbers = loop.run(_numbers(loading.name_of(spider), ledger_url))
     if as_json:
