@@ -23,6 +23,9 @@ KEY_HEADER = "X-Crawlcw-Key"
 #: Where a browser says that a request comes from: the page itself, or the address bar.
 _OWN_SITES = ("same-origin", "none")
 
+#: The addresses that tell of crawls; the others are the page's own files.
+_OF_CRAWLS = ("/api/", "/metrics")
+
 
 class Gate:
     """The checks that every request passes first."""
@@ -42,7 +45,7 @@ class Gate:
     def check(self, request: web.Request) -> None:
         """Raise `RefusedError` where the request is not to be answered."""
         self._check_host(request.headers.get("Host", ""))
-        if not request.path.startswith("/api/"):
+        if not request.path.startswith(_OF_CRAWLS):
             # The page itself: the same for everybody, without anything of a crawl.
             return
         _check_origin(request)

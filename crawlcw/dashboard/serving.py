@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from crawlcw.dashboard.assets import Asset, assets
 from crawlcw.dashboard.crawls import Crawls
 from crawlcw.dashboard.gate import Gate
 from crawlcw.dashboard.history import history
+from crawlcw.dashboard.metrics import scrape
 from crawlcw.dashboard.searches import search
 from crawlcw.dashboard.stories import story
 from crawlcw.dashboard.streams import Streams
@@ -20,6 +22,7 @@ from crawlcw.feeds.inert import inert
 from crawlcw.model.values import to_json
 from crawlcw.server.connections import Connections, Deadlines, places
 from crawlcw.server.listening import application, check_reach, listening
+from crawlcw.server.metrics import answer_of
 from crawlcw.server.reading import read_body, read_query
 from crawlcw.server.refused import RefusedError
 
@@ -70,6 +73,7 @@ class _Dashboard:
         router.add_route("GET", f"{crawl}/tasks/{{task:[0-9a-f]{{32}}}}", self._task)
         router.add_route("POST", f"{crawl}/act", self._act)
         router.add_route("POST", f"{crawl}/steer", self._steer)
+        router.add_route("GET", "/metrics", answer_of(partial(scrape, self._crawls)))
         router.add_route("GET", "/{rest:.*}", _nothing)
 
     async def _start(self, _request: web.Request) -> web.Response:

@@ -27,6 +27,8 @@ class Snapshot:
     totals: Measures  #: of all processes together; its gauges have no label
     gauges: Mapping[str, Values] = field(default_factory=dict)
     """Those with a label, by its values."""
+    crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
+    """Those with the label `name`: by that, and by the metrics' names."""
 
 
 def exposed(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
@@ -49,6 +51,9 @@ class _Collector(Collector):
         totals = self._snapshot.totals
         plain = {name: {"": value} for name, value in totals.gauges.items()}
         for metric in METRICS.values():
+            if metric.named:
+                yield from _of_crawls(metric, self._snapshot.crawls)
+                continue
             if metric.kind is Kind.HISTOGRAM:
                 if (numbers := totals.histograms.get(metric.name)) is not None:
                     yield _histogram(metric, numbers)
@@ -58,6 +63,15 @@ class _Collector(Collector):
                 found = self._snapshot.gauges.get(metric.name, plain.get(metric.name))
             if found is not None:
                 yield _numbers(metric, found)
+
+
+def _of_crawls(metric: Metric, crawls: Mapping[str, Mapping[str, Values]]) -> Iterator[Family]:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for name, found in crawls.items():
+        for label, value in found.get(metric.name, {}).items():
+            family.add_metric([name, label][: len(metric.labels)], value)
+    if family.samples:
+        yield family
 
 
 def _numbers(metric: Metric, values: Values) -> Family:

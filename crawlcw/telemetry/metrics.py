@@ -26,6 +26,12 @@ class Metric:
     kind: Kind
     help: str
     label: str | None = None
+    named: bool = False  #: whether the label `name` is there too: one address tells of many crawls
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of all its labels."""
+        return (*(("name",) if self.named else ()), *(() if self.label is None else (self.label,)))
 
     @property
     def exposed(self) -> str:
@@ -39,6 +45,11 @@ def _counter(name: str, about: str, label: str | None = None) -> Metric:
 
 def _gauge(name: str, about: str, label: str | None = None) -> Metric:
     return Metric(name=f"crawlcw_{name}", kind=Kind.GAUGE, help=about, label=label)
+
+
+def _of_ledger(name: str, about: str, label: str | None = None) -> Metric:
+    kind = Kind.GAUGE
+    return Metric(name=f"crawlcw_ledger_{name}", kind=kind, help=about, label=label, named=True)
 
 
 def _histogram(name: str, about: str, label: str | None = None) -> Metric:
@@ -88,6 +99,13 @@ HTTP_REQUESTS = _counter("http_requests", "Requests that the server has answered
 HTTP_REFUSED = _counter("http_requests_refused", "Of these, those refused, by status.", "code")
 HTTP_DURATION = _histogram("http_request_duration_seconds", "From a request to its answer.")
 
+LEDGER_READ = _of_ledger("read", "1 where the ledger could be read for these numbers, else 0.")
+LEDGER_TASKS = _of_ledger("tasks", "Tasks by status, as last counted.", "status")
+LEDGER_WORKERS = _of_ledger("workers", "Workers at work, on all machines.")
+LEDGER_RATE = _of_ledger("tasks_per_second", "Tasks finished a second, over the last minute.")
+LEDGER_IN_FLIGHT = _of_ledger("tasks_in_flight", "Tasks that workers said they are doing.")
+LEDGER_PAUSED = _of_ledger("paused", "1 while the crawls of a spider are paused, else 0.")
+
 #: Of a crawl, in the order in which they are exposed.
 OF_CRAWLS = (
     *(INFO, PAGES, ITEMS, ITEMS_DROPPED, RESPONSES, RESPONSE_BYTES, TRUNCATED, FAILURES),
@@ -97,6 +115,10 @@ OF_CRAWLS = (
 )
 #: Of `crawlcw serve`.
 OF_SERVERS = (INFO, TASKS, HTTP_REQUESTS, HTTP_REFUSED, HTTP_DURATION)
+#: Of `crawlcw dashboard`: by the names of spiders and use cases.
+OF_LEDGERS = (
+    *(LEDGER_READ, LEDGER_TASKS, LEDGER_WORKERS, LEDGER_RATE, LEDGER_IN_FLIGHT, LEDGER_PAUSED),
+)
 METRICS: Mapping[str, Metric] = MappingProxyType(
-    {metric.name: metric for metric in (*OF_CRAWLS, *OF_SERVERS)}
+    {metric.name: metric for metric in (*OF_CRAWLS, *OF_SERVERS, *OF_LEDGERS)}
 )

@@ -28,7 +28,7 @@ async def url(tmp_path: Path) -> str:
 )
 async def test_a_stranger_s_name_that_points_here_is_refused(url: str, host: str):
     async with dashboard(url) as page:
-        for path in ("/", "/api/start", "/static/page.js"):
+        for path in ("/", "/api/start", "/metrics", "/static/page.js"):
             status, answer = await page.get(path, Host=host)
 
             assert status == 403
@@ -67,6 +67,7 @@ async def test_another_site_s_page_reads_and_changes_nothing(url: str, headers: 
         for answer in (
             await page.get("/api/start", **headers),
             await page.get("/api/crawls/books/tasks", **headers),
+            await page.get("/metrics", **headers),
             await page.post("/api/crawls/books/act", TASK, **headers),
         ):
             assert (answer[0], answer[1]["error"]) == (
@@ -106,6 +107,7 @@ async def test_a_dashboard_with_a_token_shows_nothing_without_it(url: str):
             "/api/crawls/books/tasks",
             "/api/crawls/books/live",
             "/api/none",
+            "/metrics",
         ):
             assert (await page.get(path))[0] == 401
             assert (await page.get(path, Authorization="Bearer wrong"))[0] == 401

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import sqlite3
+import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,7 +16,7 @@ import pytest
 
 from crawlcw.assembly import open_ledger
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.protocol import Ledger, Tally, Worker
 from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import Status
 from crawlcw.server.connections import Deadlines
@@ -387,3 +390,63 @@ async def test_a_ledger_that_is_away_is_said_to_be(tmp_path):
             if line == b"event: overview\n":
                 break
         live.close()
+
+
+async def metrics(page: Page, **headers: str) -> str:
+    async with page.http.get(f"{page.address}/metrics", headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.text()
+
+
+async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url: str):
+    async with books(ledger_url) as (ledger, _), Tracker.open(ledger_url, "orders") as orders:
+        await orders.add("one")
+        worker = Worker(name="w", machine="m", pid=1, birth="1", started=ledger.now())
+        await ledger.workers.join(worker)
+        vitals = Vitals(rate=2.5, in_flight=7)
+        await ledger.workers.beat("w", Tally(), vitals=vitals)
+        await ledger.notes.set_control({"paused": "2026-01-01T00:00:00Z"})
+        async with dashboard(ledger_url) as every:
+            # Its tasks are counted by then.
+            for name in ("books", "orders"):
+                await event(every, name)
+            text = await metrics(every)
+
+    assert 'crawlcw_ledger_tasks{name="books",status="failed"} 1.0' in text
+    assert 'crawlcw_ledger_tasks{name="orders",status="todo"} 1.0' in text
+    assert 'crawlcw_ledger_workers{name="books"} 1.0' in text
+    assert 'crawlcw_ledger_tasks_per_second{name="books"} 2.5' in text
+    assert 'crawlcw_ledger_tasks_in_flight{name="books"} 7.0' in text
+    assert 'crawlcw_ledger_paused{name="books"} 1.0' in text
+    assert 'crawlcw_ledger_paused{name="orders"} 0.0' in text
+    assert 'crawlcw_ledger_read{name="books"} 1.0' in text
+    # Nothing that was crawled is in a label.
+    assert "example.com" not in text
+
+
+async def test_a_crawl_that_cannot_be_read_leaves_the_others_numbers(tmp_path: Path):
+    file = tmp_path / "ledger.db"
+    async with books(f"sqlite:///{file}"):
+        async with Tracker.open(f"sqlite:///{file}", "orders") as orders:
+            await orders.add("one")
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("UPDATE \"crawlcw.schema\" SET version = 99 WHERE spider = 'orders'")
+        async with dashboard(f"sqlite:///{file}") as page:
+            text = await metrics(page)
+
+    assert 'crawlcw_ledger_read{name="orders"} 0.0' in text
+    assert 'crawlcw_ledger_read{name="books"} 1.0' in text
+
+
+async def test_without_prometheus_client_the_dashboard_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delitem(sys.modules, "crawlcw.telemetry.exposition", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
+        status, answer = await page.get("/metrics")
+
+    assert status == 501
+    assert answer["error"] == (
+        "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
+    )

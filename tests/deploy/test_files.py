@@ -207,7 +207,7 @@ def test_every_metric_of_the_dashboard_and_the_alerts_exists_with_its_labels():
             assert name in known, expression
             labels = set(re.findall(rf"{name}{{([^}}]*)}}", expression))
             used = {label for each in labels for label in re.findall(r"(\w+)=", each)}
-            assert used <= {"job", "instance", known[name].label}, expression
+            assert used <= {"job", "instance", *known[name].labels}, expression
 
 
 def test_every_metric_of_a_crawl_is_on_the_dashboard():

@@ -1,0 +1,52 @@
+"""`/metrics` of the dashboard: what the ledger tells of each crawl that is shown."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from crawlcw.dashboard.crawls import Crawls
+from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
+from crawlcw.server.refused import RefusedError
+from crawlcw.telemetry import metrics
+from crawlcw.telemetry.measures import Measures, Values
+
+_MISSING = "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
+
+
+async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
+    """Return the text and its type: the numbers that the page shows at this moment.
+
+    Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
+    """
+    try:
+        from crawlcw.telemetry.exposition import Snapshot, exposed
+    except ModuleNotFoundError:
+        raise RefusedError(501, _MISSING) from None
+    found = {name: await _told_of(crawls, name) for name in await crawls.names()}
+    return exposed(Snapshot(totals=Measures(), crawls=found), accept=accept)
+
+
+async def _told_of(crawls: Crawls, name: str) -> dict[str, Values]:
+    try:
+        overview = await crawls.overview(name)
+        return _numbers(await overview.get())
+    except LedgerUnavailableError:
+        # It is away for all of them: no text at all, so that Prometheus says `up` is 0.
+        raise
+    except (LedgerError, UsageError, RefusedError):
+        # A name of another schema, or dropped just now, leaves the others' numbers as they are.
+        return {metrics.LEDGER_READ.name: {"": 0}}
+
+
+def _numbers(now: Mapping[str, Any]) -> dict[str, Values]:
+    at_work = [worker for worker in now["workers"] if not worker["silent"]]
+    found: dict[str, Values] = {
+        metrics.LEDGER_READ.name: {"": 1},
+        metrics.LEDGER_WORKERS.name: {"": len(at_work)},
+        metrics.LEDGER_RATE.name: {"": now["rate"]},
+        metrics.LEDGER_IN_FLIGHT.name: {"": sum(worker["in_flight"] for worker in at_work)},
+        metrics.LEDGER_PAUSED.name: {"": int(now["paused"] is not None)},
+    }
+    if now["counted"] is not None:
+        # Until the first count is done nobody knows, and 0 would be a number.
+        found[metrics.LEDGER_TASKS.name] = now["counts"]
+    return found
