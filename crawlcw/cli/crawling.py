@@ -17,7 +17,6 @@ from crawlcw.cli.terminal.console import PlainConsole
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.standstill import Standstill
 from crawlcw.telemetry.meter import Meter
 
 logger = logging.getLogger(__name__)
@@ -71,18 +70,19 @@ class _Here:
     """A crawl in this process, as it is measured: its only worker."""
 
     def __init__(self, crawl: Crawl) -> None:
-        self.spider = crawl.spider
+        self.name = crawl.spider.name
         self.ledger = crawl.ledger
         self._crawl = crawl
-
-    @property
-    def standstill(self) -> Standstill | None:
-        return self._crawl.standstill
 
     def measured(self) -> exposing.Workers:
         measures = self._crawl.measures()
         assert measures is not None, "it was opened without a meter"
-        return exposing.Workers(all=[measures], running={"1": measures})
+        return exposing.Workers(
+            all=[measures],
+            running={"1": measures},
+            crashes=0,
+            standstill=self._crawl.standstill is not None,
+        )
 
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:

@@ -1,4 +1,4 @@
-"""`--metrics-port`: what a crawl measures, at an address that Prometheus scrapes."""
+"""`--metrics-port`: what a crawl or a worker measures, at an address that Prometheus scrapes."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -7,10 +7,8 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import click
 
-from crawlcw.api.spider import Spider
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.standstill import Standstill
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.measures import Measures, Values, together
 from crawlcw.telemetry.task_counts import TaskCounts
@@ -30,19 +28,15 @@ class Address:
 
 
 class Measured(Protocol):
-    """A crawl that runs, in this process or in others, and is measured."""
+    """A crawl that runs, in this process or in others, or a use case's worker: it is measured."""
 
     @property
-    def spider(self) -> Spider:
-        """Whose crawl it is."""
+    def name(self) -> str:
+        """The spider's, or the use case's."""
 
     @property
     def ledger(self) -> Ledger:
         """Where it is recorded."""
-
-    @property
-    def standstill(self) -> Standstill | None:
-        """Why nothing moves in it; None while something does."""
 
     def measured(self) -> "Workers":
         """Return what its workers have measured."""
@@ -50,11 +44,12 @@ class Measured(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What the workers of a crawl have measured."""
+    """What all workers of it have measured."""
 
     all: Sequence[Measures]  #: of each process there was
     running: Mapping[str, Measures]  #: of those that run, by the numbers of their slots
-    crashes: int = 0
+    crashes: int | None = None  #: None: nobody would see one
+    standstill: bool | None = None  #: whether nothing moves in any; None: that is no fault here
 
 
 def options(command: Callable[P, R]) -> Callable[P, R]:
@@ -63,7 +58,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
         "--metrics-port",
         type=click.IntRange(0, 65535),
         metavar="PORT",
-        help="Serve metrics for Prometheus at http://HOST:PORT/metrics while the crawl runs.",
+        help="Serve metrics for Prometheus at http://HOST:PORT/metrics while it runs.",
     )
     host = click.option(
         "--metrics-host",
@@ -75,14 +70,20 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
     return port(host(command))
 
 
-def check_installed() -> None:
-    """Raise `UsageError` where prometheus-client, which is of the extra `metrics`, is missing."""
+def address(*, host: str, port: int | None) -> Address | None:
+    """Return where to listen, None: nowhere.
+
+    Raises `UsageError` where prometheus-client, which is of the extra `metrics`, is missing.
+    """
+    if port is None:
+        return None
     try:
         import prometheus_client  # noqa: F401  # only whether it is there
     except ModuleNotFoundError:
         raise UsageError(
             "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
         ) from None
+    return Address(host=host, port=port)
 
 
 @asynccontextmanager
@@ -111,14 +112,12 @@ async def exposed(crawl: Measured, at: Address | None) -> AsyncIterator[None]:
 def _snapshot(crawl: Measured, tasks: Values | None) -> tuple[Measures, dict[str, Values]]:
     workers = crawl.measured()
     summed = together(workers.all)
-    totals = Measures(
-        counters={**summed.counters, metrics.CRASHES.name: {"": workers.crashes}},
-        histograms=summed.histograms,
-        gauges={
-            metrics.WORKERS.name: len(workers.running),
-            metrics.STANDSTILL.name: int(crawl.standstill is not None),
-        },
-    )
+    counters, plain = dict(summed.counters), {metrics.WORKERS.name: float(len(workers.running))}
+    if workers.crashes is not None:
+        counters[metrics.CRASHES.name] = {"": workers.crashes}
+    if workers.standstill is not None:
+        plain[metrics.STANDSTILL.name] = int(workers.standstill)
+    totals = Measures(counters=counters, histograms=summed.histograms, gauges=plain)
     gauges: dict[str, Values] = {
         metric.name: {
             number: each.gauges[metric.name]
@@ -127,7 +126,7 @@ def _snapshot(crawl: Measured, tasks: Values | None) -> tuple[Measures, dict[str
         }
         for metric in _OF_WORKERS
     }
-    gauges[metrics.INFO.name] = {crawl.spider.name: 1}
+    gauges[metrics.INFO.name] = {crawl.name: 1}
     if tasks is not None:
         gauges[metrics.TASKS.name] = tasks
     return totals, gauges

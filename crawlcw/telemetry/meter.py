@@ -1,4 +1,4 @@
-"""Measuring a crawl in one process: how long its steps take, and how it is just now."""
+"""Measuring a crawl, or work, in one process: how long its steps take, and how it is just now."""
 
 import resource
 import time
@@ -15,6 +15,15 @@ from crawlcw.telemetry.measures import Measures, counted
 
 _PAGE = resource.getpagesize()
 _STATM = Path("/proc/self/statm")
+
+#: The counters of a worker on a use case's tasks: it fetches nothing, and has no items.
+_OF_WORK = tuple(
+    metric.name
+    for metric in (
+        *(metrics.PAGES, metrics.FAILURES, metrics.CLAIMS, metrics.CLAIMS_MISSED),
+        *(metrics.LEASES_LOST, metrics.LEDGER_OPERATIONS, metrics.LOOP_STALLS, metrics.CPU),
+    )
+)
 
 
 class Meter:
@@ -52,16 +61,35 @@ class Meter:
             metrics.HOSTS_RESTING: resting,
             metrics.MEMORY: resident_memory(),
         }
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         counters: Mapping[str, Mapping[str, float]] = {
             **counted(stats),
-            metrics.CPU.name: {"": usage.ru_utime + usage.ru_stime},
+            metrics.CPU.name: {"": _cpu()},
         }
         return Measures(
             counters=counters,
             histograms={metric.name: each.numbers() for metric, each in histograms.items()},
             gauges={metric.name: number for metric, number in now.items()},
         )
+
+
+def worked(stats: Stats, *, in_flight: int, held: int) -> Measures:
+    """Return what a worker on a use case's tasks has measured: of these, what it counts."""
+    found = {**counted(stats), metrics.CPU.name: {"": _cpu()}}
+    now = {
+        metrics.IN_FLIGHT.name: in_flight,
+        metrics.TASKS_HELD.name: held,
+        metrics.MEMORY.name: resident_memory(),
+    }
+    return Measures(
+        counters={name: found[name] for name in _OF_WORK},
+        histograms={metrics.LOOP_LAG.name: stats.loop_lag.numbers()},
+        gauges=now,
+    )
+
+
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 class _Timed(Unseen):

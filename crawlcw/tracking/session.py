@@ -89,6 +89,8 @@ class Session(engine.Session[TrackedLedger]):
             lease=self.policy.lease,
             max_lost=self.policy.max_lost,
         )
+        self.stats.claims += len(tasks)
+        self.stats.claims_missed += claimed.missed
         self.held.add(claimed.leases)
         return claimed
 

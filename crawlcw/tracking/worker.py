@@ -113,6 +113,11 @@ class Worker:
         self._done = self._failed = self._released = 0
         self._told_of_others = False
 
+    @property
+    def in_flight(self) -> int:
+        """The number of tasks that handlers work on just now."""
+        return self._pool.dispatched - self._pool.waiting
+
     def stop(self) -> None:
         """End soon: finish within the grace what is under way, and release the rest."""
         self._stopping = True

@@ -1,4 +1,4 @@
-"""`crawlcw run --metrics-port`: read by hand, and by a real Prometheus beside `crawlcw stats`."""
+"""`--metrics-port`: read by hand, and by a real Prometheus beside `crawlcw stats`."""
 
 import json
 import re
@@ -17,6 +17,7 @@ from tests.support.commands import invoke
 from tests.support.gated_site import MISSING, PAGES, GatedSite, gated_site
 from tests.support.mongod import free_port
 from tests.support.prometheus import get, scraping
+from tests.support.work_process import Working
 
 #: Far more than anything here takes; what is waited for is a condition.
 ENOUGH = 60.0
@@ -84,19 +85,24 @@ class Running:
         self.process.wait()
 
     def metrics(self) -> dict[str, float]:
-        try:
-            status, text = get(f"http://127.0.0.1:{self.port}/metrics")
-        except OSError:
-            return {}
-        assert status == 200
-        rows = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-        return {name: float(value) for name, _, value in rows}
+        return scraped(self.port)
 
     def reported(self) -> dict[str, object]:
         assert self.process.wait(timeout=ENOUGH) == 0, self.log.read_text()
         records = [json.loads(line) for line in self.log.read_text().splitlines()]
         (report,) = [each for each in records if each.get("event") == "report"]
         return report
+
+
+def scraped(port: int) -> dict[str, float]:
+    """Return the numbers by their names and labels; nothing where nobody listens."""
+    try:
+        status, text = get(f"http://127.0.0.1:{port}/metrics")
+    except OSError:
+        return {}
+    assert status == 200
+    rows = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in rows}
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -233,8 +239,50 @@ def test_without_the_extra_one_sentence_says_what_to_install(monkeypatch: pytest
     )
 
 
-def test_the_help_has_both_options():
-    told = invoke("run", "--help").stdout
+@pytest.mark.parametrize("command", ["run", "work"])
+def test_the_help_has_both_options(command: str):
+    told = invoke(command, "--help").stdout
 
     assert re.search(r"--metrics-port PORT", told)
     assert re.search(r"--metrics-host HOST .*?\[default: 127.0.0.1\]", told, re.DOTALL)
+
+
+USE_CASE = """\
+from crawlcw.tracking import UseCase
+
+orders = UseCase("orders", max_retry=1)
+
+@orders.stage
+async def charge(execution):
+    if "broken" in execution.data:
+        raise ValueError("broken")
+"""
+
+
+def test_a_worker_on_a_use_case_tells_what_it_does(processes: ExitStack, folder: Path):
+    file, url, port = folder / "orders.py", f"sqlite:///{folder}/ledger.db", free_port()
+    file.write_text(USE_CASE)
+    given = '"a"\n"b"\n{"key": "c", "broken": true}\n'
+    invoke("add", "orders", "-", "--format", "jsonl", "--ledger", url, given=given)
+    worker = Working(file, url, "--metrics-port", port, log=folder / "log")
+    processes.enter_context(worker)
+
+    def found() -> dict[str, float]:
+        return scraped(port)
+
+    until(lambda: found().get('crawlcw_tasks{status="ignored"}') == 1)
+    numbers = found()
+    worker.send(signal.SIGTERM)
+
+    assert numbers['crawlcw_info{name="orders"}'] == 1
+    assert numbers['crawlcw_tasks{status="finished"}'] == 2
+    assert numbers['crawlcw_pages_total{outcome="finished"}'] == 2
+    assert numbers['crawlcw_failures_total{reason="task-error"}'] == 1
+    assert numbers["crawlcw_claims_total"] == 3
+    assert numbers['crawlcw_requests_in_flight{worker="1"}'] == 0
+    assert numbers["crawlcw_workers"] == 1
+    assert numbers["crawlcw_worker_cpu_seconds_total"] > 0
+    # It fetches nothing, and a worker that waits for tasks is no fault.
+    assert not any(re.match("crawlcw_(fetch|items|standstill)", name) for name in numbers)
+    assert worker.end()[0] == 0, worker.log
+    assert scraped(port) == {}

@@ -131,10 +131,7 @@ def command(
     from crawlcw.cli import crawling
     from crawlcw.cli.processes import supervisor
 
-    metrics = None
-    if metrics_port is not None:
-        exposing.check_installed()
-        metrics = exposing.Address(host=metrics_host, port=metrics_port)
+    metrics = exposing.address(host=metrics_host, port=metrics_port)
     made, settings = made_as_told()
     descriptors.secure(settings.concurrency)
     if fresh:

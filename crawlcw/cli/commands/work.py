@@ -4,13 +4,14 @@ from datetime import timedelta
 
 import click
 
-from crawlcw.cli import ledger_option, loading_use_case, loop, signals
+from crawlcw.cli import exposing, ledger_option, loading_use_case, loop, signals
 from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.cli.terminal import logs
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import SettingsError
 from crawlcw.model.durations import duration
 from crawlcw.model.task import Status
+from crawlcw.telemetry.meter import worked
 from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 
 
@@ -46,6 +47,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
     metavar="DURATION",
     help="A handler that keeps the event loop for longer ends the process (124); 0s: off.",
 )
+@exposing.options
 @logs.level_option
 @logs.format_option
 @click.option("--quiet", "-q", is_flag=True, help="No report; only warnings.")
@@ -58,6 +60,8 @@ def command(
     drain: bool,
     grace: str,
     stall_timeout: str,
+    metrics_port: int | None,
+    metrics_host: str,
     log_level: str | None,
     log_format: str,
     quiet: bool,
@@ -83,6 +87,7 @@ def command(
             drain=drain,
             grace=soft,
             stall_timeout=longest_stall,
+            metrics=exposing.address(host=metrics_host, port=metrics_port),
             quiet=quiet,
         )
     )
@@ -104,6 +109,7 @@ async def _work(
     drain: bool,
     grace: timedelta,
     stall_timeout: timedelta,
+    metrics: exposing.Address | None,
     quiet: bool,
 ) -> int:
     tracker = await Tracker.open(ledger_url, use_case)
@@ -121,11 +127,26 @@ async def _work(
         raise
     # Signals obey until all is given back, and do not interrupt that.
     with signals.stopping(worker, grace=grace, stuck=worker):
-        async with tracker:
+        async with tracker, exposing.exposed(_Measured(tracker, worker), metrics):
             report = await worker.run()
     if not quiet:
         click.echo(_summed_up(tracker.name, report))
     return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
+
+
+class _Measured:
+    """A worker in this process, as it is measured."""
+
+    def __init__(self, tracker: Tracker, worker: Worker) -> None:
+        self.name = tracker.name
+        self.ledger = tracker.ledger
+        self._session = tracker.session
+        self._worker = worker
+
+    def measured(self) -> exposing.Workers:
+        session = self._session
+        measures = worked(session.stats, in_flight=self._worker.in_flight, held=len(session.held))
+        return exposing.Workers(all=[measures], running={"1": measures})
 
 
 def _summed_up(name: str, report: WorkReport) -> str:

@@ -169,6 +169,11 @@ class Supervisor:
             worker.kill()
 
     @property
+    def name(self) -> str:
+        """The spider's."""
+        return self.spider.name
+
+    @property
     def standstill(self) -> Standstill | None:
         """Why nothing moves in any of the workers; None while something does in one."""
         accounts = [worker.account for worker in self._running]
@@ -185,6 +190,7 @@ class Supervisor:
                 if each in self._running
             },
             crashes=self._crashes,
+            standstill=self.standstill is not None,
         )
 
     async def run(self) -> int:
