@@ -8,6 +8,7 @@ USAGE = 2
 NOT_WELL = 3  #: of a crawl that has ended, but not as one would wish
 UNAVAILABLE = 69
 INTERNAL = 70
+STILL_AT_WORK = 75  #: of `stop --wait` alone: ask again later
 CONFIGURATION = 78
 INTERRUPTED = 130
 BROKEN_PIPE = 141

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from crawlcw.cli import ledger_option
-from crawlcw.crawl.control import FOLLOWED_WITHIN
+from crawlcw.crawl.control import FOLLOWED_WITHIN, Control
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -33,13 +33,22 @@ async def tell(ledger: Ledger, control: Mapping[str, Any]) -> int:
     return await at_work(ledger)
 
 
-async def at_work(ledger: Ledger) -> int:
-    """Return how many workers are at work on a ledger."""
+async def at_work(ledger: Ledger, *, began_by: datetime | None = None) -> int:
+    """Return how many workers are at work on a ledger, or how many of those that began by then."""
     now = ledger.now()
     return sum(
-        not is_dead(worker) and now - (worker.heartbeat or worker.started) < _SILENT
+        not is_dead(worker)
+        and now - (worker.heartbeat or worker.started) < _SILENT
+        and (began_by is None or worker.started <= began_by)
         for worker in await ledger.workers.all()
     )
+
+
+async def is_paused(ledger: Ledger) -> bool:
+    """Return whether the crawls of a ledger are to begin with nothing; a use case has none."""
+    if ledger.kind.tracked:
+        return False
+    return Control.of(await ledger.notes.control()).paused is not None
 
 
 def followed_by(workers: int) -> str:

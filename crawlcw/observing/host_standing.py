@@ -8,8 +8,12 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.task import WAITING, Status
 
 
-def why(host: Host, *, unfinished: bool, now: datetime) -> str:
-    """Return the first reason that holds; *unfinished* says whether the host has tasks to do."""
+def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) -> str:
+    """Return the first reason that holds.
+
+    *unfinished* says whether the host has tasks to do, *paused* whether its crawl may begin
+    with none.
+    """
     owner = owner_of(host, now=now)
     rest = (host.not_before or now) - now
     wait = (host.ready_at or now) - now
@@ -18,6 +22,8 @@ def why(host: Host, *, unfinished: bool, now: datetime) -> str:
         return f"given up: {given_up}"
     if not unfinished:
         return "done"
+    if paused:
+        return "the crawl is paused"
     if owner is not None:
         return f"owned by {owner}"
     if rest > timedelta(0) and host.failures:

@@ -1,6 +1,7 @@
 """`crawlcw copy`: from one ledger to another, and what it refuses."""
 
 import asyncio
+import json
 import sqlite3
 from pathlib import Path
 
@@ -65,6 +66,16 @@ def test_a_copy_holds_the_same_and_the_doctor_finds_nothing(
     for url in (mongodb, back):
         assert export(url, tmp_path) == export(crawled, tmp_path)
         assert invoke("doctor", NAME, "--ledger", url).returncode == 0
+
+
+def test_a_program_is_told_how_much_was_copied_and_dropped(crawled: str, tmp_path: Path):
+    there = sqlite(tmp_path, "there")
+
+    copied = invoke("copy", NAME, "--from", crawled, "--to", there, "--json")
+    dropped = invoke("drop", NAME, "--yes", "--ledger", there, "--json")
+
+    assert json.loads(copied.stdout) == {"name": NAME, "tasks": 20, "items": 12, "hosts": 1}
+    assert json.loads(dropped.stdout) == {"name": NAME, "tasks": 20}
 
 
 def test_nothing_is_written_over(crawled: str, tmp_path: Path):

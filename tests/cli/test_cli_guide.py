@@ -1,5 +1,6 @@
 """`crawlcw guide`: the list of pages, a page, and a page that does not exist."""
 
+import json
 import os
 import pty
 import subprocess
@@ -35,6 +36,15 @@ def on_a_terminal(*arguments: str, pager: str) -> str:
         process.wait(timeout=60)
     os.close(parent)
     return written.decode().replace("\r\n", "\n")
+
+
+def test_a_program_gets_the_pages_as_objects():
+    listed = [json.loads(line) for line in invoke("guide", "--json").stdout.splitlines()]
+    one = json.loads(invoke("guide", "tutorial", "--json").stdout)
+
+    known = pages.all_pages()
+    assert listed == [{"name": each.name, "about": each.summary} for each in known]
+    assert (one["name"], one["text"]) == ("tutorial", pages.page("tutorial").text)
 
 
 def test_the_guide_lists_its_pages_with_a_line_each():

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from crawlcw.assembly import open_ledger
+from crawlcw.ledger.protocol import Worker as WorkerOf
 from tests.support import endless_site
 from tests.support.commands import invoke
 from tests.support.crawl_process import wait_until
@@ -125,6 +127,12 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     added = json.loads(told("add", "pages", "-", "--json", given=new_urls(site, number)))
     assert added == {"new": number, "known": 0, "again": 0, "refused": {}}
     assert stats()["paused"] is not None
+    assert json.loads(told("pause", "pages", "--json")) == {
+        "spider": "pages",
+        "paused": stats()["paused"],
+        "workers": 1,
+    }
+    assert json.loads(told("hosts", "pages", "--json"))["why"] == "the crawl is paused"
     assert "paused" in told("stats", "pages")
     assert site.pages == asked < LINKS
 
@@ -175,7 +183,10 @@ def test_stop_ends_the_crawls_that_run_and_none_that_begins_later(
     crawl = processes.enter_context(Crawl(folder, site, *options, "-s", "delay=1s"))
     wait_until(lambda: site.pages > 1)
 
-    assert "pages is stopped: " in told("stop", "pages")
+    began = int(processes_of_it) or 1
+    assert told("stop", "pages", "--wait").startswith(f"pages is stopped: {began} worker")
+    # None is at work any more, so nothing is in the way of what comes next.
+    assert stats()["workers"] == []
     code, out = crawl.end()
 
     assert code == 0, crawl.log
@@ -255,6 +266,50 @@ def test_settings_are_shown_and_taken_back(folder: Path):
     assert "pages: concurrency=5: " in told("set", "pages", "delay=")
     assert json.loads(told("set", "pages", "--json"))["set"] == {"concurrency": "5"}
     assert "nothing is set" in told("set", "pages", "--reset")
+
+
+async def a_worker_elsewhere(url: str) -> None:
+    """Enter one in the ledger that is at work on another machine, and hears nothing."""
+    ledger = await open_ledger(url, "pages")
+    await ledger.workers.join(
+        WorkerOf(name="w.1", machine="elsewhere", pid=1, birth="1", started=ledger.now())
+    )
+    await ledger.close()
+
+
+async def test_a_stop_that_waits_ends_in_time_and_says_who_is_left(folder: Path, ledger_url: str):
+    told("add", "pages", "http://127.0.0.1:9/first")
+    assert told("stop", "pages", "--wait") == "no worker of pages is at work\n"
+    await a_worker_elsewhere(ledger_url)
+
+    late = invoke("stop", "pages", "--wait", "--timeout", "100ms")
+    as_json = invoke("stop", "pages", "--wait", "--timeout", "0s", "--json")
+    wrong = invoke("stop", "pages", "--wait", "--timeout", "soon")
+
+    assert late.returncode == 75
+    assert late.stdout == (
+        "pages is told to stop, and has 1 worker still at work after 0.1 s: "
+        "`crawlcw stats pages` shows which\n"
+    )
+    assert as_json.returncode == 75
+    found = json.loads(as_json.stdout)
+    assert (found["spider"], found["workers"], found["left"]) == ("pages", 1, 1)
+    assert wrong.returncode == 2
+    assert "--timeout" in wrong.stderr
+
+
+def test_a_program_is_told_what_became_of_it(folder: Path):
+    told("add", "pages", "http://127.0.0.1:9/first")
+
+    paused = json.loads(told("pause", "pages", "--json"))
+    again = json.loads(told("pause", "pages", "--json"))
+    resumed = json.loads(told("resume", "pages", "--json"))
+    stopped = json.loads(told("stop", "pages", "--json"))
+
+    assert paused == again
+    assert paused["paused"].endswith("Z")
+    assert resumed == {"spider": "pages", "paused": None, "was_paused": True, "workers": 0}
+    assert (stopped["spider"], stopped["workers"]) == ("pages", 0)
 
 
 def test_a_use_case_is_no_crawl(folder: Path):

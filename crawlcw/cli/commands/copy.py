@@ -1,5 +1,6 @@
 """`crawlcw copy`: take all that is recorded of a name to another ledger."""
 
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,8 +24,11 @@ logger = logging.getLogger(__name__)
 @ledger_option.url_option(
     "--to", "target_url", about="The ledger to copy to, which has no tasks of NAME yet."
 )
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
-def command(*, name: str, source_url: str, target_url: str, log_level: str | None) -> None:
+def command(
+    *, name: str, source_url: str, target_url: str, as_json: bool, log_level: str | None
+) -> None:
     """Copy all that is recorded of NAME, a spider or a use case, to another ledger.
 
     Tasks, items, hosts and notes go from SQLite to MongoDB, back, or between two
@@ -38,11 +42,15 @@ def command(*, name: str, source_url: str, target_url: str, log_level: str | Non
         raise UsageError("--from and --to name the same ledger")
     name = loading.name_of(name)
     copied = loop.run(_copy(name, source_url, target_url))
-    tasks = copied[Part.TASKS]
-    click.echo(
-        f"{tasks.number:,} tasks of {name} with {tasks.items:,} items and "
-        f"{copied[Part.HOSTS].number:,} hosts are copied, and read back the same"
-    )
+    tasks, hosts = copied[Part.TASKS], copied[Part.HOSTS].number
+    if as_json:
+        told = {"name": name, "tasks": tasks.number, "items": tasks.items, "hosts": hosts}
+        click.echo(json.dumps(told))
+    else:
+        click.echo(
+            f"{tasks.number:,} tasks of {name} with {tasks.items:,} items and "
+            f"{hosts:,} hosts are copied, and read back the same"
+        )
     if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
         click.echo(f"{left}; both ledgers name them", err=True)
 

@@ -1,5 +1,7 @@
 """`crawlcw drop`: take a spider or a use case out of a ledger."""
 
+import json
+
 import click
 
 from crawlcw.cli import confirming, dropping, kept_bodies, ledger_option, loading, loop
@@ -10,8 +12,9 @@ from crawlcw.cli.terminal import logs
 @click.argument("name")
 @ledger_option.ledger_option
 @confirming.yes_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
-def command(*, name: str, ledger_url: str, yes: bool, log_level: str | None) -> None:
+def command(*, name: str, ledger_url: str, yes: bool, as_json: bool, log_level: str | None) -> None:
     """Delete everything that is recorded of NAME, a spider or a use case.
 
     Its tasks, items, hosts and notes. Refused while workers are at work on it.
@@ -21,7 +24,10 @@ def command(*, name: str, ledger_url: str, yes: bool, log_level: str | None) -> 
     logs.set_up(log_level or "warning")
     name = loading.name_of(name)
     count = loop.run(_drop(name, ledger_url, yes=yes))
-    click.echo(f"{name} is gone from the ledger, with {count:,} tasks")
+    if as_json:
+        click.echo(json.dumps({"name": name, "tasks": count}))
+    else:
+        click.echo(f"{name} is gone from the ledger, with {count:,} tasks")
     if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
         click.echo(left, err=True)
 

@@ -1,6 +1,7 @@
 """`crawlcw guide`: the manual, in the terminal."""
 
 import io
+import json
 import re
 import sys
 
@@ -16,13 +17,18 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?:(\w+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
 
 @click.command("guide")
 @click.argument("name", metavar="[PAGE]", required=False)
-def command(*, name: str | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a page, for programs.")
+def command(*, name: str | None, as_json: bool) -> None:
     """Show a page of the manual, or without PAGE the list of pages.
 
     In a terminal the page is laid out to its width and shown by a pager ($PAGER).
     Into a pipe or a file it is written as it is, in Markdown.
     """
-    if name is None:
+    if as_json:
+        for each in all_pages() if name is None else [page(name)]:
+            text = {} if name is None else {"text": each.text}
+            click.echo(json.dumps({"name": each.name, "about": each.summary, **text}))
+    elif name is None:
         _list_pages()
     elif sys.stdout.isatty():
         click.echo_via_pager(_laid_out(page(name)))

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop
+from crawlcw.cli import ledger_option, loading, loop, steering
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds import inert
 from crawlcw.ledger.protocol import Counts, Ledger
@@ -87,14 +87,15 @@ def _called(ledger: Ledger) -> str:
 
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
     """Yield the known hosts by name, and then those that so far have tasks and nothing else."""
+    paused = await steering.is_paused(ledger)
     counts = await ledger.hosts.counts()
     async for host in ledger.hosts.all():
-        yield _row(host, counts.pop(host.name, Counts()), now=now)
+        yield _row(host, counts.pop(host.name, Counts()), now=now, paused=paused)
     for name in sorted(counts):
-        yield _row(Host(name=name), counts[name], now=now)
+        yield _row(Host(name=name), counts[name], now=now, paused=paused)
 
 
-def _row(host: Host, counts: Counts, *, now: datetime) -> Row:
+def _row(host: Host, counts: Counts, *, now: datetime, paused: bool) -> Row:
     rests = host.not_before is not None and host.not_before > now
     return Row(
         name=host.name,
@@ -105,7 +106,7 @@ def _row(host: Host, counts: Counts, *, now: datetime) -> Row:
         failures=host.failures,
         given_up=given_up_for(host),
         sitemaps=host.robots.sitemaps if host.robots else (),
-        why=why(host, unfinished=unfinished_of(counts) > 0, now=now),
+        why=why(host, unfinished=unfinished_of(counts) > 0, now=now, paused=paused),
     )
 
 

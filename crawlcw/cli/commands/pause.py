@@ -1,5 +1,7 @@
 """`crawlcw pause`: let the crawls of a spider begin with nothing more."""
 
+import json
+
 import click
 
 from crawlcw.cli import ledger_option, loading, loop, steering
@@ -10,8 +12,9 @@ from crawlcw.crawl.control import Control, written_moment
 @click.command("pause")
 @click.argument("spider")
 @ledger_option.ledger_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
-def command(*, spider: str, ledger_url: str, log_level: str | None) -> None:
+def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
     """Let the crawls of SPIDER begin with nothing more, on all machines, until `crawlcw resume`.
 
     What is under way is finished, everything else is given back, and the
@@ -19,15 +22,20 @@ def command(*, spider: str, ledger_url: str, log_level: str | None) -> None:
     """
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
-    known, workers = loop.run(_pause(name, ledger_url))
+    paused, known, workers = loop.run(_pause(name, ledger_url))
+    if as_json:
+        click.echo(json.dumps({"spider": name, "paused": paused, "workers": workers}))
+        return
     already = " already" if known else ""
     click.echo(f"{name} is paused{already}: {steering.followed_by(workers)}")
 
 
-async def _pause(name: str, ledger_url: str) -> tuple[bool, int]:
-    """Return whether it was paused before, and how many workers follow."""
+async def _pause(name: str, ledger_url: str) -> tuple[str, bool, int]:
+    """Return since when it is paused, whether it was before, and how many workers follow."""
     instead = "its workers are ended by SIGTERM, and `crawlcw work` goes on"
     async with steering.crawls(ledger_url, name, instead=instead) as ledger:
-        if Control.of(await ledger.notes.control()).paused is not None:
-            return True, await steering.at_work(ledger)
-        return False, await steering.tell(ledger, {"paused": written_moment(ledger.now())})
+        before = Control.of(await ledger.notes.control()).paused
+        if before is not None:
+            return written_moment(before), True, await steering.at_work(ledger)
+        paused = written_moment(ledger.now())
+        return paused, False, await steering.tell(ledger, {"paused": paused})

@@ -1,5 +1,7 @@
 """`crawlcw resume`: let the crawls of a spider go on that were paused."""
 
+import json
+
 import click
 
 from crawlcw.cli import ledger_option, loading, loop, steering
@@ -10,13 +12,17 @@ from crawlcw.crawl.control import Control
 @click.command("resume")
 @click.argument("spider")
 @ledger_option.ledger_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 @logs.level_option
-def command(*, spider: str, ledger_url: str, log_level: str | None) -> None:
+def command(*, spider: str, ledger_url: str, as_json: bool, log_level: str | None) -> None:
     """Let the crawls of SPIDER go on, after `crawlcw pause`."""
     logs.set_up(log_level or "warning")
     name = loading.name_of(spider)
     was_paused, workers = loop.run(_resume(name, ledger_url))
-    if not was_paused:
+    if as_json:
+        told = {"spider": name, "paused": None, "was_paused": was_paused, "workers": workers}
+        click.echo(json.dumps(told))
+    elif not was_paused:
         click.echo(f"{name} is not paused")
     elif workers:
         click.echo(f"{name} goes on: {steering.followed_by(workers)}")
