@@ -4,12 +4,14 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import crawlcw
 import crawlcw.ledger
 
 pytestmark = pytest.mark.quick
@@ -97,6 +99,15 @@ def test_both_stores_have_their_facets_in_files_of_the_same_names():
         *("tasks", "leases", "outcomes", "hosts", "host_leases", "workers", "queries", "admin"),
         *("notes", "blobs", "changes", "inspection", "ledger", "store"),
     } <= facets & beside
+
+
+def test_ci_keeps_what_the_tests_in_a_browser_have_seen():
+    root = Path(crawlcw.__file__).parents[1]
+    script = (root / ".ci" / "run").read_text()
+
+    # The name stands in two places that no import connects.
+    (name,) = re.findall(r"^export (\w+)=.*/screenshots", script, re.MULTILINE)
+    assert f'os.environ.get("{name}", ' in (root / "tests/dashboard/test_browser.py").read_text()
 
 
 def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
