@@ -88,6 +88,7 @@ Exit codes:
        max_failures allows, or a callback is broken
    69  the ledger cannot be reached, its disk is full, or its file was removed or replaced
    70  an error of crawlcw itself
+   75  stop --wait: a worker is still at work after --timeout
    78  the ledger will not do as configured: access, a read-only file, schema, server too old
   124  a callback has kept the event loop for longer than callback_timeout
   130  interrupted twice (or once, in a command that is no crawl)
@@ -187,7 +188,9 @@ def exit_code(command: Callable[[], object]) -> int:
         return BROKEN_PIPE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "crawlcw"
-        return _failed(f"{error.format_message()} See `{path} --help`.", USAGE)
+        said = error.format_message()
+        ended = said if said.endswith((".", "?")) else f"{said}."
+        return _failed(f"{ended} See `{path} --help`.", USAGE)
     except click.ClickException as error:
         return _failed(error.format_message(), USAGE)
     except UsageError as error:

@@ -47,18 +47,11 @@ class Overview:
         look = await self._observer.look(patience=_PATIENCE)
         return {
             **_numbers(look, await self._tally.get()),
-            "paused": await self._paused(),
+            "paused": look.paused,
             "workers": [_worker(worker, now=look.now) for worker in look.workers],
             "hosts": [_host(line) for line in look.hosts[:_HOSTS]],
             "failures": await self._failures.get(),
         }
-
-    async def _paused(self) -> str | None:
-        """Return since when the crawls are paused, as it is written down; None: they are not."""
-        if self.ledger.kind.tracked:
-            return None
-        paused = (await self.ledger.notes.control()).get("paused")
-        return None if paused is None else str(paused)
 
     async def _take_failures(self) -> list[dict[str, Any]]:
         chosen = TaskFilter(statuses=(Status.FAILED, Status.IGNORED))

@@ -1,6 +1,6 @@
 """What a crawl shows to somebody who watches it from outside: asked often, at little cost.
 
-Workers and hosts are three seeks in indexes a look. What has to be counted is counted so
+Workers, hosts and orders are four reads by index a look. What has to be counted is counted so
 rarely that the ledger spends at most a twentieth of its time on it.
 """
 
@@ -52,6 +52,7 @@ class Look:
     workers: tuple[Worker, ...]
     average: float | None  #: tasks finished a second over the last hour; None: not known yet
     hosts: tuple[HostLine, ...]  #: those that fail or rest first, then the slowest
+    paused: str | None = None  #: since when its crawls are, as it is written down
     stages: tuple[Group, ...] = ()  #: of a use case: those with the most tasks first
     trouble: str = ""  #: why this is not of now, if it is not
 
@@ -144,11 +145,18 @@ class Observer:
             workers=tuple(sorted(workers, key=lambda each: (each.started, each.name))),
             average=self._average,
             hosts=notable([*held, *waiting], now=now),
+            paused=await self._paused(),
         )
 
     def changed(self) -> None:
         """Count anew at the next look: somebody has changed tasks."""
         self._counted = replace(self._counted, next=0.0)
+
+    async def _paused(self) -> str | None:
+        if self._ledger.kind.tracked:
+            return None
+        paused = (await self._ledger.notes.control()).get("paused")
+        return None if paused is None else str(paused)
 
     async def _count(self) -> _Counted:
         began = self._clock()

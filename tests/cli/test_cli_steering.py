@@ -296,6 +296,7 @@ async def test_a_stop_that_waits_ends_in_time_and_says_who_is_left(folder: Path,
     assert (found["spider"], found["workers"], found["left"]) == ("pages", 1, 1)
     assert wrong.returncode == 2
     assert "--timeout" in wrong.stderr
+    assert wrong.stderr.endswith("7d. See `crawlcw stop --help`.\n")
 
 
 def test_a_program_is_told_what_became_of_it(folder: Path):

@@ -110,6 +110,15 @@ def span(began: float, ended: float, finished: int) -> Span:
 # --- what is told
 
 
+def test_a_crawl_that_is_paused_says_so_in_every_form():
+    seen = look(paused="2026-01-01T00:00:00Z")
+
+    assert "paused since 2026-01-01T00:00:00Z" in drawn(seen)
+    assert ", paused since 2026-01-01T00:00:00Z" in overview.line(seen)
+    assert overview.fields(seen)["paused"] == "2026-01-01T00:00:00Z"
+    assert "paused" not in drawn(look()) + overview.line(look())
+
+
 def test_the_rate_is_that_of_all_workers_that_are_heard_of_and_gives_the_time_to_go():
     silent = replace(worker("gone", rate=99.0), heartbeat=START - MINUTE)
     seen = look(workers=(worker("a", rate=2.0), worker("b", rate=1.0), silent))

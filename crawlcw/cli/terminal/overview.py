@@ -19,7 +19,7 @@ from crawlcw.model.task import Status
 from crawlcw.observing.observer import HostLine, Look, is_silent
 
 #: Lines of the picture that are always there, and those that a table has besides its rows.
-_FRAME, _TABLE = 6, 4
+_FRAME, _TABLE = 7, 4
 _LONGEST_NAME = 50
 _MOST_REASONS = 6
 #: A loop that is later than this is worth a look, in seconds.
@@ -40,6 +40,8 @@ def picture(look: Look, *, height: int) -> RenderableType:
     room = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MOST_REASONS) - 2, 4)
     workers = min(len(look.workers), max(room // 2, room - len(look.hosts)))
     parts: list[RenderableType] = [_title(look), _tasks(look), _pace(look)]
+    if look.paused is not None:
+        parts.append(Text(_paused(look.paused), style="bold yellow"))
     if look.trouble:
         parts.append(Text(printable(look.trouble), style="bold red"))
     parts.append(_workers(look, most=workers))
@@ -56,6 +58,8 @@ def line(look: Look) -> str:
     busy = sum(worker.vitals.in_flight for worker in look.workers if worker.vitals is not None)
     parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
     parts += [f"workers {len(look.workers):,} holding {busy:,}"]
+    if look.paused is not None:
+        parts.append(_paused(look.paused))
     failing = sum(each.host.failures > 0 for each in look.hosts)
     if failing:
         parts.append(f"hosts failing {failing:,}")
@@ -75,11 +79,16 @@ def fields(look: Look) -> dict[str, Any]:
         "backlog": look.backlog,
         "rate": round(look.rate, 3),
         "average_rate": None if look.average is None else round(look.average, 3),
+        "paused": look.paused,
         "eta": None if look.eta is None else look.eta.total_seconds(),
         "workers": [_worker_fields(worker) for worker in look.workers],
         "hosts": [_host_fields(each) for each in look.hosts],
         "reasons": dict(look.reasons),
     }
+
+
+def _paused(since: str) -> str:
+    return f"paused since {printable(since)}"
 
 
 def _worker_fields(worker: Worker) -> dict[str, Any]:
