@@ -156,6 +156,12 @@ def _in_module(module: ModuleType, class_name: str, place: str) -> type[Spider]:
         has = f"its spiders: {names}" if names else "it has no spider"
         raise SpiderError(f"{place} has no spider class {class_name!r}; {has}")
     if not spiders:
+        from crawlcw.tracking import UseCase  # few have mistaken the one for the other
+
+        if any(isinstance(each, UseCase) for each in vars(module).values()):
+            raise SpiderError(
+                f"{place} has a use case, and no spider: `crawlcw work {place}` works on its tasks"
+            )
         raise SpiderError(
             f"{place} has no spider: a class derived from crawlcw.Spider, with a name"
         )

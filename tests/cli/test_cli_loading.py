@@ -51,6 +51,15 @@ def test_a_spider_is_found_by_name_file_and_module(text):
     assert (found.__name__, found.name) == ("Books", "books")
 
 
+def test_a_use_case_in_the_place_of_a_spider_is_told_what_works_on_it():
+    write("orders.py", "from crawlcw.tracking import UseCase\norders = UseCase('orders')\n")
+
+    with pytest.raises(
+        SpiderError, match=r"orders\.py has a use case, and no spider: `crawlcw work"
+    ):
+        loading.find("orders.py")
+
+
 def test_a_name_that_is_unknown_lists_those_there_are_and_the_nearest():
     spider("spiders/a.py")
     spider("spiders/b.py", "quotes", "Quotes")
