@@ -45,7 +45,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "crawlcw set books delay=",
         "crawlcw set books --reset",
     ),
-    "stop": ("crawlcw stop books", "crawlcw stop books --wait --timeout 5m && crawlcw drop books"),
+    "stop": ("crawlcw stop books", "crawlcw stop books --wait --timeout 5m"),
     "dashboard": (
         "crawlcw dashboard",
         "crawlcw dashboard books --port 9000",
