@@ -55,6 +55,14 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCount:
+    """How many items a ledger has."""
+
+    number: int
+    whole: bool  #: False: these were counted, and there may be more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """The ledger in numbers."""
 
@@ -350,7 +358,11 @@ class Hosts(Protocol):
         """
 
     async def counts(self) -> dict[str, Counts]:
-        """Return how many tasks of each status every host has. Reads the whole ledger."""
+        """Return how many tasks of each status every host has.
+
+        Counted by indexes alone, but for the failed and the leased ones on MongoDB, which are
+        read. There it is no single moment that is counted.
+        """
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
         """Return the hosts of those names that are known."""
@@ -447,7 +459,9 @@ class Queries(Protocol):
 
         Without their items. *after* is the place of the last one that is known
         already. Nothing is read but what is returned, unless *reason*, *host*, *url_prefix*,
-        *callback* or *ids* leave out what lies in between. Equal times are ordered by id.
+        *callback* or *ids* leave out what lies in between; MongoDB reads the tasks of a
+        reason, host or callback alone that has no more than 50,000. Equal times are ordered
+        by id.
         """
 
     async def count(self, chosen: TaskFilter) -> int:
@@ -469,13 +483,22 @@ class Queries(Protocol):
         """Return how many tasks there are of each status.
 
         Some ten thousand at a time, so that no number of them blocks the ledger
-        or runs into its time limit; so are `item_count` and `Hosts.counts`.
+        or runs into its time limit; so is what `item_count` reads on MongoDB.
         Of more tasks than that it is no single moment that is counted: what
         changes meanwhile may count twice, or not at all.
         """
 
     async def item_count(self) -> int:
-        """Return how many items are recorded. Reads every finished task: slow on a large ledger."""
+        """Return how many items are recorded.
+
+        SQLite counts them by an index. MongoDB reads every task: seconds for a million.
+        """
+
+    async def items_among(self, *, look_at: int) -> ItemCount:
+        """Return how many items are recorded, or at least how many, in bounded time.
+
+        MongoDB looks at *look_at* tasks, at least 1, the finished ones first.
+        """
 
     async def reasons(self) -> dict[str, int]:
         """Return how many failed and ignored tasks there are for each reason, most first.

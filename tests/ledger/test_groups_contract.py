@@ -18,11 +18,11 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger, groups
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.protocol import Dimension, Group, Ledger, TaskFilter
+from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.rows import row_of
 from crawlcw.ledger.sqlite.schema import COLUMNS
-from crawlcw.model.task import Status
+from crawlcw.model.task import Record, Status
 from tests.ledger.test_ledger_plans import Overheard, explained, stages
 from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, success
 from tests.support.mongod import with_database
@@ -170,10 +170,13 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
     await filled(ledger)
     sql = ledger.store.sql
     with sqlite3.connect(tmp_path / "ledger.db") as db:
-        for statement in (*sql.groups.values(), sql.done):
+        for statement in (*sql.groups.values(), sql.done, sql.count_items):
             (plan,) = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
             # None is sorted besides, and all go through one index.
-            assert re.match(r"(SCAN|SEARCH) books USING (COVERING )?INDEX books\.", plan), plan
+            assert re.match(
+                r"(SCAN|SEARCH) books(\.items)? USING (COVERING )?INDEX (books|sqlite_autoindex_books)\.",
+                plan,
+            ), plan
     await ledger.close()
 
 
@@ -202,7 +205,13 @@ def crowd() -> Iterator[documents.Document]:
             del document["due"]
         if status is Status.FINISHED:
             document["response"] = {"status": 404 if n % 50 == 3 else 200, "final_url": "x"}
+            document["items"] = [{"n": n}]
         yield document
+
+
+def bare(document: documents.Document) -> documents.Document:
+    """Return a document without its items, which have a table of their own."""
+    return {name: value for name, value in document.items() if name != "items"}
 
 
 async def fill_sqlite(path: Path) -> Ledger:
@@ -212,7 +221,12 @@ async def fill_sqlite(path: Path) -> Ledger:
     empty = dict.fromkeys(COLUMNS)
     with sqlite3.connect(path) as db:
         statement = f'INSERT INTO "books" ({names}) VALUES ({values})'
-        db.executemany(statement, ({**empty, **row_of(each)} for each in crowd()))
+        db.executemany(statement, ({**empty, **row_of(bare(each))} for each in crowd()))
+        # An item of each that is finished.
+        db.execute(
+            'INSERT INTO "books.items" '
+            f"SELECT id, 0, '{{}}', url, update_time FROM books WHERE status = {Status.FINISHED:d}"
+        )
     return ledger
 
 
@@ -246,7 +260,36 @@ async def test_a_large_ledger_is_counted_in_a_moment(
             assert sum(each.total for each in found) == LARGE * 3 // 4
         else:
             assert sum(each.total for each in found) == LARGE
+    finished = LARGE * 5 // 8
     began = time.monotonic()
     assert (await ledger.queries.counts()).total == LARGE
+    found_items = await ledger.queries.items_among(look_at=1_000)
+    # MongoDB has an item in each of those that it has looked at.
+    whole = place == "sqlite"
+    assert found_items == ItemCount(number=finished if whole else 1_000, whole=whole)
+    assert time.monotonic() - began < 5.0
+    assert await ledger.queries.item_count() == finished
+    by_host = await ledger.hosts.counts()
+    assert sum(counts[Status.FAILED] for counts in by_host.values()) == LARGE // 8
+    assert sum(counts.total for counts in by_host.values()) == LARGE
+
+    began = time.monotonic()
+    for chosen, number in (
+        (TaskFilter(), 50),
+        (TaskFilter(statuses=[Status.FAILED]), 50),
+        (TaskFilter(host="h7.com"), 50),
+        (TaskFilter(host="none.com"), 0),
+        (TaskFilter(reason=Reason.TLS), 0),
+        (TaskFilter(callback="none"), 0),
+    ):
+        records = await ledger.queries.find(chosen, limit=50)
+        assert len(records) == number
+        assert records == sorted(records, key=_newest_first)
+        for record in records[:1]:
+            assert await ledger.tasks.get(record.task.id) is not None
     assert time.monotonic() - began < 5.0
     await ledger.close()
+
+
+def _newest_first(record: Record) -> tuple[float, bytes]:
+    return -record.task.update_time.timestamp(), record.task.id

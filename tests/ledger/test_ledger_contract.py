@@ -9,12 +9,12 @@ import pytest
 
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.ledger.mongo import admin as mongo_admin
-from crawlcw.ledger.protocol import Ledger, TaskFilter, Worker
+from crawlcw.ledger.protocol import Cursor, ItemCount, Ledger, TaskFilter, Worker
 from crawlcw.ledger.sqlite import admin as sqlite_admin
 from crawlcw.model import transitions, values
 from crawlcw.model.item_values import cleaned_item
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.task import Lease, ResponseInfo, Status, Task
+from crawlcw.model.task import Lease, Record, ResponseInfo, Status, Task
 from crawlcw.model.transitions import Failed, Succeeded
 from tests.support.ledgers import (
     LEASE,
@@ -937,7 +937,6 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         "mongo.hosts._COUNTED",
         "sqlite.queries.COUNTED",
         "mongo.queries._COUNTED_AT_ONCE",
-        "sqlite.hosts.READ",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)
     # Many of one time, and some of others.
@@ -960,11 +959,54 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         Status.IGNORED: 3,
     }
     assert await ledger.queries.item_count() == 8
+    assert await ledger.queries.items_among(look_at=100) == ItemCount(number=8, whole=True)
     assert await ledger.queries.reasons() == {"connect": 2, "tls": 2, "protocol": 1}
     by_host = await ledger.hosts.counts()
     assert sum(of_host.total for of_host in by_host.values()) == 17
     for status in Status:
         assert sum(of_host[status] for of_host in by_host.values()) == counts[status]
+
+
+async def test_items_are_counted_among_so_many_tasks(ledger: Ledger):
+    await ledger.tasks.add(make_tasks(9))
+    leases = await claimed(ledger, limit=6)
+    await ledger.outcomes.commit([success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases])
+
+    found = await ledger.queries.items_among(look_at=4)
+
+    # SQLite has an index of the items, and counts them all.
+    assert found in (ItemCount(number=8, whole=False), ItemCount(number=12, whole=True))
+    assert await ledger.queries.items_among(look_at=50) == ItemCount(number=12, whole=True)
+
+
+@pytest.mark.parametrize("few", [50_000, 2], ids=["few", "many"])
+async def test_tasks_of_a_host_reason_or_callback_are_found_in_their_order(
+    ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, few: int
+):
+    # Few of them are read and sorted; else those of their statuses are walked through.
+    monkeypatch.setattr("crawlcw.ledger.mongo.queries.FEW", few)
+    await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(18)])
+    for lease in await claimed(ledger, limit=12):
+        clock.advance(seconds=int(lease.task.id[0]) % 3)
+        await ledger.outcomes.commit([failure(ledger, lease, Reason.TLS, policy=ONCE)])
+    everything = await ledger.queries.find(TaskFilter(), limit=100)
+
+    for chosen, wanted in (
+        (TaskFilter(host="h1.com"), [r for r in everything if r.task.host == "h1.com"]),
+        (TaskFilter(reason=Reason.TLS), [r for r in everything if r.task.reason]),
+        (TaskFilter(callback="parse"), everything),
+        (TaskFilter(host="none.com"), []),
+    ):
+        found: list[Record] = []
+        while some := await ledger.queries.find(chosen, limit=4, after=_behind(found)):
+            found += some
+        assert [r.task.id for r in found] == [r.task.id for r in wanted]
+
+
+def _behind(found: list[Record]) -> Cursor | None:
+    if not found:
+        return None
+    return Cursor(update_time=found[-1].task.update_time, id=found[-1].task.id)
 
 
 async def test_a_ledger_says_whether_it_has_tasks_of_some_statuses(ledger: Ledger):

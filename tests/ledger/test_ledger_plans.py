@@ -227,6 +227,46 @@ async def test_updates_find_their_tasks_by_id(ledger, crowded, overheard):
     assert set(hints) == {"_id_"}
 
 
+async def test_tasks_of_a_host_or_a_reason_are_found_by_its_index(ledger, crowded, overheard):
+    for chosen in (TaskFilter(host="none.com"), TaskFilter(reason=Reason.TLS)):
+        assert await ledger.queries.find(chosen, limit=50) == []
+    assert len(await ledger.queries.find(TaskFilter(host="h1.com"), limit=50)) == 50
+
+    for command in overheard.commands:
+        explanation = explained(crowded, command)
+        assert "COLLSCAN" not in set(stages(explanation))
+        # The tasks of one host of 40, and no others.
+        for counted in ("totalKeysExamined", "totalDocsExamined"):
+            numbers = [int(n) for n in re.findall(rf"'{counted}': (\d+)", str(explanation))]
+            assert max(numbers, default=0) <= TASKS // HOSTS + 20
+    assert {"count", "aggregate", "find"} <= {next(iter(c)) for c in overheard.commands}
+
+
+async def test_items_are_counted_among_so_many_tasks_and_no_others(ledger, crowded, overheard):
+    assert not (await ledger.queries.items_among(look_at=500)).whole
+
+    (command,) = overheard.commands
+    explanation = explained(crowded, command)
+    assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
+    numbers = [int(n) for n in re.findall(r"'totalDocsExamined': (\d+)", str(explanation))]
+    assert max(numbers) <= 500
+
+
+async def test_counting_by_host_reads_the_failed_and_the_leased_tasks_alone(
+    ledger, crowded, overheard
+):
+    counts = await ledger.hosts.counts()
+
+    assert sum(each.total for each in counts.values()) == TASKS
+    read = 0
+    for command in (c for c in overheard.commands if "aggregate" in c):
+        explanation = explained(crowded, command)
+        assert not set(stages(explanation)) & {"COLLSCAN", "SORT"}
+        numbers = re.findall(r"'totalDocsExamined': (\d+)", str(explanation))
+        read += max(map(int, numbers), default=0)
+    assert read <= TASKS // 5 + 20
+
+
 async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(ledger, crowded, overheard):
     wanted = Wanted(chosen=TaskFilter(reason=Reason.TLS), containing="nowhere")
     place = None

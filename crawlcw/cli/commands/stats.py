@@ -17,13 +17,15 @@ from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS, UsageError
 from crawlcw.feeds import inert
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Counts, Dimension, Group, Worker
+from crawlcw.ledger.protocol import Counts, Dimension, Group, ItemCount, Ledger, Worker
 from crawlcw.model.dropped import Examples
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
 _SHORTEST_PAUSE = timedelta(seconds=1)
+#: So many tasks are looked at for their items: 0.05 s on MongoDB.
+_LOOK_AT = 10_000
 _MOST_ROWS = 50
 _LONGEST_VALUE = 80
 
@@ -33,7 +35,7 @@ class _Numbers:
     name: str
     kind: LedgerKind
     counts: Counts
-    items: int
+    items: ItemCount
     items_by_callback: dict[str, int]
     items_dropped: dict[str, int]
     reasons: dict[str, int]
@@ -58,6 +60,11 @@ class _Numbers:
     type=click.Choice([str(each) for each in Dimension]),
     help="How many tasks there are of each host, reason, ...",
 )
+@click.option(
+    "--all-items",
+    is_flag=True,
+    help="Count all items on MongoDB too, which reads every task: seconds for a million.",
+)
 @click.option("--watch", "watched", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
     "--every",
@@ -71,6 +78,7 @@ def command(
     ledger_url: str,
     as_json: bool,
     dimension: str | None,
+    all_items: bool,
     watched: bool,
     every: str | None,
     log_level: str | None,
@@ -99,11 +107,13 @@ def command(
             raise UsageError("--by counts once, and --watch again and again: leave one of them out")
         loop.run(_write_groups(loading.name_of(spider), ledger_url, dimension, as_json=as_json))
         return OK
+    if all_items and (dimension is not None or watched):
+        raise UsageError("--all-items is for the numbers of one look: leave out --by and --watch")
     if watched:
         name, pause = loading.name_of(spider), _pause(every)
         loop.run(until_stopped(watching.watch(name, ledger_url, every=pause, as_json=as_json)))
         return OK
-    numbers = loop.run(_numbers(loading.name_of(spider), ledger_url))
+    numbers = loop.run(_numbers(loading.name_of(spider), ledger_url, count_all=all_items))
     if as_json:
         click.echo(_json(numbers))
     else:
@@ -157,14 +167,14 @@ def _pause(every: str | None) -> timedelta:
     return pause
 
 
-async def _numbers(name: str, ledger_url: str) -> _Numbers:
+async def _numbers(name: str, ledger_url: str, *, count_all: bool) -> _Numbers:
     async with ledger_option.opened(ledger_url, name) as ledger:
         tally = await ledger.workers.tally()
         return _Numbers(
             name=name,
             kind=ledger.kind,
             counts=await ledger.queries.counts(),
-            items=await ledger.queries.item_count(),
+            items=await _items(ledger, count_all=count_all),
             items_by_callback=_largest_first(tally.items_by_callback),
             items_dropped=_largest_first(tally.items_dropped),
             reasons=await ledger.queries.reasons(),
@@ -178,6 +188,12 @@ async def _numbers(name: str, ledger_url: str) -> _Numbers:
             control=Control.of(await ledger.notes.control()),
             now=ledger.now(),
         )
+
+
+async def _items(ledger: Ledger, *, count_all: bool) -> ItemCount:
+    if count_all:
+        return ItemCount(number=await ledger.queries.item_count(), whole=True)
+    return await ledger.queries.items_among(look_at=_LOOK_AT)
 
 
 def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
@@ -195,7 +211,8 @@ def _json(numbers: _Numbers) -> str:
             numbers.kind.value: numbers.name,
             "counts": {status.name.lower(): numbers.counts[status] for status in Status},
             "total": numbers.counts.total,
-            "items": numbers.items,
+            "items": numbers.items.number,
+            "items_all_counted": numbers.items.whole,
             "items_by_callback": numbers.items_by_callback,
             "items_dropped": numbers.items_dropped,
             "reasons": numbers.reasons,
@@ -233,7 +250,7 @@ def _print(numbers: _Numbers) -> None:
     from crawlcw.cli.terminal.tables import two_columns
 
     rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
-    rows |= {"total": f"{numbers.counts.total:,}", "items": f"{numbers.items:,}"}
+    rows |= {"total": f"{numbers.counts.total:,}", "items": _item_number(numbers.items)}
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     if numbers.control.paused is not None:
         rows["paused"] = f"since {numbers.control.paused:%Y-%m-%d %H:%M:%S}Z"
@@ -260,6 +277,10 @@ def _print(numbers: _Numbers) -> None:
             # Whole, so that they can be found in a page: never folded to the terminal's width.
             for link in numbers.link_examples.get(name, ()):
                 console.print(f"  {printable(name)}: {printable(link)}", soft_wrap=True)
+
+
+def _item_number(items: ItemCount) -> str:
+    return f"{items.number:,}" if items.whole else f"{items.number:,} or more (--all-items)"
 
 
 def _shown(numbers: Mapping[str, int]) -> dict[str, str]:

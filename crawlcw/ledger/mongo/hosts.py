@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import aclosing
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import UpdateOne
@@ -23,20 +23,22 @@ from crawlcw.ledger.mongo.indexes import (
 )
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
-from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.mongo.walks import behind
+from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Groups
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import GIVE_UP_HOST
 
-#: How many tasks `host_counts` counts by one command: its groups fit into one reply.
+#: How many tasks `counts` reads by one command: its groups fit into one reply.
 _COUNTED = 20_000
 
 
 class Hosts:
     """Wakes hosts, gives them up and reads them."""
 
-    def __init__(self, store: MongoStore) -> None:
+    def __init__(self, store: MongoStore, groups: Groups) -> None:
         self._store = store
+        self._groups = groups
 
     async def wake(self, dues: Mapping[str, datetime]) -> None:
         """Read what is there, and write where it is unknown or would be ready too late.
@@ -144,32 +146,57 @@ class Hosts:
                 yield host
 
     async def counts(self) -> dict[str, Counts]:
-        """Count by host and status, some tasks at a time in the order of their ids."""
-        totals: dict[str, Counter[Status]] = {}
-        behind: dict[str, Any] = {}
-        while True:
-            groups = await self._store.aggregate(
-                [
-                    {"$match": behind},
-                    {"$sort": {"_id": 1}},
-                    {"$limit": _COUNTED},
-                    {
-                        "$group": {
-                            "_id": {"host": "$host", "status": "$status"},
-                            "n": {"$sum": 1},
-                            "last": {"$max": "$_id"},
-                        }
-                    },
-                ],
-                hint="_id_",
-                most=_COUNTED,
+        """Take what waits for what is not done, less what failed or is leased."""
+        totals: dict[str, Counter[Status]] = {
+            str(group.value): Counter(
+                {
+                    Status.TODO: group.open,
+                    Status.FINISHED: group.finished,
+                    Status.IGNORED: group.ignored,
+                }
             )
-            for group in groups:
-                of_host = totals.setdefault(group["_id"]["host"], Counter())
-                of_host[Status(group["_id"]["status"])] += group["n"]
-            if sum(group["n"] for group in groups) < _COUNTED:
-                return {host: Counts(by_status=dict(of_host)) for host, of_host in totals.items()}
-            behind = {"_id": {"$gt": max(group["last"] for group in groups)}}
+            for group in await self._groups.by(Dimension.HOST)
+        }
+        # No index has the host of these; as a rule they are few.
+        for status in (Status.FAILED, Status.PROCESSING):
+            for host, number in (await self._of_status(status)).items():
+                of_host = totals.setdefault(host, Counter())
+                of_host[status] = number
+                # They are counted later than the others.
+                of_host[Status.TODO] = max(of_host[Status.TODO] - number, 0)
+        return {host: Counts(by_status=dict(+of_host)) for host, of_host in totals.items()}
+
+    async def _of_status(self, status: Status) -> Counter[str]:
+        """Return how many tasks of a status each host has, read some at a time."""
+        numbers: Counter[str] = Counter()
+        place: Cursor | None = None
+        while True:
+            left = _COUNTED
+            for part, order in behind({"status": int(status)}, place):
+                groups = await self._store.aggregate(
+                    [
+                        {"$match": part},
+                        {"$sort": dict(order)},
+                        {"$limit": left},
+                        {
+                            "$group": {
+                                "_id": "$host",
+                                "n": {"$sum": 1},
+                                "time": {"$last": "$update_time"},
+                                "id": {"$last": "$_id"},
+                            }
+                        },
+                    ],
+                    most=left + 1,
+                )
+                for group in groups:
+                    numbers[group["_id"]] += group["n"]
+                    left -= group["n"]
+                place = _last_of(groups) or place
+                if not left:
+                    break
+            if left:
+                return numbers
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
         """Read whole documents by their ids, a few thousand at a time."""
@@ -246,6 +273,16 @@ class Hosts:
         cursor = cursor.sort([("host", 1), ("priority", -1), ("due", 1)]).limit(1).hint(BY_HOST)
         found: list[dict[str, Any]] = await cursor.to_list(1)
         return found[0] if found else None
+
+
+def _last_of(groups: Collection[Mapping[str, Any]]) -> Cursor | None:
+    """Return where a command has come to that went from late to early; None: nowhere."""
+    # It answers without a time zone.
+    ends = [(group["time"].replace(tzinfo=UTC), bytes(group["id"])) for group in groups]
+    if not ends:
+        return None
+    time, identity = min(ends)
+    return Cursor(update_time=time, id=identity)
 
 
 def _woken(found: Mapping[str, Any] | None, due: datetime) -> datetime | None:

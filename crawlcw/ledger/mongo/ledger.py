@@ -39,7 +39,8 @@ class MongoLedger:
     def __init__(self, store: MongoStore) -> None:
         """Put the facets together; call `inspection.prepare` before use."""
         self.store = store
-        items, hosts, blobs, notes = Items(store), Hosts(store), Blobs(store), Notes(store)
+        items, blobs, notes, groups = Items(store), Blobs(store), Notes(store), Groups(store)
+        hosts = Hosts(store, groups)
         self._schema = Schema(store)
         self.tasks: protocol.Tasks = Tasks(store, items)
         self.leases: protocol.Leases = Leases(store)
@@ -48,8 +49,8 @@ class MongoLedger:
         self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
         self.workers: protocol.Workers = Workers(store, hosts)
         self.rates: protocol.Rates = Rates(store)
-        self.groups: protocol.Groups = Groups(store)
-        self.queries: protocol.Queries = Queries(store, items, self.groups)
+        self.groups: protocol.Groups = groups
+        self.queries: protocol.Queries = Queries(store, items, groups)
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes: protocol.Notes = notes
         self.sessions: protocol.Sessions = Sessions(store)

@@ -14,12 +14,28 @@ from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
+from crawlcw.ledger.mongo.indexes import (
+    ANY_PRIORITY,
+    BY_CALLBACK,
+    BY_HOST_NAME,
+    BY_PRIORITY,
+    BY_REASON,
+    BY_STATUS,
+    HAS_DUE,
+)
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
-from crawlcw.ledger.mongo.walks import conditions, found_among, found_behind
-from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Groups, ItemRow, TaskFilter
-from crawlcw.model.task import Record, Status
+from crawlcw.ledger.mongo.walks import FEW, conditions, found_among, found_behind, found_by
+from crawlcw.ledger.protocol import (
+    Counts,
+    Cursor,
+    Dimension,
+    Groups,
+    ItemCount,
+    ItemRow,
+    TaskFilter,
+)
+from crawlcw.model.task import DONE, Record, Status
 
 #: How many tasks one command counts by the index alone, and how many it reads.
 _COUNTED = 50_000
@@ -28,10 +44,15 @@ _READ = 5_000
 _COUNTED_AT_ONCE = 2_000_000
 #: How many tasks are read at once with their items.
 _WITH_ITEMS = 100
+_NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
+#: Those first that have items, and those last that may only wait for another visit.
+_ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 #: Of what a filter may ask for, that which the index of statuses answers alone.
 _IN_INDEX = {"status", "update_time"}
-#: That of the index of statuses.
+#: And what has an index of its own.
+_NARROW = {"host": BY_HOST_NAME, "reason": BY_REASON, "callback": BY_CALLBACK}
+#: The order of the index of statuses.
 _ORDER = {"status": 1, "update_time": -1, "_id": -1}
 
 
@@ -103,11 +124,23 @@ class Queries:
     async def item_count(self) -> int:
         """Sum the items of every task that may have some."""
         # What is to be visited again has items as well, whatever its status.
-        among = list(Status)
-        items = {"$size": {"$ifNull": ["$items", []]}}
-        walk = self._groups(among, by="$status", at_once=_READ, items={"$sum": items})
+        walk = self._groups(list(Status), by="$status", at_once=_READ, items=_NUMBER_OF_ITEMS)
         async with aclosing(walk) as groups:
             return sum([group["items"] async for group in groups])
+
+    async def items_among(self, *, look_at: int) -> ItemCount:
+        """Sum the items of so many tasks, of those statuses first that have most of them."""
+        number, left = 0, look_at
+        for status in _ITEMS_FIRST:
+            walk = self._groups([status], by="$status", at_once=left, items=_NUMBER_OF_ITEMS)
+            async with aclosing(walk) as groups:
+                async for group in groups:
+                    number += group["items"]
+                    left -= group["n"]
+                    break
+            if not left:
+                return ItemCount(number=number, whole=False)
+        return ItemCount(number=number, whole=True)
 
     async def reasons(self) -> dict[str, int]:
         """Count them by their index."""
@@ -164,9 +197,24 @@ class Queries:
         with mapped():
             if chosen.ids is not None:
                 found = await found_among(self._store, list(chosen.ids), where, limit, after)
+            elif (index := await self._few_in(where)) is not None:
+                found = await found_by(self._store, index, where, limit, after)
             else:
                 found = await found_behind(self._store, where, limit, after, {"items": 0})
         return [documents.record(each) for each in found]
+
+    async def _few_in(self, where: Mapping[str, Any]) -> str | None:
+        """Return the index of a host, reason or callback of few tasks; None: there is none.
+
+        The index of statuses would be read from its begin for them, and, where there are none, to
+        its end.
+        """
+        for name, index in _NARROW.items():
+            if name in where:
+                number = await self._store.count({name: where[name]}, hint=index, most=FEW + 1)
+                if number <= FEW:
+                    return index
+        return None
 
     async def count(self, chosen: TaskFilter) -> int:
         """Let the server look at the tasks of these statuses; ids are looked up instead."""

@@ -15,6 +15,8 @@ _ORDER = [("update_time", -1), ("_id", -1)]
 #: Of tasks of one time: the server would sort them if it were told more.
 _ORDER_OF_EQUALS = [("_id", -1)]
 _PLACE = {"update_time": 1}
+#: So many tasks of one host, reason or callback are read and sorted for some of them.
+FEW = 50_000
 _IN_NO_INDEX = ("url", "callback")
 
 
@@ -52,6 +54,31 @@ async def found_among(
     wanted = [task_id for _, task_id in places[:limit]]
     cursor = store.tasks.find({**where, "_id": {"$in": wanted}}, {"items": 0}).hint("_id_")
     return sorted(await all_of(cursor, len(wanted)), key=_place, reverse=True)
+
+
+async def found_by(
+    store: MongoStore, index: str, where: Mapping[str, Any], limit: int, after: Cursor | None
+) -> list[dict[str, Any]]:
+    """Return the next tasks behind a place, of all that an index has of what is asked for.
+
+    They are sorted, so they are not to be many.
+    """
+    parts: list[Mapping[str, Any]] = [where]
+    if after is not None:
+        earlier = {"update_time": {"$lt": after.update_time}}
+        equal = {"update_time": after.update_time, "_id": {"$lt": after.id}}
+        parts.append({"$or": [earlier, equal]})
+    places = await store.aggregate(
+        [
+            {"$match": {"$and": parts}},
+            {"$project": _PLACE},
+            {"$sort": dict(_ORDER)},
+            {"$limit": limit},
+        ],
+        hint=index,
+        most=min(limit, FEW) + 1,
+    )
+    return await found_among(store, [bytes(each["_id"]) for each in places], where, limit, None)
 
 
 async def walk(

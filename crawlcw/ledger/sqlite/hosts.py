@@ -1,14 +1,13 @@
 """The hosts that nobody holds: waking them, giving them up, and reading what is known of them."""
 
 import sqlite3
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Counts
+from crawlcw.ledger.protocol import Counts, Dimension
 from crawlcw.ledger.sqlite.connection import (
     Database,
     all_rows,
@@ -21,7 +20,7 @@ from crawlcw.ledger.sqlite.priorities import priorities_of_host
 from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment, row_of
 from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
 from crawlcw.ledger.sqlite.statements import Statements
-from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, READ, SqliteStore
+from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status
 
@@ -127,23 +126,11 @@ class Hosts:
 
     async def counts(self) -> dict[str, Counts]:
         """See `protocol.Hosts.counts`."""
-        totals: dict[str, Counter[Status]] = {}
-        last: int | None = 0
-        while last is not None:
-            rows, last = await self._store.reader.run(self._count_by_host, last)
-            for row in rows:
-                totals.setdefault(row["host"], Counter())[Status(row["status"])] += row["n"]
-        return {host: Counts(by_status=dict(totals[host])) for host in sorted(totals)}
-
-    def _count_by_host(
-        self, db: sqlite3.Connection, after: int
-    ) -> tuple[list[sqlite3.Row], int | None]:
-        """Return the numbers of the next tasks, and the last one's row where there may be more."""
-        values = {"after": after, "limit": READ}
-        with snapshot(db):
-            rows = db.execute(self._store.sql.count_by_host, values).fetchall()
-            whole = sum(row["n"] for row in rows) == READ
-            return rows, number_of(db, self._store.sql.last_row, values) if whole else None
+        totals: dict[str, dict[Status, int]] = {}
+        by_host = self._store.sql.groups[Dimension.HOST]
+        for host, status, number in await self._store.reader.run(all_rows, by_host):
+            totals.setdefault(host, {})[Status(status)] = number
+        return {host: Counts(by_status=of_host) for host, of_host in totals.items()}
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
         """See `protocol.Hosts.get`."""

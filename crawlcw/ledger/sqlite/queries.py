@@ -3,13 +3,21 @@
 import heapq
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Groups, ItemRow, TaskFilter
+from crawlcw.ledger.protocol import (
+    Counts,
+    Cursor,
+    Dimension,
+    Groups,
+    ItemCount,
+    ItemRow,
+    TaskFilter,
+)
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import number_of, snapshot
 from crawlcw.ledger.sqlite.priorities import priorities
@@ -174,23 +182,11 @@ class Queries:
 
     async def item_count(self) -> int:
         """See `protocol.Queries.item_count`."""
-        total = 0
-        place: Mapping[str, Any] | None = {"task_id": b"", "n": -1}
-        while place is not None:
-            number, place = await self._store.reader.run(self._count_items, place)
-            total += number
-        return total
+        return await self._store.reader.run(number_of, self._store.sql.count_items, {})
 
-    def _count_items(
-        self, db: sqlite3.Connection, place: Mapping[str, Any]
-    ) -> tuple[int, Mapping[str, Any] | None]:
-        """Count the next items; return where the last of them is, where there may be more."""
-        with snapshot(db):
-            number = number_of(db, self._store.sql.count_items, {**place, "limit": COUNTED})
-            if number < COUNTED:
-                return number, None
-            last = {**place, "limit": 1, "skipped": COUNTED - 1}
-            return number, dict(db.execute(self._store.sql.nth_item, last).fetchone())
+    async def items_among(self, *, look_at: int) -> ItemCount:  # noqa: ARG002  # all are counted
+        """See `protocol.Queries.items_among`."""
+        return ItemCount(number=await self.item_count(), whole=True)
 
     async def _numbers(
         self, statuses: Collection[Status], statement: str, *, at_once: int

@@ -195,12 +195,8 @@ class Statements:
             "ORDER BY fence, n"
         )
         self.copy_version = f"INSERT INTO {versions} VALUES (?, ?, ?, ?, ?, ?)"
-        # What counts goes some ten thousand rows at a time from one place to the next.
-        of_items = (
-            f"FROM {items} WHERE (task_id, n) > (:task_id, :n) ORDER BY task_id, n LIMIT :limit"
-        )
-        self.count_items = f"SELECT count(*) FROM (SELECT 1 {of_items})"
-        self.nth_item = f"SELECT task_id, n {of_items} OFFSET :skipped"
+        # Counted by the pages of the index of ids: 0.05 s a million.
+        self.count_items = f"SELECT count(*) FROM {items}"
 
     def _of_changes(self, tables: Tables) -> None:
         """Those that change many tasks at once."""
@@ -273,7 +269,7 @@ class Statements:
 
     def _of_hosts(self, tables: Tables) -> None:
         """Those of hosts that nobody holds, and of what is known of each."""
-        tasks, hosts, ready = tables.tasks, tables.hosts, tables.ready
+        hosts, ready = tables.hosts, tables.ready
         # A host that rests is woken for the end of its rest.
         woken = "max(:due, coalesce(not_before, :due))"
         self.host_is_awake = (
@@ -309,12 +305,6 @@ class Statements:
             f"SELECT ready_at FROM {hosts} INDEXED BY {ready} WHERE ready_at IS NOT NULL "
             "ORDER BY ready_at LIMIT 1"
         )
-        by_row = f"FROM {tasks} WHERE rowid > :after ORDER BY rowid LIMIT :limit"
-        self.count_by_host = (
-            f"SELECT host, status, count(*) AS n FROM (SELECT host, status {by_row}) "
-            "GROUP BY host, status"
-        )
-        self.last_row = f"SELECT max(rowid) FROM (SELECT rowid {by_row})"
 
     def _of_counts(self, tables: Tables) -> None:
         """Those that count tasks."""

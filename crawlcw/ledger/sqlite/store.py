@@ -21,9 +21,8 @@ from crawlcw.ledger.sqlite.statements import Statements
 #: What is walked through is read so much at a time: rows, and characters of JSON.
 ITEM_ROWS = 500
 ITEM_CHARACTERS = 1 << 20
-#: How many rows one statement counts by an index alone, and how many it reads.
+#: How many tasks one statement counts by an index alone.
 COUNTED = 50_000
-READ = 10_000
 
 
 class SqliteStore:
