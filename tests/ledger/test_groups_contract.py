@@ -173,10 +173,8 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
         for statement in (*sql.groups.values(), sql.done, sql.count_items):
             (plan,) = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
             # None is sorted besides, and all go through one index.
-            assert re.match(
-                r"(SCAN|SEARCH) books(\.items)? USING (COVERING )?INDEX (books|sqlite_autoindex_books)\.",
-                plan,
-            ), plan
+            index = r"(books|sqlite_autoindex_books)\."
+            assert re.match(rf"(SCAN|SEARCH) \S+ USING (COVERING )?INDEX {index}", plan), plan
     await ledger.close()
 
 
