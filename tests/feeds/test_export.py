@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import tracemalloc
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -16,9 +17,11 @@ from crawlcw.errors import UsageError
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
+from tests.ledger import test_groups_contract as large
 from tests.support.ledgers import FakeClock, claimed, make_tasks, success
 
 PAGES = 30
+MIB = 1 << 20
 
 
 async def recorded(ledger: Ledger, clock: FakeClock) -> None:
@@ -106,3 +109,29 @@ async def test_an_object_of_a_remote_store(ledger: Ledger, clock: FakeClock):
 
     with fsspec.open("memory://feeds/items.jsonl.gz", "rb") as stream:
         assert numbers(gzip.decompress(stream.read())) == list(range(PAGES))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", ["sqlite", "mongodb"])
+async def test_a_large_ledger_is_exported_in_flat_memory(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(large, "LARGE", 40_000)
+    if place == "sqlite":
+        ledger = await large.fill_sqlite(tmp_path / "ledger.db")
+    else:
+        uri, name = (request.getfixturevalue(n) for n in ("mongodb_uri", "database_name"))
+        ledger = await large.fill_mongodb(uri, name)
+    # What is made once has been made before.
+    first, _ = await exported(ledger, tmp_path / "first.jsonl")
+
+    tracemalloc.start()
+    try:
+        count, _ = await exported(ledger, *(tmp_path / f"items.{end}" for end in ("jsonl", "csv")))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    await ledger.close()
+
+    assert count == first == 25_000
+    assert peak < 6 * MIB  # all of them at once would take more than 12
