@@ -224,6 +224,8 @@ def test_every_is_checked(tmp_path: Path):
         (("--every", "5s"), "--every is for --watch"),
         (("--watch", "--every", "10ms"), "--every is at least 1s"),
         (("--watch", "--every", "soon"), "--every: "),
+        (("--watch", "--all-items"), "--all-items is for the numbers of one look"),
+        (("--by", "host", "--all-items"), "--all-items is for the numbers of one look"),
         (("--watch",), "there is no ledger at"),
     ]:
         result = invoke("stats", "books", "--ledger", ledger, *arguments)

@@ -134,4 +134,4 @@ async def test_a_large_ledger_is_exported_in_flat_memory(
     await ledger.close()
 
     assert count == first == 25_000
-    assert peak < 6 * MIB  # all of them at once would take more than 12
+    assert peak < 2 * MIB  # all of them at once would take 6

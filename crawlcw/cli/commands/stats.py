@@ -102,13 +102,13 @@ def command(
     logs.set_up(log_level or "warning")
     if every is not None and not watched:
         raise UsageError("--every is for --watch: add it, or leave --every out")
+    if all_items and (dimension is not None or watched):
+        raise UsageError("--all-items is for the numbers of one look: leave out --by and --watch")
     if dimension is not None:
         if watched:
             raise UsageError("--by counts once, and --watch again and again: leave one of them out")
         loop.run(_write_groups(loading.name_of(spider), ledger_url, dimension, as_json=as_json))
         return OK
-    if all_items and (dimension is not None or watched):
-        raise UsageError("--all-items is for the numbers of one look: leave out --by and --watch")
     if watched:
         name, pause = loading.name_of(spider), _pause(every)
         loop.run(until_stopped(watching.watch(name, ledger_url, every=pause, as_json=as_json)))
