@@ -26,10 +26,12 @@ import pytest
 from rich.console import Console
 
 from crawlcw.assembly import open_ledger
+from crawlcw.cli.commands import stats
 from crawlcw.cli.terminal import overview
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Counts, Dimension, Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import Host
@@ -231,6 +233,25 @@ def test_every_is_checked(tmp_path: Path):
         result = invoke("stats", "books", "--ledger", ledger, *arguments)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
         assert said in result.stderr
+
+
+async def test_items_that_were_not_all_counted_are_called_so(
+    mongodb_uri: str, database_name: str, monkeypatch: pytest.MonkeyPatch
+):
+    url = with_database(mongodb_uri, database_name)
+    ledger = await MongoLedger.open(url, "books")
+    await ledger.tasks.add(make_tasks(9))
+    leases = await claimed(ledger)
+    await ledger.outcomes.commit([success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases])
+    await ledger.close()
+    monkeypatch.setattr(stats, "_LOOK_AT", 4)
+    asked = ("stats", "books", "--ledger", url)
+
+    assert "8 or more (--all-items)" in invoke(*asked).stdout
+    found = json.loads(invoke(*asked, "--json").stdout)
+    assert (found["items"], found["items_all_counted"]) == (8, False)
+    found = json.loads(invoke(*asked, "--json", "--all-items").stdout)
+    assert (found["items"], found["items_all_counted"]) == (18, True)
 
 
 @contextmanager
