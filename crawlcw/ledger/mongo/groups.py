@@ -119,12 +119,14 @@ class Groups:
     async def _counted_hosts(self, names: list[str]) -> list[Group]:
         """Count each by two commands; those that are ignored, few as a rule, all by one."""
         within = {"host": {"$gte": names[0], "$lte": names[-1]}, "status": _IGNORED}
-        grouped, totals, done = await asyncio.gather(
-            self._grouped(within, "$host", DONE_BY_HOST, len(names)),
-            self._all(self._count({"host": name}, BY_HOST_NAME) for name in names),
-            self._all(self._count({"host": name, **IS_DONE}, DONE_BY_HOST) for name in names),
-        )
+        grouped = await self._grouped(within, "$host", DONE_BY_HOST, len(names))
         ignored: Counter[str] = Counter({each["_id"]: each["n"] for each in grouped})
+        totals, done = await self._all(
+            (
+                self._all(self._count({"host": name}, BY_HOST_NAME) for name in names),
+                self._all(self._count({"host": name, **IS_DONE}, DONE_BY_HOST) for name in names),
+            )
+        )
         return [
             _of_total(name, total, max(ended - ignored[name], 0), ignored[name])
             for name, total, ended in zip(names, totals, done, strict=True)
