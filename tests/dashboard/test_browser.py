@@ -41,7 +41,7 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("CRAWLCW_SCREENSHOTS", tmp_path / "screenshots"))
+    folder = Path(os.environ.get("CRAWLCW_TEST_SCREENSHOTS", tmp_path / "screenshots"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
