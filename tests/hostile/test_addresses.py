@@ -162,7 +162,7 @@ class Anywhere(Spider):
         backoff_base="1ms",
         host_backoff_base="1ms",
         host_backoff_max="1ms",
-        host_max_failures=1,
+        host_max_failures=5,
         connect_timeout="2s",
     )
 
