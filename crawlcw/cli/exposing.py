@@ -7,7 +7,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import click
 
-from crawlcw.errors import UsageError
+from crawlcw.cli.extras import needed
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.measures import Measures, Values, together
@@ -77,12 +77,8 @@ def address(*, host: str, port: int | None) -> Address | None:
     """
     if port is None:
         return None
-    try:
+    with needed("prometheus-client", by="metrics need", extra="metrics"):
         import prometheus_client  # noqa: F401  # only whether it is there
-    except ModuleNotFoundError:
-        raise UsageError(
-            "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
-        ) from None
     return Address(host=host, port=port)
 
 

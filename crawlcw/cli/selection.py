@@ -57,6 +57,11 @@ class Selection:
             said.append(f"changed in the last {format_duration(self.since)}")
         return ", ".join(said)
 
+    @property
+    def which(self) -> str:
+        """What follows the name of the tasks in a question: ` with host a.example`, or nothing."""
+        return f" with {self}" if self else ""
+
     def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
         """Return the filter of the tasks in a ledger; raises `UsageError` for what is no URL."""
         tracked = ledger.kind.tracked
@@ -131,6 +136,15 @@ def tell_count(count: int, said: str, *, dry_run: bool, as_json: bool) -> None:
     """Print how many tasks were changed, or would be; *said* is that for people."""
     numbers = {"tasks": count, "dry_run": dry_run}
     click.echo(json.dumps(numbers) if as_json else said)
+
+
+def tell_changed(
+    count: int, keys: Sequence[str], what: str, *, dry_run: bool, as_json: bool
+) -> None:
+    """Print how many tasks, of those whose *keys* were given, if any, are *what*: `withdrawn`."""
+    of = f" of {len(set(keys)):,}" if keys else ""
+    said = f"{count:,}{of} {'would be ' if dry_run else ''}{what}"
+    tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 
 def check_chosen(

@@ -3,17 +3,15 @@
 What a request carries besides its URL (headers, a body) may be a password, and is not shown.
 """
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 from crawlcw.ledger.documents import error_document, response_document, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
+from crawlcw.observing.found_on import pages_above
 from crawlcw.tracking.views import holder
 
-#: So many pages of the chain of links that led to a task are named.
-_MOST_PARENTS = 50
 #: Characters of what is shown of one item, result or the like; and so many items.
 _LONGEST_VALUE = 20_000
 _MOST_ITEMS = 50
@@ -56,7 +54,7 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "stored": task.stored.to_document() if task.stored else None,
         "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
         "item_count": len(record.items),
-        "found_on": [_place(page) async for page in _parents(ledger, task)],
+        "found_on": [_place(page) async for page in pages_above(ledger, task)],
         "trace": [trace_document(trace) for trace in reversed(record.trace)],
     }
     if carried is not None:
@@ -67,15 +65,6 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
 
 def _place(task: Task) -> dict[str, Any]:
     return {"id": task.id.hex(), "url": task.url}
-
-
-async def _parents(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
-    """Yield the page that the link was found on, the page of that, up to the start."""
-    for _ in range(_MOST_PARENTS):
-        if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
-            return
-        task = record.task
-        yield task
 
 
 def _shown(value: Any) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from crawlcw.assembly import open_to_search, recorded_names
-from crawlcw.cli import access_token, ledger_option, loading, loop
+from crawlcw.cli import access_token, extras, ledger_option, loading, loop
 from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -67,17 +67,10 @@ async def _serve(
     token: str | None,
     allowed_hosts: tuple[str, ...],
 ) -> None:
-    try:
-        # pydantic is of the extra `dashboard`.
+    with extras.needed("pydantic", by="the dashboard needs", extra="dashboard"):
         from crawlcw.dashboard.crawls import Crawls
         from crawlcw.dashboard.serving import serving
         from crawlcw.server.listening import check_reach
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("pydantic"):
-            raise
-        raise UsageError(
-            "the dashboard needs pydantic: install it with `pip install 'crawlcw[dashboard]'`"
-        ) from None
 
     check_reach(host, token)
     settings = ledger_option.own_settings()

@@ -9,7 +9,7 @@ from crawlcw.cli.selection import (
     chosen_tasks,
     dry_run_option,
     selection_options,
-    tell_count,
+    tell_changed,
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import Reason
@@ -47,12 +47,9 @@ def command(
     check_chosen(keys, selection, everything=everything)
     spider = loading.name_of(name)
     if not keys and not dry_run:
-        which = f" with {selection}" if selection else ""
-        confirming.confirm(f"Withdraw all waiting tasks of {spider}{which}?", yes=yes)
+        confirming.confirm(f"Withdraw all waiting tasks of {spider}{selection.which}?", yes=yes)
     count = loop.run(_ignore(spider, ledger_url, keys, selection, dry_run=dry_run))
-    of = f" of {len(set(keys)):,}" if keys else ""
-    said = f"{count:,}{of} {'would be ' if dry_run else ''}withdrawn"
-    tell_count(count, said, dry_run=dry_run, as_json=as_json)
+    tell_changed(count, keys, "withdrawn", dry_run=dry_run, as_json=as_json)
 
 
 async def _ignore(

@@ -68,10 +68,9 @@ def command(
 
 
 def _question(name: str, older_than: str | None, selection: Selection) -> str:
-    which = f" with {selection}" if selection else ""
     when = f" that were visited more than {older_than} ago" if older_than else ""
     finished = "" if _statuses(selection) != (Status.FINISHED,) else " finished"
-    return f"Visit all{finished} pages of {name}{which}{when} again?"
+    return f"Visit all{finished} pages of {name}{selection.which}{when} again?"
 
 
 def _statuses(selection: Selection) -> tuple[Status, ...]:

@@ -12,7 +12,7 @@ from crawlcw.cli.selection import (
     dry_run_option,
     from_now,
     selection_options,
-    tell_count,
+    tell_changed,
 )
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -65,12 +65,9 @@ def command(
     check_chosen(keys, selection, everything=everything)
     spider = loading.name_of(name)
     if not keys and not dry_run:
-        which = f" with {selection}" if selection else ""
-        confirming.confirm(f"Make all tasks of {spider}{which} todo again?", yes=yes)
+        confirming.confirm(f"Make all tasks of {spider}{selection.which} todo again?", yes=yes)
     count = loop.run(_reset(spider, ledger_url, keys, selection, stage, dry_run=dry_run))
-    of = f" of {len(set(keys)):,}" if keys else ""
-    said = f"{count:,}{of} {'would be ' if dry_run else ''}todo again"
-    tell_count(count, said, dry_run=dry_run, as_json=as_json)
+    tell_changed(count, keys, "todo again", dry_run=dry_run, as_json=as_json)
 
 
 async def _forget_sessions(name: str, ledger_url: str) -> int:

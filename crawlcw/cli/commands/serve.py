@@ -5,10 +5,9 @@ from pathlib import Path
 
 import click
 
-from crawlcw.cli import access_token, ledger_option, loading_use_case, loop
+from crawlcw.cli import access_token, extras, ledger_option, loading_use_case, loop
 from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
-from crawlcw.errors import UsageError
 from crawlcw.tracking import Tracker, UseCase
 
 #: Clients try again by themselves; none is kept waiting long for a ledger that is away.
@@ -83,16 +82,9 @@ async def _serve(
     token: str | None,
     max_connections: int,
 ) -> None:
-    try:
-        # pydantic is of the extra `serve`: nothing else needs it.
+    with extras.needed("pydantic", by="the server needs", extra="serve"):
         from crawlcw.server.listening import check_reach
         from crawlcw.server.serving import serving
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("pydantic"):
-            raise
-        raise UsageError(
-            "the server needs pydantic: install it with `pip install 'crawlcw[serve]'`"
-        ) from None
 
     check_reach(host, token)
     async with Tracker.open(ledger_url, use_case, ledger_give_up=_GIVE_UP) as tracker:

@@ -1,6 +1,6 @@
 """`crawlcw show`: the story of one task."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from textwrap import indent
 from typing import NoReturn
@@ -16,10 +16,8 @@ from crawlcw.ledger.documents import trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block
-from crawlcw.model.task import BlobRef, Record, Task
-
-#: So many pages of the chain of links that led to a task are named.
-_MOST_PARENTS = 50
+from crawlcw.model.task import BlobRef, Record
+from crawlcw.observing.found_on import pages_above
 
 
 @click.command("show")
@@ -45,7 +43,7 @@ async def _show(name: str, key: str, ledger_url: str, *, as_json: bool) -> None:
         record = await ledger.tasks.get(selecting.task_of(ledger, key))
         if record is None:
             await _tell_why_not(name, key, ledger, as_json=as_json)
-        chain = [task.url async for task in _parents(ledger, record.task)]
+        chain = [task.url async for task in pages_above(ledger, record.task)]
     if as_json:
         found = task_objects.whole(record) | {"items": list(record.items)}
         if not record.task.carried:
@@ -54,15 +52,6 @@ async def _show(name: str, key: str, ledger_url: str, *, as_json: bool) -> None:
         return
     for line in _lines(record, chain):
         click.echo(line)
-
-
-async def _parents(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
-    """Yield the page that the link was found on, the page of that, up to the start."""
-    for _ in range(_MOST_PARENTS):
-        if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
-            return
-        task = record.task
-        yield task
 
 
 def _lines(record: Record, chain: list[str]) -> Iterator[str]:
