@@ -23,6 +23,7 @@ from typing import Any
 from aiohttp import web
 
 from crawlcw import Response, Spider
+from tests.support.process_site import serve
 
 _DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 
@@ -131,11 +132,7 @@ async def main(pages: int) -> None:
     app.router.add_get("/__latency__", site.latency)
     app.router.add_get("/__seen__", site.seen)
     app.router.add_get(r"/{n:\d*}", site.page)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
+    await serve(app)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from html import escape
 
 from aiohttp import web
 
+from tests.support.process_site import serve
+
 PAGES = 4
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>\u202egnp.exe"
 #: As they are written in the page; a spider's links are found as the browser would find them.
@@ -98,11 +100,7 @@ async def main() -> None:
     app.router.add_get("/missing", shop.missing)
     app.router.add_get("/{odd:(odd|broken).*}", shop.odd)
     app.router.add_get("/{tell:open|mend}", shop.tell)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
+    await serve(app)
 
 
 if __name__ == "__main__":

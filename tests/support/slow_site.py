@@ -10,6 +10,8 @@ import asyncio
 
 from aiohttp import web
 
+from tests.support.process_site import serve
+
 PAGES = 30
 
 
@@ -39,11 +41,7 @@ async def main() -> None:
     app.router.add_get("/", site.home)
     app.router.add_get("/page/{n}", site.page)
     app.router.add_get("/open", site.open)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.Event().wait()
+    await serve(app)
 
 
 if __name__ == "__main__":
