@@ -4,6 +4,7 @@ from pathlib import Path
 
 from crawlcw.api.settings import Settings
 from crawlcw.archive.bodies import folder_of
+from crawlcw.cli.numbers import counted
 from crawlcw.model.sanitize import printable
 
 
@@ -13,10 +14,8 @@ def left(name: str, settings: Settings) -> str | None:
     sizes = _sizes(folder)
     if not sizes:
         return None
-    files = "1 file" if len(sizes) == 1 else f"{len(sizes):,} files"
-    return printable(
-        f"the pages that it kept stay in {folder}: {files}, {sum(sizes):,} bytes", limit=400
-    )
+    how_many = f"{counted(len(sizes), 'file')}, {counted(sum(sizes), 'byte')}"
+    return printable(f"the pages that it kept stay in {folder}: {how_many}", limit=400)
 
 
 def _sizes(folder: Path) -> list[int]:

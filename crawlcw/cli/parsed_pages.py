@@ -5,6 +5,7 @@ from textwrap import indent
 import click
 
 from crawlcw.api.response import Response
+from crawlcw.cli.numbers import counted
 from crawlcw.crawl.callbacks import Produced, Raised
 from crawlcw.feeds import inert
 from crawlcw.model import values
@@ -63,8 +64,3 @@ def show_json(response: Response, produced: Produced) -> None:
         "stop": produced.stop,
     }
     click.echo(inert.visible(values.to_json(found)))
-
-
-def counted(number: int, thing: str) -> str:
-    """Return how many there are of a *thing*, as text."""
-    return f"1 {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -176,11 +176,6 @@ def from_now(ledger: Ledger) -> datetime:
     return ledger.now() + timedelta(milliseconds=1)
 
 
-def tasks(count: int) -> str:
-    """Return how many tasks there are, as a sentence begins."""
-    return "1 task" if count == 1 else f"{count:,} tasks"
-
-
 def _prefix(text: str | None) -> str | None:
     """Return a prefix of URLs as tasks have them, never one that more URLs begin with."""
     if text is None:

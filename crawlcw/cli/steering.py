@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from crawlcw.cli import ledger_option
+from crawlcw.cli.numbers import counted
 from crawlcw.crawl.control import FOLLOWED_WITHIN, Control
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
@@ -55,5 +56,5 @@ def followed_by(workers: int) -> str:
     """Return who follows, and how soon."""
     if not workers:
         return "no worker is at work just now"
-    who = "1 worker follows" if workers == 1 else f"{workers:,} workers follow"
-    return f"{who} within {FOLLOWED_WITHIN:g} s"
+    follow = "follows" if workers == 1 else "follow"
+    return f"{counted(workers, 'worker')} {follow} within {FOLLOWED_WITHIN:g} s"

@@ -12,7 +12,7 @@ from crawlcw.archive.bodies import folder_of
 from crawlcw.assembly import open_reparser, saving_to
 from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
 from crawlcw.cli.exit_codes import NOT_WELL, OK
-from crawlcw.cli.parsed_pages import counted
+from crawlcw.cli.numbers import counted
 from crawlcw.crawl.reparsing import Reparsed, Reparser, Saving, stored
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger

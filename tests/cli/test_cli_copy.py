@@ -60,7 +60,7 @@ def test_a_copy_holds_the_same_and_the_doctor_finds_nothing(
         done = invoke("copy", NAME, "--from", source, "--to", target)
         assert (done.returncode, done.stdout) == (
             0,
-            "20 tasks of books with 12 items and 1 hosts are copied, and read back the same\n",
+            "20 tasks of books with 12 items and 1 host are copied, and read back the same\n",
         )
 
     for url in (mongodb, back):

@@ -91,9 +91,10 @@ def test_a_use_case_has_no_pages(ledger_url: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("CRAWLCW_LEDGER", ledger_url)
     asyncio.run(fill())
 
-    done = invoke("recrawl", "orders", "--yes")
+    for options in ((), ("--yes",), ("--dry-run",)):
+        done = invoke("recrawl", "orders", *options)
 
-    assert (done.returncode, "whose tasks are no pages" in done.stderr) == (2, True)
+        assert (done.returncode, "whose tasks are no pages" in done.stderr) == (2, True)
 
 
 def test_the_items_of_all_visits_are_exported_where_that_is_asked_for(pages, ledger_url: str):

@@ -9,6 +9,7 @@ import click
 
 from crawlcw.assembly import open_to_copy
 from crawlcw.cli import dropping, kept_bodies, ledger_option, loading, loop
+from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Digest, Part, copy
@@ -48,8 +49,8 @@ def command(
         click.echo(json.dumps(told))
     else:
         click.echo(
-            f"{tasks.number:,} tasks of {name} with {tasks.items:,} items and "
-            f"{hosts:,} hosts are copied, and read back the same"
+            f"{counted(tasks.number, 'task')} of {name} with {counted(tasks.items, 'item')} and "
+            f"{counted(hosts, 'host')} are copied, and read back the same"
         )
     if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
         click.echo(f"{left}; both ledgers name them", err=True)

@@ -9,6 +9,7 @@ from crawlcw import doctor
 from crawlcw.assembly import open_for_inspection
 from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
+from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.doctor import Finding, Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
@@ -170,15 +171,11 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 
 
 def _numbered(report: Report) -> str:
-    hosts = "" if report.kind.tracked else f"{_number(report.hosts, 'host')}, "
+    hosts = "" if report.kind.tracked else f"{counted(report.hosts, 'host')}, "
     return (
-        f"looked at {_number(report.tasks, 'task')}, {hosts}"
-        f"{_number(report.workers, 'worker')} at work"
+        f"looked at {counted(report.tasks, 'task')}, {hosts}"
+        f"{counted(report.workers, 'worker')} at work"
     )
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _in_order(report: Report) -> list[Finding]:
@@ -203,5 +200,5 @@ def _paragraph(finding: Finding) -> Iterator[str]:
 def _verdict(report: Report) -> str:
     left = sum(f.count - f.mended for f in report.findings.values() if not f.note)
     mended = sum(f.mended for f in report.findings.values())
-    said = "clean: no violation" if not left else _number(left, "violation")
+    said = "clean: no violation" if not left else counted(left, "violation")
     return f"{said}; {mended:,} mended" if mended else said

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
+from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     UNHELD,
     Selection,
@@ -13,7 +14,6 @@ from crawlcw.cli.selection import (
     dry_run_option,
     from_now,
     selection_options,
-    tasks,
     tell_count,
 )
 from crawlcw.cli.terminal import logs
@@ -51,10 +51,10 @@ def command(
     spider = loading.name_of(name)
     count = loop.run(_count(spider, ledger_url, keys, selection))
     if not dry_run:
-        question = f"Delete {tasks(count)} of {spider} with their items, for good?"
+        question = f"Delete {counted(count, 'task')} of {spider} with their items, for good?"
         confirming.confirm(question, yes=yes)
         count = loop.run(_purge(spider, ledger_url, keys, selection))
-    said = f"{tasks(count)} {'would be ' if dry_run else ''}deleted"
+    said = f"{counted(count, 'task')} {'would be ' if dry_run else ''}deleted"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop, selecting
+from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     Selection,
     chosen_tasks,
@@ -58,12 +59,12 @@ def command(
     name = loading.name_of(spider)
     if selection.host is not None:
         selection = replace(selection, host=selecting.host(selection.host))
+    loop.run(_check_spider(name, ledger_url))
     if not urls and not dry_run:
         confirming.confirm(_question(name, older_than, selection), yes=yes)
     count = loop.run(_recrawl(name, ledger_url, urls, selection, age, dry_run=dry_run))
-    pages = "1 page" if count == 1 else f"{count:,} pages"
     how = f" by `crawlcw run {spider}`" if count and not dry_run else ""
-    said = f"{pages} {'would' if dry_run else 'will'} be visited again{how}"
+    said = f"{counted(count, 'page')} {'would' if dry_run else 'will'} be visited again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 
@@ -80,6 +81,16 @@ def _statuses(selection: Selection) -> tuple[Status, ...]:
     return (Status.FINISHED,) if selection.reason is None else (Status.IGNORED,)
 
 
+async def _check_spider(name: str, ledger_url: str) -> None:
+    """Raise `UsageError` before anything is asked, where the ledger has a use case of the name."""
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        if ledger.kind.tracked:
+            raise UsageError(
+                f"{name} is a use case, whose tasks are no pages: "
+                f"`crawlcw reset {name}` lets them begin anew"
+            )
+
+
 async def _recrawl(
     name: str,
     ledger_url: str,
@@ -90,11 +101,6 @@ async def _recrawl(
     dry_run: bool,
 ) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        if ledger.kind.tracked:
-            raise UsageError(
-                f"{name} is a use case, whose tasks are no pages: "
-                f"`crawlcw reset {name}` lets them begin anew"
-            )
         chosen = _chosen(ledger, urls, selection, age)
         if dry_run:
             return await ledger.queries.count(chosen)

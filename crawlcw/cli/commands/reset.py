@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
+from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     Selection,
     check_chosen,
@@ -60,7 +61,7 @@ def command(
             raise UsageError("--sessions is about no tasks: give it alone")
         confirming.confirm(f"Forget all sessions of {loading.name_of(name)}?", yes=yes)
         count = loop.run(_forget_sessions(loading.name_of(name), ledger_url))
-        click.echo(f"{count:,} session{'' if count == 1 else 's'} forgotten")
+        click.echo(f"{counted(count, 'session')} forgotten")
         return
     check_chosen(keys, selection, everything=everything)
     spider = loading.name_of(name)

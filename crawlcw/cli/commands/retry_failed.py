@@ -3,7 +3,8 @@
 import click
 
 from crawlcw.cli import ledger_option, loading, loop, selecting
-from crawlcw.cli.selection import Selection, dry_run_option, selection_options, tasks, tell_count
+from crawlcw.cli.numbers import counted
+from crawlcw.cli.selection import Selection, dry_run_option, selection_options, tell_count
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import (
     FAILURE_REASONS,
@@ -50,7 +51,7 @@ def command(
     count, tracked = loop.run(_retry(name, ledger_url, selection, dry_run=dry_run))
     # Who works on a use case is not ours to say.
     how = f" by `crawlcw run {spider}`" if count and not tracked and not dry_run else ""
-    said = f"{tasks(count)} {'would' if dry_run else 'will'} be tried again{how}"
+    said = f"{counted(count, 'task')} {'would' if dry_run else 'will'} be tried again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
 
 

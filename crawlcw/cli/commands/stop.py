@@ -8,6 +8,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop, steering
 from crawlcw.cli.exit_codes import OK, STILL_AT_WORK
+from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import FOLLOWED_WITHIN, written_moment
 from crawlcw.errors import SettingsError
@@ -56,12 +57,12 @@ def command(
         click.echo(f"no worker of {name} is at work")
     elif limit is None:
         takes = f"{FOLLOWED_WITHIN:g} s and what their pages take"
-        click.echo(f"{name} is stopped: {_workers(workers)} will end, {takes}")
+        click.echo(f"{name} is stopped: {counted(workers, 'worker')} will end, {takes}")
     elif left:
-        late = f"{_workers(left)} still at work after {format_duration(limit)}"
+        late = f"{counted(left, 'worker')} still at work after {format_duration(limit)}"
         click.echo(f"{name} is told to stop, and has {late}: `crawlcw stats {name}` shows which")
     else:
-        click.echo(f"{name} is stopped: {_workers(workers)} ended")
+        click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")
     return STILL_AT_WORK if left and limit is not None else OK
 
 
@@ -70,10 +71,6 @@ def _duration(text: str) -> timedelta:
         return duration(text)
     except SettingsError as error:
         raise click.BadParameter(str(error), param_hint="--timeout") from None
-
-
-def _workers(number: int) -> str:
-    return "1 worker" if number == 1 else f"{number:,} workers"
 
 
 async def _stop(name: str, ledger_url: str, limit: timedelta | None) -> tuple[datetime, int, int]:
