@@ -3,7 +3,8 @@
     python -m tests.support.static_site FOLDER...
 
 Prints its port, serves until it is ended, and answers `/__hits__` with how often
-each path was asked for. `--fail-every N` answers 503 to every Nth page, and
+each path was asked for, and `/__seen__` with how many connections asked for how many
+pages, and when. `--fail-every N` answers 503 to every Nth page, and
 `--stall-after N` answers nothing at all after N requests, and `--latency MS`
 lets every answer wait, all of it until `/__heal__` is asked for.
 """
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import json
 import mimetypes
+import time
 from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
@@ -35,6 +37,8 @@ class Site:
         self.latency = latency
         self._stall_after = stall_after
         self._requests = 0
+        self.connections = 0
+        self._first = self._last = 0.0
         sites = [_pages(folder) for folder in folders] * copies
         self._pages = sites[0]
         if len(sites) > 1:
@@ -54,18 +58,34 @@ class Site:
         path = unquote(target.partition("?")[0])
         if path == "/__hits__":
             return _answer(200, json.dumps(self.hits).encode(), "hits.json")
+        if path == "/__seen__":
+            return _answer(200, json.dumps(self._seen()).encode(), "seen.json")
         if path == "/__heal__":
             self._failing.clear()
             self._stall_after = 0
             self.latency = 0.0
             return _answer(200, b"", "healed.txt")
         self.hits[path] += 1
+        self._last = time.time()
+        self._first = self._first or self._last
         self._requests += 1
         if self._stall_after and self._requests > self._stall_after:
             return None
         if path in self._failing:
             return _answer(503, b"busy", "busy.txt")
         return self._pages.get(path) or _answer(404, b"not here", "missing.txt")
+
+    def _seen(self) -> dict[str, float]:
+        """Return what is told of a crawl; times in seconds of the system's clock."""
+        pages = [path for path in self.hits if path in self._pages and path.endswith(".html")]
+        return {
+            "requests": self._requests,
+            "pages": len(pages),
+            # The one that asks is none of the crawl's.
+            "connections": self.connections - 1,
+            "first": self._first,
+            "last": self._last,
+        }
 
 
 def _pages(folder: Path) -> dict[str, bytes]:
@@ -91,6 +111,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport) -> None:
         self._transport = transport
+        self._site.connections += 1
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

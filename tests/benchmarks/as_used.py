@@ -1,0 +1,314 @@
+"""Whole crawls as a user runs them, beside a bare loop and other frameworks, in one run.
+
+    python -m tests.benchmarks.as_used [--peers-python VENV/bin/python] [--tls --round-trip 20]
+
+Every engine crawls the same real pages from nginx, each by its own command in a fresh
+process, in turns, with the same requests at once; url and title are kept of each page and
+every link of the host is followed. Settings are the defaults but for the limit of the one host.
+
+The site's log tells a crawl from its process: `crawl` is from the first request to the last
+answer, `start` what the process took before it, `end` what it took after it: the last commit,
+and the way out. Pages a second are those of the crawl, `whole` those of the whole command;
+`CPU` is that of the command and its children, per page. Medians are printed.
+
+The other frameworks need an environment of their own:
+
+    python -m venv /tmp/peers
+    /tmp/peers/bin/pip install scrapy 'crawlee[parsel,sql-sqlite,httpx]'
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.benchmarks import docs_server, machine, replica_set
+from tests.support.docs import REPOSITORY
+from tests.support.tls_site import make_certificate
+
+_PEERS = Path(__file__).parent / "peers"
+BARE = "bare loop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one crawl begins, and where it may keep things."""
+
+    start: str
+    folder: Path
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One way to crawl."""
+
+    name: str
+    command: Callable[[Place], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One crawl: seconds, and what the site has seen."""
+
+    pages: int
+    requests: int
+    connections: int
+    start: float
+    crawl: float
+    end: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        """Pages a second of the crawl."""
+        return self.pages / self.crawl
+
+    @property
+    def whole(self) -> float:
+        """Pages a second of the whole command."""
+        return self.pages / (self.start + self.crawl + self.end)
+
+
+def engines(arguments: argparse.Namespace, mongodb: str | None) -> list[Engine]:
+    """Return the ways to crawl, in the order of the table."""
+    wide = str(arguments.concurrency)
+    bare = [sys.executable, "-m", "tests.benchmarks.bare_loop"]
+    found = [Engine(BARE, lambda place: [*bare, place.start, wide])]
+    sqlite = "sqlite:///{folder}/ledger.db"
+    for number in arguments.processes:
+        found.append(_crawlcw(f"sqlite{_times(number)}", sqlite, number, arguments))
+    if mongodb:
+        base, _, options = mongodb.partition("?")
+        ledger = f"{base.rstrip('/')}/{{database}}" + (f"?{options}" if options else "")
+        for claim in ("each", "batch"):
+            for driver in ("motor", "pymongo"):
+                for number in arguments.processes:
+                    name = f"mongodb {claim} {driver}{_times(number)}"
+                    more = ("--claim", claim, "-s", f"mongo_driver={driver}")
+                    found.append(_crawlcw(name, ledger, number, arguments, *more))
+    if arguments.peers_python:
+        found += _peers(arguments.peers_python, wide)
+    chosen = arguments.only.split(",")
+    return [e for e in found if e.name == BARE or any(text in e.name for text in chosen)]
+
+
+def _times(processes: int) -> str:
+    return f", {processes} processes" if processes > 1 else ""
+
+
+def _crawlcw(
+    name: str, ledger: str, processes: int, arguments: argparse.Namespace, *more: str
+) -> Engine:
+    wide = arguments.concurrency
+    options = ["-q", "--concurrency", str(wide), "-s", f"per_host_concurrency={wide}", *more]
+    options += ["--processes", str(processes)] if processes > 1 else []
+    options += ["-s", "insecure=yes"] if arguments.tls else []
+    spider = str(Path(__file__).with_name("docs_spider.py"))
+
+    def command(place: Place) -> list[str]:
+        url = ledger.format(folder=place.folder, database=place.database)
+        run = [sys.executable, "-m", "crawlcw", "run", spider, *options]
+        return [*run, "-a", f"start={place.start}", "--ledger", url]
+
+    return Engine(name, command)
+
+
+def _peers(python: str, wide: str) -> list[Engine]:
+    scrapy = [python, "-m", "scrapy", "runspider", str(_PEERS / "scrapy_docs.py"), "-L", "WARNING"]
+    for name in ("CONCURRENT_REQUESTS", "CONCURRENT_REQUESTS_PER_DOMAIN"):
+        scrapy += ["-s", f"{name}={wide}"]
+    crawlee = [python, str(_PEERS / "crawlee_docs.py")]
+
+    def scrapes(place: Place) -> list[str]:
+        return [*scrapy, "-a", f"start={place.start}", "-o", f"{place.folder}/items.jsonl"]
+
+    def resumes(place: Place) -> list[str]:
+        return [*scrapes(place), "-s", f"JOBDIR={place.folder}/job"]
+
+    def keeps(kind: str) -> Callable[[Place], list[str]]:
+        return lambda place: [*crawlee, place.start, wide, kind, str(place.folder)]
+
+    return [
+        Engine("scrapy", scrapes),
+        Engine("scrapy JOBDIR", resumes),
+        Engine("crawlee files", keeps("file")),
+        Engine("crawlee sql", keeps("sql")),
+    ]
+
+
+def crawled(
+    engine: Engine,
+    root: Path,
+    database: str,
+    *,
+    certificate: Path | None = None,
+    round_trip: int = 0,
+) -> Run:
+    """Crawl the site once, in a fresh process, on a fresh server."""
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        (folder / "kept").mkdir()
+        serving = docs_server.serving(folder / "nginx", root, certificate=certificate)
+        with serving as site:
+            port = _far(stack, site.port, round_trip) if round_trip else site.port
+            start = f"{site.scheme}://127.0.0.1:{port}/index.html"
+            place = Place(start=start, folder=folder / "kept", database=database)
+            with (folder / "said").open("w+") as said:
+                began = time.time()
+                process = subprocess.Popen(
+                    engine.command(place), cwd=REPOSITORY, stdout=said, stderr=subprocess.STDOUT
+                )
+                # Unlike `wait`, it tells the CPU of the process and of the children it waited for.
+                _, status, used = os.wait4(process.pid, 0)
+                ended = time.time()
+                process.returncode = os.waitstatus_to_exitcode(status)
+                said.seek(0)
+                if process.returncode:
+                    raise SystemExit(f"{engine.name} ended with {status}: {said.read()[-3000:]}")
+        seen = site.seen
+    return Run(
+        pages=seen.pages,
+        requests=seen.requests,
+        connections=seen.connections,
+        start=seen.first - began,
+        crawl=seen.last - seen.first,
+        end=ended - seen.last,
+        cpu=used.ru_utime + used.ru_stime,
+    )
+
+
+def _far(stack: ExitStack, port: int, round_trip: int) -> int:
+    """Return the port of a relay that is *round_trip* milliseconds from *port*."""
+    command = [sys.executable, "-m", "tests.support.distant", str(port), str(round_trip)]
+    relay = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    stack.callback(relay.communicate)
+    stack.callback(relay.kill)
+    assert relay.stdout is not None
+    return int(relay.stdout.readline())
+
+
+def compare(
+    arguments: argparse.Namespace, folder: Path, mongodb: str | None
+) -> dict[str, list[Run]]:
+    """Run every engine in turns; return the runs of each, by name."""
+    root = docs_server.lay_out(
+        folder, arguments.folder or docs_server.DOCS, copies=arguments.copies
+    )
+    certificate = None
+    if arguments.tls:
+        certificate = folder / "certificate"
+        make_certificate(certificate)
+    chosen = engines(arguments, mongodb)
+    results: dict[str, list[Run]] = {engine.name: [] for engine in chosen}
+    for round_ in range(arguments.rounds):
+        for place, engine in enumerate(chosen):
+            database = f"bench_{os.getpid()}_{round_}_{place}"
+            run = crawled(
+                engine, root, database, certificate=certificate, round_trip=arguments.round_trip
+            )
+            results[engine.name].append(run)
+            if mongodb and engine.name.startswith("mongodb"):
+                replica_set.drop(mongodb, database)
+            print(
+                f"round {round_ + 1}: {engine.name}: {run.rate:.0f} pages/s",
+                file=sys.stderr,
+                flush=True,
+            )
+    _check(results)
+    return results
+
+
+def _check(results: dict[str, list[Run]]) -> None:
+    """End with a sentence where an engine has not crawled what the bare loop has."""
+    expected = results[BARE][0].pages
+    for name, runs in results.items():
+        for run in runs:
+            if run.pages != expected:
+                print(f"{name}: {run.pages} pages, not {expected}", file=sys.stderr)
+
+
+def table(results: dict[str, list[Run]]) -> list[dict[str, float | str]]:
+    """Return the medians of each engine; ratios are those within a round."""
+    rows: list[dict[str, float | str]] = []
+    for name, runs in results.items():
+        pairs = list(zip(runs, results[BARE], strict=True))
+        names = ("pages", "connections", "rate", "whole", "start", "end")
+        row: dict[str, float | str] = {"engine": name}
+        row |= {key: statistics.median(getattr(run, key) for run in runs) for key in names}
+        row["of_bare"] = statistics.median(run.rate / bare.rate for run, bare in pairs)
+        row["cpu"] = statistics.median(1000 * run.cpu / run.pages for run in runs)
+        rows.append(row)
+    return rows
+
+
+_HEAD = (
+    "engine                           pages  pages/s  of bare    whole  start    end  CPU ms/page"
+)
+_LINE = (
+    "{engine:<31} {pages:>6.0f} {rate:>8.0f} {of_bare:>8.2f} {whole:>8.0f} {start:>6.2f}"
+    " {end:>6.2f} {cpu:>12.3f} {connections:>12.0f}"
+)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--folder", type=Path, action="append", help="HTML with an index.html")
+    parser.add_argument("--copies", type=int, default=1, help="crawl so many copies of them")
+    parser.add_argument("--concurrency", type=int, default=100)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1])
+    parser.add_argument("--only", default="", help="texts of engines' names, with commas between")
+    parser.add_argument("--mongodb", metavar="URI", help="else one is started, or three")
+    parser.add_argument("--members", type=int, default=1, help="of the replica set; 0: no MongoDB")
+    parser.add_argument("--peers-python", metavar="PATH", help="the Python that has the peers")
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--round-trip", type=int, default=0, help="milliseconds")
+    parser.add_argument("--json", action="store_true", help="print machine, medians and runs")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = _arguments()
+    about = machine.described() | {"site": docs_server.kind()}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.chmod(0o755)
+        mongodb = arguments.mongodb
+        if not mongodb and arguments.members:
+            started = replica_set.running(folder, members=arguments.members)
+            mongodb = stack.enter_context(started)
+        if mongodb:
+            about["MongoDB"] = replica_set.version(mongodb)
+        if arguments.peers_python:
+            about |= _peers_versions(arguments.peers_python)
+        results = compare(arguments, folder, mongodb)
+    rows = table(results)
+    if arguments.json:
+        runs = {name: [asdict(run) for run in of_one] for name, of_one in results.items()}
+        print(json.dumps({"machine": about, "medians": rows, "runs": runs}, indent=1))
+        return
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    print(_HEAD, " connections")
+    for row in rows:
+        print(_LINE.format(**row))
+
+
+def _peers_versions(python: str) -> dict[str, str]:
+    code = "from importlib.metadata import version as v; print(v('scrapy'), v('crawlee'))"
+    said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
+    return dict(zip(("Scrapy", "Crawlee"), said.split(), strict=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What `crawlcw run` crawls in the benchmarks: url and title, and every link of the host."""
+
+from crawlcw import Spider
+
+
+class Docs(Spider):
+    """One item for each page."""
+
+    name = "docs"
+
+    def __init__(self, start: str) -> None:
+        super().__init__()
+        self.start_urls = [start]
+
+    def parse(self, response):
+        title = response.css_first("title")
+        yield {"url": response.url, "title": title.text() if title else ""}
+        yield from response.follow_all("a[href]")

@@ -1,0 +1,42 @@
+"""On what a benchmark ran: versions, cores, load."""
+
+import os
+import platform
+import sqlite3
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+from tests.support.docs import REPOSITORY
+
+
+def described() -> dict[str, str]:
+    """Return the versions of what is measured here, and the machine, by name."""
+    git = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, check=False, capture_output=True, text=True).stdout.strip()
+    packages = ("aiohttp", "selectolax", "motor", "pymongo")
+    return {
+        "crawlcw": commit or metadata.version("crawlcw"),
+        "Python": platform.python_version(),
+        **{name: _version(name) for name in packages},
+        "SQLite": sqlite3.sqlite_version,
+        "CPU": _cpu(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
