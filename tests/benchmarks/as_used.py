@@ -8,7 +8,8 @@ every link of the host is followed. Settings are the defaults but for the limit 
 
 The site's log tells a crawl from its process: `crawl` is from the first request to the last
 answer, `start` what the process took before it, `end` what it took after it: the last commit,
-and the way out. Pages a second are those of the crawl, `whole` those of the whole command;
+and the way out. `first 100` is how long the first hundred answers took, which tells what a
+slow start costs. Pages a second are those of the crawl, `whole` those of the whole command;
 `CPU` is that of the command and its children, per page. Medians are printed.
 
 The other frameworks need an environment of their own:
@@ -65,6 +66,7 @@ class Run:
     start: float
     crawl: float
     end: float
+    first_100: float  #: seconds of the crawl until 100 requests were answered
     cpu: float
 
     @property
@@ -182,6 +184,7 @@ def crawled(
         start=seen.first - began,
         crawl=seen.last - seen.first,
         end=ended - seen.last,
+        first_100=seen.hundredth - seen.first,
         cpu=used.ru_utime + used.ru_stime,
     )
 
@@ -228,7 +231,7 @@ def compare(
 
 
 def _check(results: dict[str, list[Run]]) -> None:
-    """End with a sentence where an engine has not crawled what the bare loop has."""
+    """Name the engines that have not crawled what the bare loop has."""
     expected = results[BARE][0].pages
     for name, runs in results.items():
         for run in runs:
@@ -241,7 +244,7 @@ def table(results: dict[str, list[Run]]) -> list[dict[str, float | str]]:
     rows: list[dict[str, float | str]] = []
     for name, runs in results.items():
         pairs = list(zip(runs, results[BARE], strict=True))
-        names = ("pages", "connections", "rate", "whole", "start", "end")
+        names = ("pages", "connections", "rate", "whole", "start", "end", "first_100")
         row: dict[str, float | str] = {"engine": name}
         row |= {key: statistics.median(getattr(run, key) for run in runs) for key in names}
         row["of_bare"] = statistics.median(run.rate / bare.rate for run, bare in pairs)
@@ -255,7 +258,7 @@ _HEAD = (
 )
 _LINE = (
     "{engine:<31} {pages:>6.0f} {rate:>8.0f} {of_bare:>8.2f} {whole:>8.0f} {start:>6.2f}"
-    " {end:>6.2f} {cpu:>12.3f} {connections:>12.0f}"
+    " {end:>6.2f} {cpu:>12.3f} {connections:>12.0f} {first_100:>8.2f} s"
 )
 
 
@@ -299,7 +302,7 @@ def main() -> None:
         print(json.dumps({"machine": about, "medians": rows, "runs": runs}, indent=1))
         return
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    print(_HEAD, " connections")
+    print(_HEAD)
     for row in rows:
         print(_LINE.format(**row))
 

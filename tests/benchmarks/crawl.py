@@ -3,13 +3,11 @@
     python -m tests.benchmarks.crawl [--folder HTML] [--rounds 3] [--mongodb URI]
 
 Every engine crawls the same real pages from a server in a process of its own,
-each in a fresh process, in turns; medians are printed. The bare loop is aiohttp
-and lexbor with a set of the URLs seen: no ledger, no limits, no robots.txt, no
-protection from anything.
+each in a fresh process, in turns; medians are printed. Left out are the start of the
+process and the limit of a host, which `tests.benchmarks.as_used` has.
 """
 
 import argparse
-import asyncio
 import gc
 import importlib
 import json
@@ -22,15 +20,12 @@ import tempfile
 import time
 from pathlib import Path
 
-import aiohttp
 import uvloop
-from selectolax.lexbor import LexborHTMLParser
-from yarl import URL
 
 from crawlcw import Settings, Spider, run_spider
+from tests.benchmarks.bare_loop import bare
+from tests.benchmarks.docs_server import DOCS
 
-#: Debian's packages python3.11-doc and postgresql-doc-15.
-DOCS = [Path("/usr/share/doc/python3.11/html"), Path("/usr/share/doc/postgresql-doc-15/html")]
 CONCURRENCY = 100
 
 
@@ -52,40 +47,6 @@ def engines(mongodb: str | None) -> dict[str, dict[str, str]]:
         found["mongodb keep_bodies"] = {"ledger": url, "claim": "batch", "mongo_driver": "pymongo"}
         found["mongodb keep_bodies"] |= kept
     return found
-
-
-async def bare(start: str) -> int:
-    """Crawl from *start* with nothing but aiohttp and lexbor; return the number of pages."""
-    queue: asyncio.Queue[URL] = asyncio.Queue()
-    first = URL(start)
-    seen = {first}
-    queue.put_nowait(first)
-    titles = []
-
-    async def fetch(session: aiohttp.ClientSession) -> None:
-        while True:
-            url = await queue.get()
-            async with session.get(url) as response:
-                body = await response.read()
-                if response.status == 200 and response.content_type == "text/html":
-                    tree = LexborHTMLParser(body)
-                    title = tree.css_first("title")
-                    titles.append({"url": str(url), "title": title.text() if title else ""})
-                    for node in tree.css("a[href]"):
-                        link = url.join(URL(node.attributes["href"] or "")).with_fragment(None)
-                        if link.host == first.host and link not in seen:
-                            seen.add(link)
-                            queue.put_nowait(link)
-            queue.task_done()
-
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        workers = [asyncio.create_task(fetch(session)) for _ in range(CONCURRENCY)]
-        await queue.join()
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    return len(titles)
 
 
 async def whole(start: str, options: dict[str, str]) -> int:
@@ -116,7 +77,9 @@ def measured(start: str, options: dict[str, str] | None) -> dict[str, float]:
     gc.set_threshold(100_000, 20, 20)
     began = time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_SELF)
-    pages = uvloop.run(bare(start) if options is None else whole(start, options))
+    pages = uvloop.run(
+        bare(start, concurrency=CONCURRENCY) if options is None else whole(start, options)
+    )
     seconds = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -38,7 +38,8 @@ class Site:
         self._stall_after = stall_after
         self._requests = 0
         self.connections = 0
-        self._first = self._last = 0.0
+        self._last = 0.0
+        self._times: list[float] = []  # of the first hundred
         sites = [_pages(folder) for folder in folders] * copies
         self._pages = sites[0]
         if len(sites) > 1:
@@ -67,7 +68,8 @@ class Site:
             return _answer(200, b"", "healed.txt")
         self.hits[path] += 1
         self._last = time.time()
-        self._first = self._first or self._last
+        if len(self._times) < 100:
+            self._times.append(self._last)
         self._requests += 1
         if self._stall_after and self._requests > self._stall_after:
             return None
@@ -83,8 +85,9 @@ class Site:
             "pages": len(pages),
             # The one that asks is none of the crawl's.
             "connections": self.connections - 1,
-            "first": self._first,
+            "first": self._times[0] if self._times else 0.0,
             "last": self._last,
+            "hundredth": self._times[-1] if self._times else 0.0,
         }
 
 
