@@ -254,7 +254,8 @@ def table(results: dict[str, list[Run]]) -> list[dict[str, float | str]]:
 
 
 _HEAD = (
-    "engine                           pages  pages/s  of bare    whole  start    end  CPU ms/page"
+    "engine                           pages  pages/s  of bare    whole  start    end"
+    "  CPU ms/page  connections  first 100"
 )
 _LINE = (
     "{engine:<31} {pages:>6.0f} {rate:>8.0f} {of_bare:>8.2f} {whole:>8.0f} {start:>6.2f}"
