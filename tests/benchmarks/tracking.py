@@ -5,8 +5,9 @@
 One process on SQLite, or on MongoDB with each of its drivers; prints medians of
 tasks per second: `add_many`; the ledger alone (page, claim and commit, 200 at a
 time, as fast as it goes); a `Worker` with an empty coroutine; 50 coroutines
-beside each other, and one alone, that start one task after the other by key.
-With the ratio to the ledger alone.
+beside each other, and one alone, that start one task after the other by key; and as
+many workers that hold and set tasks over HTTP, at `crawlcw serve` in a process of its
+own, by the default driver. With the ratio to the ledger alone.
 """
 
 import argparse
@@ -29,13 +30,13 @@ from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Progress, Succeeded
 from crawlcw.tracking import Tracker, UseCase, Worker
+from tests.benchmarks import tracking_http
 from tests.support.mongod import with_database
 
 #: As many as a worker may hold at once.
 BATCH = 200
 SIDE_BY_SIDE = 50
 #: Each costs a round trip or two of its own.
-ONE_BY_ONE = 500
 #: Long enough for it not to count.
 LEASE = timedelta(minutes=5)
 
@@ -116,6 +117,8 @@ def compared(name: str, fresh: Callable[[], str], driver: str, *, tasks: int, ro
             added, done = run(measured(fresh(), driver, work, tasks // share))
             rates["add_many"].append(added)
             rates[way].append(done)
+        over_http = tracking_http.measured(fresh(), tasks // 4, workers=SIDE_BY_SIDE)
+        rates[f"HTTP, {SIDE_BY_SIDE} side by side"].append(run(over_http)[1])
     medians = {way: statistics.median(found) for way, found in rates.items()}
     print(f"{name}, {tasks:,} tasks, median of {rounds}:")
     for way, rate in medians.items():

@@ -1,0 +1,192 @@
+"""What a ledger costs at any size, and tracked tasks beside queues, with a job that does nothing.
+
+    python -m tests.benchmarks.queues sizes [--mongodb URI] [--sizes 10000 1000000] [--json FILE]
+    python -m tests.benchmarks.queues peers --peers-python PATH [--mongodb URI] [--json FILE]
+
+`sizes`: the ledger alone, on SQLite or on a MongoDB: ledgers of each size stand beside each
+other, and in turns are added to, listed, claimed from and committed to, and counted;
+prints medians, and how many times what the first size takes. `--sizes 10000 1000000 5000000`
+needs some GB. `peers`: a worker beside those of SAQ and arq (Redis) and of pgqueuer and
+procrastinate (PostgreSQL), as many jobs under way at once; each in a process of its own,
+in turns, on a fresh store; prints medians of jobs per second. Every store is durable as
+printed. Redis and PostgreSQL (Debian's redis-server and postgresql-15) are started and ended
+here. The peers are no dependencies of this project:
+
+    python -m venv P && P/bin/pip install saq[redis] arq pgqueuer[asyncpg] procrastinate
+"""
+
+import argparse
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pymongo
+
+from crawlcw.cli.loop import run
+from tests.benchmarks import machine, queue_ledger, queue_servers, tracking
+from tests.support.docs import REPOSITORY
+
+_PEERS = Path(__file__).parent / "peers"
+#: What makes a store, and the command that does the jobs on it.
+Contender = Callable[[ExitStack, Path], list[str]]
+
+
+def versions(python: str) -> dict[str, str]:
+    """Return what the peers are."""
+    names = ("saq", "arq", "pgqueuer", "procrastinate", "redis", "asyncpg", "psycopg")
+    code = f"import importlib.metadata as m;print(*map(m.version, {names}))"
+    found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
+    return dict(zip(names, found.stdout.split(), strict=True)) | {
+        "Redis": queue_servers.redis_version(),
+        "PostgreSQL": queue_servers.postgres_version(),
+    }
+
+
+def mongodb_version(uri: str) -> str:
+    with pymongo.MongoClient(uri) as client:
+        return str(client.server_info()["version"])
+
+
+def sizes(mongodb: str | None, of: list[int], rounds: int) -> dict[str, dict[str, float]]:
+    """Measure the ledger alone; return seconds by step and size."""
+    with ExitStack() as stack:
+        if mongodb is None:
+            fresh = stack.enter_context(tracking.files())
+        else:
+            fresh = stack.enter_context(tracking.databases(mongodb))
+        found = run(queue_ledger.measured([(size, fresh()) for size in of], rounds=rounds))
+    print(f"{'MongoDB' if mongodb else 'SQLite'}, ms for {queue_ledger.SOME} tasks:")
+    print(f"{'':10}" + "".join(f"{size:>22,}" for size in of))
+    for step, seconds in found.items():
+        shown = [f"{s * 1000:13,.1f} {s / seconds[of[0]]:7.2f}x" for s in seconds.values()]
+        print(f"{step:10}" + "".join(shown))
+    return {step: {str(size): s for size, s in each.items()} for step, each in found.items()}
+
+
+def contenders(
+    stack: ExitStack, folder: Path, python: str, mongodb: str | None
+) -> dict[str, Contender]:
+    """Return who takes part, by name, with how durable it is."""
+    database = stack.enter_context(queue_servers.postgres(folder / "postgres"))
+    here = [sys.executable, "-m", "tests.benchmarks.queue_tracked"]
+    taking_part: dict[str, Contender] = {
+        "crawlcw, SQLite (synced WAL)": lambda _, where: [*here, f"sqlite:///{where}.db"]
+    }
+    if mongodb is not None:
+        fresh = stack.enter_context(tracking.databases(mongodb))
+        for driver in ("motor", "pymongo"):
+            taking_part[f"crawlcw, MongoDB by {driver} (majority, journal)"] = (
+                lambda _, where, driver=driver: [*here, fresh(), driver]
+            )
+    for name in ("saq", "arq"):
+        script = str(_PEERS / f"queue_{name}.py")
+        for fsync in ("everysec", "always"):
+            taking_part[f"{name}, Redis (appendfsync {fsync})"] = (
+                lambda one, where, script=script, fsync=fsync: [
+                    python,
+                    script,
+                    one.enter_context(queue_servers.redis(where, fsync=fsync)),
+                ]
+            )
+    for name in ("pgqueuer", "procrastinate"):
+        script = str(_PEERS / f"queue_{name}.py")
+        taking_part[f"{name}, PostgreSQL (fsync on)"] = lambda _, where, script=script: [
+            python,
+            script,
+            database(where.name),
+        ]
+    return taking_part
+
+
+def rates(
+    python: str, mongodb: str | None, *, jobs: int, concurrency: int, rounds: int, only: str
+) -> dict[str, dict[str, float]]:
+    """Let each do its jobs, in turns; return the medians of jobs per second."""
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        taking_part = contenders(stack, folder, python, mongodb)
+        for name, where in _turns(taking_part, folder, rounds):
+            if only not in name:
+                continue
+            with ExitStack() as one:
+                command = taking_part[name](one, where)
+                found[name].append(_asked(command, jobs=jobs, concurrency=concurrency))
+    medians = {
+        name: {step: statistics.median(each[step] for each in rounds_) for step in ("add", "work")}
+        for name, rounds_ in found.items()
+    }
+    print(f"{jobs:,} jobs, {concurrency} at once, medians of {rounds}, jobs/s:")
+    for name, rate in medians.items():
+        print(f"    {name:48} added {rate['add']:8,.0f}   done {rate['work']:8,.0f}")
+    return medians
+
+
+def _turns(
+    taking_part: dict[str, Contender], folder: Path, rounds: int
+) -> Iterator[tuple[str, Path]]:
+    for n in range(rounds):
+        for number, name in enumerate(taking_part):
+            yield name, folder / f"round_{n}_{number}"
+
+
+def _asked(command: list[str], *, jobs: int, concurrency: int) -> dict[str, float]:
+    done = subprocess.run(
+        [*command, str(jobs), str(concurrency)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    answer: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=["sizes", "peers"])
+    parser.add_argument("--mongodb", metavar="URI")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--peers-python", metavar="PATH", help="a Python that has the peers")
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--concurrency", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="peers whose name has this in it")
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    arguments = parser.parse_args()
+    # The servers are ended then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    told = {"machine": machine.described()}
+    if arguments.mongodb:
+        told["machine"]["MongoDB"] = mongodb_version(arguments.mongodb)
+    if arguments.what == "peers":
+        if arguments.peers_python is None:
+            parser.error("name a Python that has the peers by --peers-python, see above")
+        told["machine"] |= versions(arguments.peers_python)
+    print(*(f"{name} {value}" for name, value in told["machine"].items()), sep="; ")
+    if arguments.what == "sizes":
+        result = sizes(arguments.mongodb, arguments.sizes, arguments.rounds)
+    else:
+        result = rates(
+            arguments.peers_python,
+            arguments.mongodb,
+            jobs=arguments.jobs,
+            concurrency=arguments.concurrency,
+            rounds=arguments.rounds,
+            only=arguments.only,
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**told, arguments.what: result}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
