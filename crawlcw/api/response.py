@@ -1,6 +1,6 @@
 """What a callback is given: the page, and the way to further requests."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -219,8 +219,9 @@ class Response(Document):
         # Many addresses of a page differ in their fragments alone: there is no need to resolve
         # all of them. Those that are refused are not among these, and count each.
         resolved: set[str | None] = set()
-        # What is given for all links is looked at once, with the first.
+        # What is the same for all links is looked at once, with the first.
         like: Request | None = None
+        resolve: Callable[[str], urls.Location] | None = None
         for node in nodes:
             address = _address(node)
             target = None if address is None else address.partition("#")[0]
@@ -232,7 +233,8 @@ class Response(Document):
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
             try:
-                location = urls.resolved(self.base_url, _checked(address, node))
+                resolve = resolve or urls.resolver(self.base_url)
+                location = resolve(_checked(address, node))
             except FetchError as refusal:
                 self.dropped.note(refusal.reason, address or refusal.message)
                 continue

@@ -6,7 +6,7 @@ of the `url-*` and `refused-*` reasons for what is not a URL we would fetch.
 """
 
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address
@@ -33,6 +33,11 @@ _IPV4 = re.compile(
     r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z", re.ASCII
 )
 _CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
+#: Names and slashes, and nothing that any standard encodes, decodes or takes away.
+_NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_~.-]*"
+#: The relative links of most sites: from the root, or some folders up, and then down by names.
+_PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
+_PLAIN_PATH = re.compile(rf"/(?:{_NAME}/)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +115,69 @@ def resolve(base: str, href: str) -> str:
 
 def resolved(base: str, href: str) -> Location:
     """Return where *href* leads on the page *base*, as `locate` does; raises `FetchError`."""
-    # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
-    target = href.partition("#")[0]
-    if target[:1] <= " ":
-        target = _stripped(target)
-    is_cached = len(base) + len(target) <= LONGEST_CACHED
-    if target[:1] not in ("", "?"):
-        # Only the folder of the base matters here, and the pages of a folder share most of
-        # their links: this is what makes the cache worth having. Nor is yarl given the last
-        # segment to take away: it would decode all others.
-        base = _folder(base) if is_cached else _folder.__wrapped__(base)
-    return (_resolve_in if is_cached else _resolve_in.__wrapped__)(base, target)
+    return resolver(base)(href)
+
+
+def resolver(base: str) -> Callable[[str], Location]:
+    """Return what `resolved` is for the many links of one page."""
+    # Only the folder of the base matters for most, and the pages of a folder share most of
+    # their links: this is what makes the cache worth having. Nor is yarl given the last
+    # segment to take away: it would decode all others.
+    folder = _folder(base) if len(base) <= LONGEST_CACHED else _folder.__wrapped__(base)
+
+    def resolve_on_page(href: str) -> Location:
+        # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
+        target = href.partition("#")[0]
+        if target[:1] <= " ":
+            target = _stripped(target)
+        of = base if target[:1] in ("", "?") else folder
+        if len(base) + len(target) <= LONGEST_CACHED:
+            return _resolve_in(of, target)
+        return _resolve_in.__wrapped__(of, target)
+
+    return resolve_on_page
 
 
 @lru_cache(maxsize=1 << 15)
 def _resolve_in(folder: str, href: str) -> Location:
+    return _plainly_resolved(folder, href) or _parsed_in(folder, href)
+
+
+def _plainly_resolved(folder: str, href: str) -> Location | None:
+    """Return where a link leads that is joined to its folder as text, None for any other."""
+    if not href or len(folder) + len(href) > LONGEST_CACHED:
+        return None
+    found = _PLAIN_LINK.fullmatch(href)
+    place = None if found is None else _plain_folder(folder)
+    if found is None or place is None:
+        return None
+    origin, path, host = place
+    up, down = found.groups()
+    if up == "/":
+        path = up
+    elif up:
+        above = path.split("/")[1:-1]
+        above = above[: max(0, len(above) - len(up) // len("../"))]
+        path = "/".join(("", *above, ""))
+    url = f"{origin}{path}{down}"
+    return Location(url, url, host)
+
+
+@lru_cache(maxsize=1 << 10)
+def _plain_folder(folder: str) -> tuple[str, str, str] | None:
+    """Return the origin, path and host of a folder whose links can be joined as text, else None."""
+    try:
+        location = locate(folder)
+    except FetchError:
+        return None
+    origin = "/".join(folder.split("/", 3)[:3])
+    path = folder[len(origin) :]
+    if location.canonical != folder or location.url != folder or not _PLAIN_PATH.fullmatch(path):
+        return None
+    return origin, path, location.host
+
+
+def _parsed_in(folder: str, href: str) -> Location:
     text = _bounded(_stripped(href))
     reference = _parsed(text)
     is_empty = not reference.raw_authority and not reference.raw_path

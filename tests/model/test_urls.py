@@ -254,6 +254,40 @@ def test_resolving_raises_nothing_but_fetch_errors(path: str, href: str):
     assert locate(location.url) == location
 
 
+names = st.text("ab.-_~0%:;@+ \u00e4", max_size=4)
+paths = st.lists(names | st.just("..") | st.just("."), max_size=6).map("/".join)
+places = st.sampled_from(
+    ["http://example.com/", "https://b.example:8080/", "http://EXAMPLE.com:80/", "http://[::1]/"]
+)
+
+
+@given(places, paths, st.sampled_from(["", "/", "../", "../../", "../../../", "?"]), paths)
+def test_a_link_that_is_joined_as_text_leads_where_the_parser_has_it(
+    place: str, folder: str, up: str, down: str
+):
+    folder = f"{place}{folder}/"
+
+    joined = urls._plainly_resolved(folder, up + down)
+
+    assert joined is None or joined == urls._parsed_in(folder, up + down)
+
+
+@pytest.mark.parametrize(
+    ("href", "url"),
+    [
+        ("c.html", "http://example.com/a/b/c.html"),
+        ("../c/d.html", "http://example.com/a/c/d.html"),
+        ("../../../c/", "http://example.com/c/"),
+        ("/~c/d-1_2.html", "http://example.com/~c/d-1_2.html"),
+        ("/", "http://example.com/"),
+    ],
+)
+def test_a_plain_link_needs_no_parser(href: str, url: str):
+    assert urls._plainly_resolved("http://example.com/a/b/", href) == urls.Location(
+        url, url, "example.com"
+    )
+
+
 @pytest.mark.parametrize(
     ("host", "allowed", "inside"),
     [
