@@ -37,6 +37,7 @@ _CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
 _NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_~.-]*"
 #: The relative links of most sites: from the root, or some folders up, and then down by names.
 _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
+_PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+)/(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_PATH = re.compile(rf"/(?:{_NAME}/)*")
 
 
@@ -70,7 +71,14 @@ def locate(url: str) -> Location:
 
 @lru_cache(maxsize=1 << 14)
 def _locate(url: str) -> Location:
-    return _location(parse(url))
+    return _plainly_located(url) or _location(_parsed_whole(url))
+
+
+def _plainly_located(url: str) -> Location | None:
+    """Return where a URL leads whose path needs no parser, on an origin that needs none either."""
+    found = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
+    place = None if found is None else _plain_folder(f"{found[1]}/")
+    return None if place is None else Location(url, url, place[2])
 
 
 def _location(parsed: yarl.URL) -> Location:
@@ -87,6 +95,12 @@ def _location(parsed: yarl.URL) -> Location:
 
 def parse(url: str) -> yarl.URL:
     """Return an absolute http(s) *url* without userinfo and fragment; raises `FetchError`."""
+    if _plainly_located(url) is not None:
+        return yarl.URL(url, encoded=True)
+    return _parsed_whole(url)
+
+
+def _parsed_whole(url: str) -> yarl.URL:
     text = _bounded(_stripped(url))
     return _checked(_parsed(text), text)
 
@@ -140,7 +154,7 @@ def resolver(base: str) -> Callable[[str], Location]:
 
 @lru_cache(maxsize=1 << 15)
 def _resolve_in(folder: str, href: str) -> Location:
-    return _plainly_resolved(folder, href) or _parsed_in(folder, href)
+    return _plainly_resolved(folder, href) or _plainly_located(href) or _parsed_in(folder, href)
 
 
 def _plainly_resolved(folder: str, href: str) -> Location | None:
@@ -167,7 +181,7 @@ def _plainly_resolved(folder: str, href: str) -> Location | None:
 def _plain_folder(folder: str) -> tuple[str, str, str] | None:
     """Return the origin, path and host of a folder whose links can be joined as text, else None."""
     try:
-        location = locate(folder)
+        location = _location(_parsed_whole(folder))
     except FetchError:
         return None
     origin = "/".join(folder.split("/", 3)[:3])

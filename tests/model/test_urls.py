@@ -272,6 +272,30 @@ def test_a_link_that_is_joined_as_text_leads_where_the_parser_has_it(
     assert joined is None or joined == urls._parsed_in(folder, up + down)
 
 
+@given(places, paths)
+def test_a_url_that_is_plain_is_what_the_parser_makes_of_it(place: str, path: str):
+    url = place + path
+
+    found = urls._plainly_located(url)
+
+    parsed = urls._parsed_whole(url)
+    assert found is None or found == urls._location(parsed) == urls.resolved(BASE, url)
+    assert urls.parse(url) == parsed
+    assert str(urls.parse(url)) == str(parsed)
+    assert urls.parse(url).raw_path == parsed.raw_path
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://2130706433/", "http://127.0.0.1./", "http://example.com:80/", "http://:80/",
+        "http://a:b:c/", "http://a:99999/", "http://a:/", "http://-.../",
+    ],
+)  # fmt: skip
+def test_a_plain_path_on_a_host_that_is_odd_goes_to_the_parser(url: str):
+    assert urls._plainly_located(f"{url}a/b.html") is None
+
+
 @pytest.mark.parametrize(
     ("href", "url"),
     [
