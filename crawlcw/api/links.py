@@ -42,6 +42,8 @@ class LinkFilter:
         deny_extensions: Extensions | bool = False,
     ) -> Self:
         """Return what `follow_all` is given as a filter; raises `ValueError` for a bad pattern."""
+        if (allow, deny, extensions, deny_extensions) == ((), (), None, False):
+            return cls()
         if deny_extensions is True:
             denied = SKIPPED_EXTENSIONS
         else:

@@ -282,6 +282,7 @@ class _Sorter:
         self._now = now
         self._seen = seen
         self._links = 0
+        self._admitted = ""
         self._yielded: set[bytes] = set()
         self._sink = sink
         self.produced = Produced(items=sink.items, items_dropped=sink.dropped)
@@ -317,7 +318,10 @@ class _Sorter:
             # so the number makes the same task of the same request.
             salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
             location, task_id = request.identity(salt)
-            self._scope.admit(location.host)
+            # Most links of a page lead to one host; those admitted once stay so.
+            if location.host != self._admitted:
+                self._scope.admit(location.host)
+                self._admitted = location.host
         except FetchError as error:
             self._drop(request, error.reason, where=error.message)
             return
