@@ -1,7 +1,8 @@
 """What a URL is to crawlcw: the one it resolves to, its identity, its host, its scope.
 
 yarl is the only parser: two parsers that disagree about the host of a link are
-a hole. Every function here takes crawled text and raises `FetchError` with one
+a hole. Only a path of plain names is joined as text, on an origin that yarl has
+parsed and left as it is. Every function here takes crawled text and raises `FetchError` with one
 of the `url-*` and `refused-*` reasons for what is not a URL we would fetch.
 """
 
