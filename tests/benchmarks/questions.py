@@ -1,0 +1,264 @@
+"""What every question of an operator takes, on a ledger of many tasks.
+
+    python -m tests.benchmarks.questions [--mongodb URI] [--tasks 1000000] [--keep FOLDER]
+
+Of 1,000 hosts: 5 tasks of 8 are finished, each with an answer and an item, and one each waits, has
+failed and is ignored. They are written straight into the store. Prints, of each question, the
+median of three in seconds: on a clock, and of the CPU of this process, which on SQLite is all
+there is. With `--keep` the ledgers are left, and asked again by the next run.
+"""
+
+import argparse
+import asyncio
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pymongo
+
+from crawlcw.assembly import open_ledger, open_to_search
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
+from crawlcw.ledger.sqlite.rows import row_of
+from crawlcw.ledger.sqlite.schema import COLUMNS
+from crawlcw.model.task import Status
+from crawlcw.model.transitions import REOPEN, WITHDRAW
+from tests.support.dashboards import Page, dashboard
+from tests.support.ledgers import START, make_task
+from tests.support.mongod import with_database
+
+NAME = "questions"
+HOSTS = 1_000
+ROUNDS = 3
+_AT_ONCE = 10_000
+_CALLBACKS = ("parse", "parse_book", "parse_list", "parse_author")
+_REASONS = (Reason.CONNECT, Reason.TIMEOUT_READ, Reason.TLS)
+_OF_EIGHT = {0: Status.TODO, 1: Status.FAILED, 2: Status.IGNORED}
+_NOBODY = "https://nobody.example/"
+
+Question = Callable[[], Awaitable[Any]]
+
+
+class Took(NamedTuple):
+    """Seconds: on a clock, and of this process's CPU."""
+
+    elapsed: float
+    cpu: float
+
+
+def crowd(number: int) -> Iterator[documents.Document]:
+    """Yield the tasks as MongoDB has them."""
+    template = documents.document(make_task())
+    for n in range(number):
+        status = _OF_EIGHT.get(n // HOSTS % 8, Status.FINISHED)
+        changed = START + timedelta(milliseconds=n)
+        host = f"h{n % HOSTS}.example"
+        document = template | {
+            # As hashes are: in no order.
+            "_id": (n * 2_654_435_761 % 2**32).to_bytes(4, "big") + n.to_bytes(12, "big"),
+            "url": f"https://{host}/catalogue/a-book-of-some-length_{n}.html",
+            "host": host,
+            "callback": _CALLBACKS[n // 7 % 4],
+            "depth": n % 7,
+            "status": int(status),
+            "update_time": changed,
+            "due": changed,
+        }
+        if status in (Status.FAILED, Status.IGNORED):
+            document["reason"] = str(_REASONS[n % 3])
+        if status >= Status.FINISHED:
+            del document["due"]
+        if status is Status.FINISHED:
+            document["response"] = {"status": 404 if n % 50 == 3 else 200, "final_url": "x"}
+            document["items"] = [{"n": n}]
+        yield document
+
+
+def fill_sqlite(path: Path, number: int) -> None:
+    """Write the tasks into the tables, and an item of each that is finished."""
+    empty = dict.fromkeys(COLUMNS)
+    columns = ", ".join(COLUMNS)
+    values = ", ".join(f":{column}" for column in COLUMNS)
+    rows = (
+        {**empty, **row_of({field: each[field] for field in each if field != "items"})}
+        for each in crowd(number)
+    )
+    with sqlite3.connect(path) as db:
+        db.executemany(f'INSERT INTO "{NAME}" ({columns}) VALUES ({values})', rows)
+        db.execute(
+            f'INSERT INTO "{NAME}.items" SELECT id, 0, \'{{}}\', url, update_time '
+            f"FROM {NAME} WHERE status = {Status.FINISHED:d}"
+        )
+    db.close()
+
+
+def fill_mongodb(uri: str, database: str, number: int) -> None:
+    """Write the tasks into the collection."""
+    with pymongo.MongoClient(uri) as client:
+        left = crowd(number)
+        while some := list(islice(left, _AT_ONCE)):
+            client[database][NAME].insert_many(some, ordered=False)
+
+
+async def prepared(url: str, fill: Callable[[], None]) -> None:
+    """Make the ledger and fill it, unless it was kept."""
+    ledger = await open_ledger(url, NAME)
+    try:
+        if await ledger.queries.has(tuple(Status)):
+            return
+        await ledger.hosts.wake({f"h{n}.example": START for n in range(HOSTS)})
+        await asyncio.to_thread(fill)
+    finally:
+        await ledger.close()
+
+
+def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
+    """Yield what the commands ask."""
+    queries = ledger.queries
+    yield "stats: statuses", queries.counts
+    yield "stats: reasons", queries.reasons
+    yield "stats: items of 10,000 tasks", lambda: queries.items_among(look_at=10_000)
+    for by in Dimension:
+        yield f"stats --by {by}", lambda by=by: ledger.groups.by(by)
+    yield "hosts: counts", ledger.hosts.counts
+    chosen = {
+        "all": TaskFilter(),
+        "--status failed": TaskFilter(statuses=[Status.FAILED]),
+        "--host": TaskFilter(host="h77.example"),
+        "--host, none": TaskFilter(host="nobody.example"),
+        "--reason": TaskFilter(reason=Reason.TLS),
+        "--reason, none": TaskFilter(reason=Reason.TIMEOUT_CONNECT),
+        "--callback": TaskFilter(callback="parse"),
+        "--callback, none": TaskFilter(callback="parse_nothing"),
+        "--url-prefix": TaskFilter(url_prefix="https://h77.example/cat"),
+        "--url-prefix, none of a host": TaskFilter(url_prefix="https://h77.example/no"),
+        "--url-prefix, no such host": TaskFilter(url_prefix=_NOBODY),
+        "--host --callback": TaskFilter(host="h77.example", callback="parse"),
+    }
+    for said, which in chosen.items():
+        yield f"tasks {said}", lambda which=which: queries.find(which, limit=50)
+    for said, which in chosen.items():
+        withdrawn, reopened = (which.among(e.from_statuses) for e in (WITHDRAW, REOPEN))
+        yield f"ignore --dry-run {said}", lambda which=withdrawn: queries.count(which)
+        yield f"reset --dry-run {said}", lambda which=reopened: queries.count(which)
+        yield (
+            f"retry-failed --dry-run {said}",
+            lambda which=which: ledger.admin.retry_failed(which, dry_run=True),
+        )
+
+
+def pages(page: Page, task: str) -> Iterator[tuple[str, Question]]:
+    """Yield what the dashboard's page asks."""
+    crawl = f"/api/crawls/{NAME}"
+    yield "page: start", lambda: page.get("/api/start")
+    yield "page: first event", lambda: _first_event(page)
+    for span in ("hour", "week"):
+        yield f"page: history {span}", lambda span=span: page.get(f"{crawl}/history?span={span}")
+    for asked in (
+        "",
+        "text=nowhere",
+        "host=h77.example",
+        "host=nobody.example",
+        "reason=timeout-connect",
+        "prefix=https://h77.example/no",
+        "status=failed&reason=tls",
+    ):
+        yield f"page: tasks {asked}", lambda asked=asked: page.get(f"{crawl}/tasks?{asked}")
+    yield "page: one task", lambda: page.get(f"{crawl}/tasks/{task}")
+    for action in ("retry", "ignore", "reset"):
+        for selection in ({}, {"host": "h77.example"}, {"reason": "tls"}):
+            body = {"action": action, "selection": selection, "dry_run": True}
+            yield (
+                f"page: {action}, dry run {selection or ''}",
+                lambda body=body: page.post(f"{crawl}/act", body),
+            )
+
+
+async def _first_event(page: Page) -> None:
+    live = f"{page.address}/api/crawls/{NAME}/live"
+    async with page.http.get(live, headers=page.headers) as response:
+        assert response.status == 200, response.status
+        await response.content.readuntil(b"\n\n")
+
+
+async def _took(question: Question) -> Took:
+    found = []
+    for _ in range(ROUNDS):
+        began, used = time.monotonic(), time.process_time()
+        answer = await question()
+        found.append(Took(time.monotonic() - began, time.process_time() - used))
+        if isinstance(answer, tuple):
+            assert answer[0] == 200, answer
+    return Took(*(statistics.median(each) for each in zip(*found, strict=True)))
+
+
+async def asked(url: str) -> dict[str, Took]:
+    """Ask everything once, three times over, one after the other."""
+    found = {}
+    ledger = await open_to_search(url, NAME)
+    try:
+        for name, question in questions(ledger):
+            found[name] = await _took(question)
+        (record,) = await ledger.queries.find(TaskFilter(), limit=1)
+    finally:
+        await ledger.close()
+    async with dashboard(url) as page:
+        await page.start()
+        for name, question in pages(page, record.task.id.hex()):
+            found[name] = await _took(question)
+    return found
+
+
+def shown(found: dict[str, dict[str, Took]]) -> Iterator[str]:
+    """Yield a table: a line a question, two columns a store."""
+    names = list(next(iter(found.values())))
+    width = max(map(len, names))
+    yield " " * width + "".join(f"  {store:>8}   CPU" for store in found)
+    for name in names:
+        cells = (f"  {took[name].elapsed:8.3f} {took[name].cpu:5.2f}" for took in found.values())
+        yield f"{name:{width}}" + "".join(cells)
+
+
+async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool) -> None:
+    """Fill the stores, ask them, and print what it took."""
+    path = folder / "questions.db"
+    database = f"crawlcw_questions_{tasks}"
+    found = {}
+    await prepared(f"sqlite:///{path}", lambda: fill_sqlite(path, tasks))
+    found["SQLite"] = await asked(f"sqlite:///{path}")
+    if mongodb:
+        url = with_database(mongodb, database)
+        try:
+            await prepared(url, lambda: fill_mongodb(mongodb, database, tasks))
+            found["MongoDB"] = await asked(url)
+        finally:
+            if not keep:
+                with pymongo.MongoClient(mongodb) as client:
+                    client.drop_database(database)
+    for line in shown(found):
+        print(line)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mongodb", metavar="URI")
+    parser.add_argument("--tasks", type=int, default=1_000_000)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as passing, suppress(KeyboardInterrupt):
+        folder = given.keep or Path(passing)
+        asyncio.run(
+            measured(given.mongodb, tasks=given.tasks, folder=folder, keep=bool(given.keep))
+        )
+
+
+if __name__ == "__main__":
+    main()
