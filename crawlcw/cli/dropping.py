@@ -9,13 +9,15 @@ from crawlcw.assembly import open_ledger
 from crawlcw.cli import confirming, kept_bodies
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.protocol import ItemCount, Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
 #: A worker on another machine that was silent for so long is taken for dead: its leases have ended.
 _SILENT = timedelta(minutes=10)
 _MOST_NAMED = 5
+#: So many tasks are looked at for their items: to count them all is seconds for a million.
+_LOOK_AT = 10_000
 
 
 async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
@@ -25,10 +27,14 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
     """
     await check_idle(ledger, name)
     total = (await ledger.queries.counts()).total
-    items = await ledger.queries.item_count()
-    confirming.confirm(f"Drop {total:,} tasks and {items:,} items of {name}, for good?", yes=yes)
+    items = _said(await ledger.queries.items_among(look_at=_LOOK_AT))
+    confirming.confirm(f"Drop {total:,} tasks and {items} of {name}, for good?", yes=yes)
     await ledger.admin.drop()
     return total
+
+
+def _said(items: ItemCount) -> str:
+    return f"{items.number:,} items" if items.whole else f"{items.number:,} or more items"
 
 
 async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:

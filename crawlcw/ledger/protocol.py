@@ -360,8 +360,8 @@ class Hosts(Protocol):
     async def counts(self) -> dict[str, Counts]:
         """Return how many tasks of each status every host has.
 
-        Counted by indexes alone, but for the failed and the leased ones on MongoDB, which are
-        read. There it is no single moment that is counted.
+        Counted by indexes alone, but for the leased ones on MongoDB, which are read. There it
+        is no single moment that is counted.
         """
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
@@ -459,15 +459,16 @@ class Queries(Protocol):
 
         Without their items. *after* is the place of the last one that is known
         already. Nothing is read but what is returned, unless *reason*, *host*, *url_prefix*,
-        *callback* or *ids* leave out what lies in between; MongoDB reads the tasks of a
-        reason, host or callback alone that has no more than 50,000. Equal times are ordered
-        by id.
+        *callback* or *ids* leave out what lies in between; of a reason, host or callback
+        that has no more than 50,000 tasks those alone are read. A prefix with a path names
+        its host. Equal times are ordered by id.
         """
 
     async def count(self, chosen: TaskFilter) -> int:
         """Return how many tasks are chosen, in the way of `counts`; nothing is written.
 
-        What a bulk change would do: those of its `from_statuses`, see `among`.
+        What a bulk change would do: those of its `from_statuses`, see `among`. By an index
+        where a host, reason or callback is given; a prefix without one has all tasks read.
         """
 
     async def horizon(self) -> datetime | None:

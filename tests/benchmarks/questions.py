@@ -94,7 +94,7 @@ def fill_sqlite(path: Path, number: int) -> None:
     with sqlite3.connect(path) as db:
         db.executemany(f'INSERT INTO "{NAME}" ({columns}) VALUES ({values})', rows)
         db.execute(
-            f'INSERT INTO "{NAME}.items" SELECT id, 0, \'{{}}\', url, update_time '
+            f"INSERT INTO \"{NAME}.items\" SELECT id, 0, '{{}}', url, update_time "
             f"FROM {NAME} WHERE status = {Status.FINISHED:d}"
         )
     db.close()

@@ -18,7 +18,7 @@ import yaml
 
 from crawlcw.api.settings import Settings, layered, unknown_variables
 from crawlcw.cli.main import cli
-from crawlcw.telemetry.metrics import METRICS, OF_CRAWLS, Kind
+from crawlcw.telemetry.metrics import METRICS, OF_CRAWLS, OF_LEDGERS, Kind
 from tests.support.docs import REPOSITORY
 from tests.support.prometheus import binary
 
@@ -217,6 +217,12 @@ def test_every_metric_of_a_crawl_is_on_the_dashboard():
     missing = {metric.name for metric in OF_CRAWLS} - {known[name].name for name in shown}
     # The first only names the crawl; the other two are of use to a query of one's own.
     assert missing == {"crawlcw_info", "crawlcw_bodies_truncated", "crawlcw_claims"}
+
+
+def test_every_metric_that_the_ledger_tells_of_is_on_the_dashboard():
+    shown = {name for each in expressions() for name in re.findall(r"\bcrawlcw_\w+", each)}
+
+    assert {metric.exposed for metric in OF_LEDGERS} <= shown
 
 
 def test_the_dashboard_is_one_that_grafana_provisions():

@@ -13,12 +13,14 @@ from pymongo import UpdateOne
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
+from crawlcw.ledger.mongo.counting import by_index
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_REVISIT, BY_STATUS, BY_TASK, MAY_BE_REVISITED
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
 from crawlcw.ledger.mongo.walks import conditions, walk
+from crawlcw.ledger.prefixes import with_host
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.task import WAITING, Status
@@ -46,17 +48,26 @@ class Admin:
         """Reset the chosen failures a few thousand at a time, within the time limit of each."""
         now = self._store.now()
         total = 0
+        if dry_run:
+            selection = with_host(selection, self._store.kind)
         for chosen in _failures(selection, until=now):
             with mapped():
                 if selection.ids is not None:
                     total += await self._reset_among(list(selection.ids), chosen, now, dry_run)
                 elif dry_run:
-                    total += await self._store.tasks.count_documents(chosen, hint=BY_STATUS)
+                    total += await self._number_of(chosen)
                 else:
                     total += await self._reset(chosen, now)
         if RETRY.wakes_hosts and not dry_run:
             await self._hosts.wake_all()
         return total
+
+    async def _number_of(self, chosen: dict[str, Any]) -> int:
+        number = await by_index(self._store, chosen)
+        if number is not None:
+            return number
+        counted: int = await self._store.tasks.count_documents(chosen, hint=BY_STATUS)
+        return counted
 
     async def _reset_among(
         self, ids: list[bytes], chosen: dict[str, Any], now: datetime, dry_run: bool

@@ -18,7 +18,9 @@ from crawlcw.ledger.mongo.indexes import (
     BY_HOST,
     BY_OWNER,
     BY_READY,
+    FAILED_BY_HOST,
     HAS_DUE,
+    HAS_FAILED,
     LONG_AGO,
 )
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
@@ -29,8 +31,8 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import GIVE_UP_HOST
 
-#: How many tasks `counts` reads by one command: its groups fit into one reply.
-_COUNTED = 20_000
+#: How many tasks `counts` reads by one command, and how many keys: its groups fit into one reply.
+_COUNTED, _GROUPED = 20_000, 50_000
 
 
 class Hosts:
@@ -157,14 +159,40 @@ class Hosts:
             )
             for group in await self._groups.by(Dimension.HOST)
         }
-        # No index has the host of these; as a rule they are few.
-        for status in (Status.FAILED, Status.PROCESSING):
-            for host, number in (await self._of_status(status)).items():
+        failed = await self._failed()
+        # Of those that are leased, few at any time, each is read.
+        leased = await self._of_status(Status.PROCESSING)
+        for status, numbers in ((Status.FAILED, failed), (Status.PROCESSING, leased)):
+            for host, number in numbers.items():
                 of_host = totals.setdefault(host, Counter())
                 of_host[status] = number
                 # They are counted later than the others.
                 of_host[Status.TODO] = max(of_host[Status.TODO] - number, 0)
         return {host: Counts(by_status=dict(+of_host)) for host, of_host in totals.items()}
+
+    async def _failed(self) -> Counter[str]:
+        """Return how many tasks of each host failed and wait, by the index that has no others."""
+        numbers: Counter[str] = Counter()
+        after = ""
+        while True:
+            groups = await self._store.aggregate(
+                [
+                    {"$match": {"host": {"$gt": after}, **HAS_FAILED}},
+                    {"$sort": {"host": 1}},
+                    {"$limit": _GROUPED},
+                    {"$group": {"_id": "$host", "n": {"$sum": 1}}},
+                ],
+                hint=FAILED_BY_HOST,
+                most=_GROUPED + 1,
+            )
+            found = {group["_id"]: group["n"] for group in groups}
+            numbers.update(found)
+            if sum(found.values()) < _GROUPED:
+                return numbers
+            # The last one may have more than were grouped.
+            after = max(found)
+            of_last = {"host": after, **HAS_FAILED}
+            numbers[after] = await self._store.count(of_last, hint=FAILED_BY_HOST)
 
     async def _of_status(self, status: Status) -> Counter[str]:
         """Return how many tasks of a status each host has, read some at a time."""

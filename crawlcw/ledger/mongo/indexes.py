@@ -32,6 +32,9 @@ DONE_BY_HOST = "done_host_status"
 DONE_BY_CALLBACK = "done_callback_status_depth"
 BY_ANSWER = "done_response_status"
 BY_REASON = "reason_status"
+FAILED_BY_HOST = "failed_host_callback_status"
+#: The filter of those that failed and wait, as their index has it.
+HAS_FAILED = {"status": int(Status.FAILED)}
 #: The filter of those that are done, as their indexes have it.
 IS_DONE = MAY_BE_REVISITED
 INDEXES: Indexes = {
@@ -45,6 +48,8 @@ INDEXES: Indexes = {
     DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
     BY_ANSWER: ([("response.status", 1), ("status", 1)], IS_DONE),
     BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
+    # With the status at its end: the server would read the tasks for it.
+    FAILED_BY_HOST: ([("host", 1), ("callback", 1), ("status", 1)], HAS_FAILED),
 }
 
 BY_READY = "ready_at"

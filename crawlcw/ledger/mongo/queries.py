@@ -14,18 +14,12 @@ from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.indexes import (
-    ANY_PRIORITY,
-    BY_CALLBACK,
-    BY_HOST_NAME,
-    BY_PRIORITY,
-    BY_REASON,
-    BY_STATUS,
-    HAS_DUE,
-)
+from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, by_index, few_in
+from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
-from crawlcw.ledger.mongo.walks import FEW, conditions, found_among, found_behind, found_by
+from crawlcw.ledger.mongo.walks import conditions, found_among, found_behind, found_by
+from crawlcw.ledger.prefixes import with_host
 from crawlcw.ledger.protocol import (
     Counts,
     Cursor,
@@ -40,8 +34,6 @@ from crawlcw.model.task import DONE, Record, Status
 #: How many tasks one command counts by the index alone, and how many it reads.
 _COUNTED = 50_000
 _READ = 5_000
-#: How many of one status are counted by one command: a second, where the server is slow.
-_COUNTED_AT_ONCE = 2_000_000
 #: How many tasks are read at once with their items.
 _WITH_ITEMS = 100
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
@@ -50,8 +42,6 @@ _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 #: Of what a filter may ask for, that which the index of statuses answers alone.
 _IN_INDEX = {"status", "update_time"}
-#: And what has an index of its own.
-_NARROW = {"host": BY_HOST_NAME, "reason": BY_REASON, "callback": BY_CALLBACK}
 #: The order of the index of statuses.
 _ORDER = {"status": 1, "update_time": -1, "_id": -1}
 
@@ -103,8 +93,8 @@ class Queries:
         for status in Status:
             where = {"status": int(status)}
             # To count a stretch of the index takes a quarter of what it takes to group it.
-            number = await self._store.count(where, hint=BY_STATUS, most=_COUNTED_AT_ONCE)
-            if number == _COUNTED_AT_ONCE:
+            number = await self._store.count(where, hint=BY_STATUS, most=COUNTED_AT_ONCE)
+            if number == COUNTED_AT_ONCE:
                 number = (await self._walked([status])).total()
             counts[status] = number
         return Counts(by_status=dict(+counts))
@@ -191,34 +181,21 @@ class Queries:
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
         """Let the server merge the index's range of each status; ids are looked up instead."""
-        where = conditions(chosen)
+        where = conditions(with_host(chosen, self._store.kind))
         if limit < 1 or not chosen.statuses:
             return []  # to the server, no limit
         with mapped():
             if chosen.ids is not None:
                 found = await found_among(self._store, list(chosen.ids), where, limit, after)
-            elif (index := await self._few_in(where)) is not None:
+            elif (index := await few_in(self._store, where)) is not None:
                 found = await found_by(self._store, index, where, limit, after)
             else:
                 found = await found_behind(self._store, where, limit, after, {"items": 0})
         return [documents.record(each) for each in found]
 
-    async def _few_in(self, where: Mapping[str, Any]) -> str | None:
-        """Return the index of a host, reason or callback of few tasks; None: there is none.
-
-        The index of statuses would be read from its begin for them, and, where there are none, to
-        its end.
-        """
-        for name, index in _NARROW.items():
-            if name in where:
-                number = await self._store.count({name: where[name]}, hint=index, most=FEW + 1)
-                if number <= FEW:
-                    return index
-        return None
-
     async def count(self, chosen: TaskFilter) -> int:
-        """Let the server look at the tasks of these statuses; ids are looked up instead."""
-        where = conditions(chosen)
+        """Let an index tell, or the server look at the tasks of these statuses; or look up ids."""
+        where = conditions(with_host(chosen, self._store.kind))
         if chosen.ids is not None:
             ids = list(set(chosen.ids))
             total = 0
@@ -227,6 +204,9 @@ class Queries:
                 with mapped():
                     total += await self._store.tasks.count_documents(some, hint="_id_")
             return total
+        number = await by_index(self._store, where)
+        if number is not None:
+            return number
         at_once = _COUNTED if where.keys() <= _IN_INDEX else _READ
         matching = {"$sum": {"$cond": [_expression(where), 1, 0]}}
         walk = self._groups(chosen.statuses, by="$status", at_once=at_once, matching=matching)

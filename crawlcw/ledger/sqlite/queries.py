@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from crawlcw.ledger import documents
+from crawlcw.ledger.prefixes import with_host
 from crawlcw.ledger.protocol import (
     Counts,
     Cursor,
@@ -20,6 +21,7 @@ from crawlcw.ledger.protocol import (
 )
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import number_of, snapshot
+from crawlcw.ledger.sqlite.narrow_statements import NarrowStatements, is_narrow
 from crawlcw.ledger.sqlite.priorities import priorities
 from crawlcw.ledger.sqlite.rows import INT64, document_of, from_json, moment
 from crawlcw.ledger.sqlite.store import COUNTED, ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
@@ -28,6 +30,8 @@ from crawlcw.model.task import Record, Status
 
 #: Later than any: the index begins with those last changed.
 _FIRST_TIME = INT64 - 1
+#: So many tasks of one host, reason or callback are read and sorted for some of them.
+_FEW = 50_000
 
 
 class _Cursor(NamedTuple):
@@ -88,6 +92,7 @@ class Queries:
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
         """See `protocol.Queries.find`."""
+        chosen = with_host(chosen, self._store.kind)
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         bounds = {**bounds_of(chosen, after), "limit": max(limit, 0)}
         rows = await self._store.reader.run(self._find, sql, chosen, bounds)
@@ -95,6 +100,13 @@ class Queries:
 
     async def count(self, chosen: TaskFilter) -> int:
         """See `protocol.Queries.count`."""
+        chosen = with_host(chosen, self._store.kind)
+        if is_narrow(chosen):
+            # A bound that is not reached yet would have every task read for its time.
+            ended = chosen.until is not None and chosen.until <= self._store.now()
+            whole = chosen.since is None and not ended
+            narrow = NarrowStatements(self._store.tables, chosen, whole=whole)
+            return await self._store.reader.run(number_of, narrow.count, bounds_of(chosen))
         sql = ChosenStatements(self._store.tables, chosen.statuses)
         return await self._store.reader.run(_number_of, sql, chosen)
 
@@ -108,6 +120,10 @@ class Queries:
                 for row in db.execute(sql.find_by_id, {**bounds, "id": identity})
             ]
             return heapq.nlargest(bounds["limit"], found, key=_place)
+        if is_narrow(chosen):
+            narrow = NarrowStatements(self._store.tables, chosen, whole=False)
+            if number_of(db, narrow.few, {**bounds, "few": _FEW + 1}) <= _FEW:
+                return db.execute(narrow.find, bounds).fetchall()
         # Of one moment, so that what changes its status meanwhile is not overlooked. Each
         # status is in order and is read only as far as its tasks are taken.
         with snapshot(db):

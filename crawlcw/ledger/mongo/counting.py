@@ -1,0 +1,121 @@
+"""How many tasks are chosen, where an index tells it, or leaves few to be read.
+
+What no index narrows down is walked through by `queries`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from crawlcw.ledger.mongo.indexes import (
+    BY_CALLBACK,
+    BY_HOST_NAME,
+    BY_REASON,
+    BY_STATUS,
+    DONE_BY_CALLBACK,
+    FAILED_BY_HOST,
+)
+from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.walks import FEW
+from crawlcw.model.task import DONE, Status
+
+#: What has an index of its own.
+NARROW = {"host": BY_HOST_NAME, "reason": BY_REASON, "callback": BY_CALLBACK}
+#: How many of one status are counted by one command: a second, where the server is slow.
+COUNTED_AT_ONCE = 2_000_000
+
+
+async def few_in(store: MongoStore, where: Mapping[str, Any]) -> str | None:
+    """Return the index of a host, reason or callback of few tasks; None: there is none.
+
+    The index of statuses would be read from its begin for them, and, where there are none, to
+    its end.
+    """
+    for name, index in NARROW.items():
+        if name in where:
+            number = await store.count({name: where[name]}, hint=index, most=FEW + 1)
+            if number <= FEW:
+                return index
+    return None
+
+
+async def by_index(store: MongoStore, where: Mapping[str, Any]) -> int | None:
+    """Return how many tasks match a filter of `walks.conditions`; None: no index tells."""
+    where = _of_the_past(store, where)
+    match sorted(where.keys() - {"status"}):
+        case [] | ["update_time"]:
+            return await _of_statuses(store, where)
+        case ["reason"]:
+            return await _of_reasons(store, where)
+        case ["callback"]:
+            return await _of_callback(store, where)
+    index = await few_in(store, where)
+    if index is None and "update_time" in where:
+        lately = {name: where[name] for name in ("status", "update_time")}
+        index = (
+            BY_STATUS if await store.count(lately, hint=BY_STATUS, most=FEW + 1) <= FEW else None
+        )
+    if index is None:
+        return None
+    found = await store.aggregate([{"$match": dict(where)}, {"$count": "n"}], hint=index)
+    return sum(each["n"] for each in found)
+
+
+def _of_the_past(store: MongoStore, where: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a filter without the bound that is not yet reached: no index needs to tell of it."""
+    times = dict(where.get("update_time", {}))
+    for operator in ("$lt", "$lte"):
+        if operator in times and times[operator] >= store.now():
+            del times[operator]
+    kept = {name: value for name, value in where.items() if name != "update_time"}
+    return {**kept, "update_time": times} if times else kept
+
+
+async def _of_statuses(store: MongoStore, where: Mapping[str, Any]) -> int | None:
+    total = 0
+    for status in _values(where["status"]):
+        one = {**where, "status": status}
+        number = await store.count(one, hint=BY_STATUS, most=COUNTED_AT_ONCE)
+        if number == COUNTED_AT_ONCE:
+            return None
+        total += number
+    return total
+
+
+async def _of_reasons(store: MongoStore, where: Mapping[str, Any]) -> int:
+    # Each is one stretch of the index; a filter that says several would be grouped.
+    return sum(
+        [
+            await store.count({"reason": reason, "status": status}, hint=BY_REASON)
+            for reason in _values(where["reason"])
+            for status in _values(where["status"])
+        ]
+    )
+
+
+async def _of_callback(store: MongoStore, where: Mapping[str, Any]) -> int:
+    """Count what is done and what failed; what waits is what is left of all."""
+    name = where["callback"]
+    wanted = {Status(status) for status in _values(where["status"])}
+    known = wanted if Status.TODO not in wanted else set(Status) - {Status.TODO}
+    counted = {status: await _of_callback_and(store, name, status) for status in sorted(known)}
+    if Status.TODO in wanted:
+        total = await store.count({"callback": name}, hint=BY_CALLBACK)
+        # Counted one after the other: what changed in between is not counted twice.
+        counted[Status.TODO] = max(total - sum(counted.values()), 0)
+    return sum(counted[status] for status in wanted)
+
+
+async def _of_callback_and(store: MongoStore, name: str, status: Status) -> int:
+    where = {"status": int(status), "callback": name}
+    if status in DONE:
+        return await store.count(where, hint=DONE_BY_CALLBACK)
+    # Of those that are leased, few at any time, each is read.
+    index = FAILED_BY_HOST if status is Status.FAILED else BY_STATUS
+    if status is Status.FAILED:
+        where = {"host": {"$gte": ""}, **where}
+    found = await store.aggregate([{"$match": where}, {"$count": "n"}], hint=index)
+    return sum(each["n"] for each in found)
+
+
+def _values(condition: Any) -> list[Any]:
+    return list(condition["$in"]) if isinstance(condition, dict) else [condition]
