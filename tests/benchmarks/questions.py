@@ -101,8 +101,9 @@ def fill_sqlite(path: Path, number: int) -> None:
 
 
 def fill_mongodb(uri: str, database: str, number: int) -> None:
-    """Write the tasks into the collection."""
+    """Write the tasks into the collection, whose indexes are made anew when it is opened."""
     with pymongo.MongoClient(uri) as client:
+        client[database][NAME].drop_indexes()
         left = crowd(number)
         while some := list(islice(left, _AT_ONCE)):
             client[database][NAME].insert_many(some, ordered=False)
@@ -118,6 +119,7 @@ async def prepared(url: str, fill: Callable[[], None]) -> None:
         await asyncio.to_thread(fill)
     finally:
         await ledger.close()
+    await (await open_ledger(url, NAME)).close()
 
 
 def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
@@ -200,20 +202,22 @@ async def _took(question: Question) -> Took:
     return Took(*(statistics.median(each) for each in zip(*found, strict=True)))
 
 
-async def asked(url: str) -> dict[str, Took]:
-    """Ask everything once, three times over, one after the other."""
+async def asked(url: str, *, only: str) -> dict[str, Took]:
+    """Ask everything three times over, one after the other."""
     found = {}
     ledger = await open_to_search(url, NAME)
     try:
         for name, question in questions(ledger):
-            found[name] = await _took(question)
+            if name.startswith(only):
+                found[name] = await _took(question)
         (record,) = await ledger.queries.find(TaskFilter(), limit=1)
     finally:
         await ledger.close()
     async with dashboard(url) as page:
         await page.start()
         for name, question in pages(page, record.task.id.hex()):
-            found[name] = await _took(question)
+            if name.startswith(only):
+                found[name] = await _took(question)
     return found
 
 
@@ -227,18 +231,18 @@ def shown(found: dict[str, dict[str, Took]]) -> Iterator[str]:
         yield f"{name:{width}}" + "".join(cells)
 
 
-async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool) -> None:
+async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool, only: str) -> None:
     """Fill the stores, ask them, and print what it took."""
     path = folder / "questions.db"
     database = f"crawlcw_questions_{tasks}"
     found = {}
     await prepared(f"sqlite:///{path}", lambda: fill_sqlite(path, tasks))
-    found["SQLite"] = await asked(f"sqlite:///{path}")
+    found["SQLite"] = await asked(f"sqlite:///{path}", only=only)
     if mongodb:
         url = with_database(mongodb, database)
         try:
             await prepared(url, lambda: fill_mongodb(mongodb, database, tasks))
-            found["MongoDB"] = await asked(url)
+            found["MongoDB"] = await asked(url, only=only)
         finally:
             if not keep:
                 with pymongo.MongoClient(mongodb) as client:
@@ -252,11 +256,18 @@ def main() -> None:
     parser.add_argument("--mongodb", metavar="URI")
     parser.add_argument("--tasks", type=int, default=1_000_000)
     parser.add_argument("--keep", type=Path, metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="TEXT", help="questions that begin so")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing, suppress(KeyboardInterrupt):
         folder = given.keep or Path(passing)
         asyncio.run(
-            measured(given.mongodb, tasks=given.tasks, folder=folder, keep=bool(given.keep))
+            measured(
+                given.mongodb,
+                tasks=given.tasks,
+                folder=folder,
+                keep=bool(given.keep),
+                only=given.only,
+            )
         )
 
 

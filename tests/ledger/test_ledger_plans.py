@@ -252,9 +252,7 @@ async def test_items_are_counted_among_so_many_tasks_and_no_others(ledger, crowd
     assert max(numbers) <= 500
 
 
-async def test_counting_by_host_reads_the_leased_tasks_alone(
-    ledger, crowded, overheard
-):
+async def test_counting_by_host_reads_the_leased_tasks_alone(ledger, crowded, overheard):
     counts = await ledger.hosts.counts()
 
     assert sum(each.total for each in counts.values()) == TASKS
@@ -282,3 +280,56 @@ async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(ledger, c
         for counted in ("totalKeysExamined", "totalDocsExamined"):
             numbers = [int(n) for n in re.findall(rf"'{counted}': (\d+)", shown)]
             assert max(numbers, default=0) <= 1_000 + 20
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        TaskFilter(host="h1.com"),
+        TaskFilter(host="none.com"),
+        TaskFilter(host="h1.com", callback="parse"),
+        TaskFilter(reason=Reason.TLS),
+        TaskFilter(url_prefix="https://h1.com/catalogue/"),
+        TaskFilter(url_prefix="https://none.com/"),
+    ],
+)
+async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
+    ledger, crowded, overheard, chosen
+):
+    await ledger.queries.find(chosen, limit=50)
+    await ledger.queries.count(chosen)
+    await ledger.admin.retry_failed(chosen, dry_run=True)
+
+    assert overheard.commands
+    for command in overheard.commands:
+        explanation = explained(crowded, command)
+        assert "COLLSCAN" not in set(stages(explanation)), command
+        # No more than the tasks of one host of 40.
+        numbers = re.findall(r"'totalDocsExamined': (\d+)", str(explanation))
+        assert max(map(int, numbers), default=0) <= TASKS // HOSTS + 20, command
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [(TaskFilter(reason=Reason.CONNECT), TASKS // 10), (TaskFilter(), TASKS)],
+    ids=["of-a-reason", "all"],
+)
+async def test_a_choice_of_very_many_is_counted_without_reading_one(
+    ledger, crowded, overheard, chosen, expected
+):
+    assert await ledger.queries.count(chosen) == expected
+    for command in overheard.commands:
+        assert not set(stages(explained(crowded, command))) & {"COLLSCAN", "FETCH"}, command
+
+
+@pytest.mark.parametrize(("name", "expected"), [("parse", TASKS), ("parse_nothing", 0)])
+async def test_a_callback_is_counted_by_reading_the_leased_tasks_alone(
+    ledger, crowded, overheard, name, expected
+):
+    assert await ledger.queries.count(TaskFilter(callback=name)) == expected
+
+    for command in overheard.commands:
+        explanation = explained(crowded, command)
+        assert "COLLSCAN" not in set(stages(explanation)), command
+        numbers = re.findall(r"'totalDocsExamined': (\d+)", str(explanation))
+        assert max(map(int, numbers), default=0) <= TASKS // 10, command

@@ -1,5 +1,6 @@
 """Choosing tasks by all that a filter has, on every store: listed, counted and changed alike."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -95,3 +96,43 @@ async def test_failures_are_brought_back_by_prefix_and_callback(ledger: Ledger, 
         assert await ledger.admin.retry_failed(chosen, dry_run=True) == number
         assert await ledger.admin.retry_failed(chosen) == number
     assert await chosen_urls(ledger, TaskFilter(statuses=[Status.TODO])) == set(URLS[1:])
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        TaskFilter(callback="page"),
+        TaskFilter(callback="parse"),
+        TaskFilter(host="a.example"),
+        TaskFilter(host="a.example", callback="page"),
+        TaskFilter(host="a.example", reason=Reason.TLS),
+        TaskFilter(reason=Reason.TLS),
+        TaskFilter(url_prefix=SHOP, callback="page"),
+        TaskFilter(reason=Reason.TLS, since=START + timedelta(seconds=1)),
+        TaskFilter(callback="page", since=START, until=START + timedelta(seconds=5)),
+    ],
+)
+@pytest.mark.parametrize("ends", ["open", "later"])
+async def test_every_status_of_a_choice_is_counted_as_it_is_found(
+    ledger: Ledger, clock: FakeClock, chosen: TaskFilter, ends: str
+):
+    await filled(ledger, clock)
+    await claimed(ledger, limit=1)
+    if ends == "later" and chosen.until is None:
+        # As a bulk change is bound.
+        chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
+    for some in [*((each,) for each in Status), WITHDRAW.from_statuses, tuple(Status)]:
+        which = chosen.among(some)
+        found = await ledger.queries.find(which, limit=10)
+
+        assert await ledger.queries.count(which) == len(found)
+        assert {record.task.status for record in found} <= set(some)
+    failures = await ledger.admin.retry_failed(chosen, dry_run=True)
+    assert failures == await ledger.queries.count(chosen.among(RETRY.from_statuses))
+
+
+async def test_a_prefix_of_several_hosts_is_found_on_all_of_them(ledger: Ledger):
+    await ledger.tasks.add([make_task(f"https://shop{n}.example/x") for n in range(3)])
+
+    assert len(await chosen_urls(ledger, TaskFilter(url_prefix="https://shop"))) == 3
+    assert len(await chosen_urls(ledger, TaskFilter(url_prefix="https://shop1.example/"))) == 1
