@@ -126,6 +126,9 @@ class Worker:
     vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet
 
 
+_JUST_NOW = timedelta(seconds=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
     """Which tasks a question or a change is about: those that match all that is given."""
@@ -142,6 +145,15 @@ class TaskFilter:
     def among(self, statuses: Collection[Status]) -> "TaskFilter":
         """Return what is chosen without the tasks that have another status than those."""
         return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
+
+    def counted_at(self, now: datetime) -> "TaskFilter":
+        """Return the same without an end that is not yet past, or past by less than a second.
+
+        No index but that of statuses has times. To count takes up to a second anyway, in which
+        tasks change.
+        """
+        ends = self.until is not None and now - self.until < _JUST_NOW
+        return replace(self, until=None) if ends else self
 
 
 class Dimension(StrEnum):

@@ -4,8 +4,8 @@
 
 Of 1,000 hosts: 5 tasks of 8 are finished, each with an answer and an item, and one each waits, has
 failed and is ignored. They are written straight into the store. Prints, of each question, the
-median of three in seconds: on a clock, and of the CPU of this process, which on SQLite is all
-there is. With `--keep` the ledgers are left, and asked again by the next run.
+median of three in seconds: on a clock, of the CPU of this process, which on SQLite is all there
+is, and of that of the MongoDB server, which is to have no other work. With `--keep` the ledgers are left, and asked again by the next run.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,10 +49,11 @@ Question = Callable[[], Awaitable[Any]]
 
 
 class Took(NamedTuple):
-    """Seconds: on a clock, and of this process's CPU."""
+    """Seconds: on a clock, of this process's CPU, and of the server's."""
 
     elapsed: float
     cpu: float
+    served: float
 
 
 def crowd(number: int) -> Iterator[documents.Document]:
@@ -191,25 +193,33 @@ async def _first_event(page: Page) -> None:
         await response.content.readuntil(b"\n\n")
 
 
-async def _took(question: Question) -> Took:
+def cpu_of(client: "pymongo.MongoClient[dict[str, Any]]") -> float:
+    """Return the seconds of CPU that a server has used."""
+    told = client.admin.command("serverStatus")["extra_info"]
+    return float(told["user_time_us"] + told["system_time_us"]) / 1e6
+
+
+async def _took(question: Question, served: Callable[[], float]) -> Took:
     found = []
     for _ in range(ROUNDS):
+        before = served()
         began, used = time.monotonic(), time.process_time()
         answer = await question()
-        found.append(Took(time.monotonic() - began, time.process_time() - used))
+        took = time.monotonic() - began, time.process_time() - used
+        found.append(Took(*took, served() - before))
         if isinstance(answer, tuple):
             assert answer[0] == 200, answer
     return Took(*(statistics.median(each) for each in zip(*found, strict=True)))
 
 
-async def asked(url: str, *, only: str) -> dict[str, Took]:
+async def asked(url: str, *, served: Callable[[], float], only: str) -> dict[str, Took]:
     """Ask everything three times over, one after the other."""
     found = {}
     ledger = await open_to_search(url, NAME)
     try:
         for name, question in questions(ledger):
             if name.startswith(only):
-                found[name] = await _took(question)
+                found[name] = await _took(question, served)
         (record,) = await ledger.queries.find(TaskFilter(), limit=1)
     finally:
         await ledger.close()
@@ -217,17 +227,20 @@ async def asked(url: str, *, only: str) -> dict[str, Took]:
         await page.start()
         for name, question in pages(page, record.task.id.hex()):
             if name.startswith(only):
-                found[name] = await _took(question)
+                found[name] = await _took(question, served)
     return found
 
 
 def shown(found: dict[str, dict[str, Took]]) -> Iterator[str]:
-    """Yield a table: a line a question, two columns a store."""
+    """Yield a table: a line a question, three columns a store."""
     names = list(next(iter(found.values())))
     width = max(map(len, names))
-    yield " " * width + "".join(f"  {store:>8}   CPU" for store in found)
+    yield " " * width + "".join(f"  {store:>8}   CPU  server" for store in found)
     for name in names:
-        cells = (f"  {took[name].elapsed:8.3f} {took[name].cpu:5.2f}" for took in found.values())
+        cells = (
+            f"  {took[name].elapsed:8.3f} {took[name].cpu:5.2f}  {took[name].served:6.2f}"
+            for took in found.values()
+        )
         yield f"{name:{width}}" + "".join(cells)
 
 
@@ -237,12 +250,14 @@ async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool,
     database = f"crawlcw_questions_{tasks}"
     found = {}
     await prepared(f"sqlite:///{path}", lambda: fill_sqlite(path, tasks))
-    found["SQLite"] = await asked(f"sqlite:///{path}", only=only)
+    found["SQLite"] = await asked(f"sqlite:///{path}", served=lambda: 0.0, only=only)
     if mongodb:
         url = with_database(mongodb, database)
         try:
             await prepared(url, lambda: fill_mongodb(mongodb, database, tasks))
-            found["MongoDB"] = await asked(url, only=only)
+            with pymongo.MongoClient(mongodb) as client:
+                served = partial(cpu_of, client)
+                found["MongoDB"] = await asked(url, served=served, only=only)
         finally:
             if not keep:
                 with pymongo.MongoClient(mongodb) as client:

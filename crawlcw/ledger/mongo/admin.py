@@ -49,8 +49,8 @@ class Admin:
         now = self._store.now()
         total = 0
         if dry_run:
-            selection = with_host(selection, self._store.kind)
-        for chosen in _failures(selection, until=now):
+            selection = with_host(selection.counted_at(now), self._store.kind)
+        for chosen in _failures(selection, until=None if dry_run else now):
             with mapped():
                 if selection.ids is not None:
                     total += await self._reset_among(list(selection.ids), chosen, now, dry_run)
@@ -263,7 +263,7 @@ class Admin:
             self._admitted_hosts.clear()
 
 
-def _failures(selection: TaskFilter, *, until: datetime) -> Iterator[dict[str, Any]]:
+def _failures(selection: TaskFilter, *, until: datetime | None) -> Iterator[dict[str, Any]]:
     """Yield a filter for each status whose tasks may be brought back."""
     for status in RETRY.from_statuses:
         reasons = [str(r) for r in Reason if transitions.retries(status, r)]
@@ -271,8 +271,10 @@ def _failures(selection: TaskFilter, *, until: datetime) -> Iterator[dict[str, A
             reasons = [reason for reason in reasons if reason == selection.reason]
         if not reasons or status not in selection.statuses:
             continue
-        # What fails again meanwhile is not brought back once more.
-        chosen = conditions(selection, now=until)
-        failed_at = {"$lte": until, **chosen.get("update_time", {})}
-        of_these = {"status": int(status), "reason": {"$in": reasons}}
-        yield {**chosen, **of_these, "update_time": failed_at}
+        chosen = {**conditions(selection, now=until), "status": int(status)}
+        if len(reasons) < len(Reason):
+            chosen["reason"] = {"$in": reasons}
+        if until is not None:
+            # What fails again meanwhile is not brought back once more.
+            chosen["update_time"] = {"$lte": until, **chosen.get("update_time", {})}
+        yield chosen

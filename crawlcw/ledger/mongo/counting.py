@@ -40,7 +40,6 @@ async def few_in(store: MongoStore, where: Mapping[str, Any]) -> str | None:
 
 async def by_index(store: MongoStore, where: Mapping[str, Any]) -> int | None:
     """Return how many tasks match a filter of `walks.conditions`; None: no index tells."""
-    where = _of_the_past(store, where)
     match sorted(where.keys() - {"status"}):
         case [] | ["update_time"]:
             return await _of_statuses(store, where)
@@ -57,17 +56,7 @@ async def by_index(store: MongoStore, where: Mapping[str, Any]) -> int | None:
     if index is None:
         return None
     found = await store.aggregate([{"$match": dict(where)}, {"$count": "n"}], hint=index)
-    return sum(each["n"] for each in found)
-
-
-def _of_the_past(store: MongoStore, where: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a filter without the bound that is not yet reached: no index needs to tell of it."""
-    times = dict(where.get("update_time", {}))
-    for operator in ("$lt", "$lte"):
-        if operator in times and times[operator] >= store.now():
-            del times[operator]
-    kept = {name: value for name, value in where.items() if name != "update_time"}
-    return {**kept, "update_time": times} if times else kept
+    return sum(int(each["n"]) for each in found)
 
 
 async def _of_statuses(store: MongoStore, where: Mapping[str, Any]) -> int | None:
@@ -114,7 +103,7 @@ async def _of_callback_and(store: MongoStore, name: str, status: Status) -> int:
     if status is Status.FAILED:
         where = {"host": {"$gte": ""}, **where}
     found = await store.aggregate([{"$match": where}, {"$count": "n"}], hint=index)
-    return sum(each["n"] for each in found)
+    return sum(int(each["n"]) for each in found)
 
 
 def _values(condition: Any) -> list[Any]:

@@ -12,14 +12,17 @@ from typing import Any, TypeVar
 
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import (
+    ANY_PRIORITY,
     BY_ANSWER,
     BY_CALLBACK,
+    BY_HOST,
     BY_HOST_NAME,
     BY_REASON,
     BY_STATUS,
     DONE_BY_CALLBACK,
     DONE_BY_HOST,
     IS_DONE,
+    LONG_AGO,
 )
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Dimension, Group, most_first
@@ -34,6 +37,9 @@ _COUNTED_HOSTS = 1_000
 _NAMED, _GROUPED = 50_000, 12_500
 _PARTS = 4
 _FINISHED, _IGNORED = int(Status.FINISHED), int(Status.IGNORED)
+_IS_FINISHED, _IS_IGNORED = {"status": _FINISHED}, {"status": _IGNORED}
+#: What is not done has a `due`; with these bounds the index alone answers.
+_IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 
 
 class Groups:
@@ -109,28 +115,35 @@ class Groups:
             if len(names) <= _COUNTED_HOSTS:
                 groups += await self._counted_hosts(names)
             else:
-                size = min(-(-len(names) // _PARTS), _GROUPED)
-                parts = [names[n : n + size] for n in range(0, len(names), size)]
-                for part in await self._all(self._host_range(part) for part in parts):
+                for part in await self._all(self._host_range(part) for part in _parts(names)):
                     groups += part
             after = names[-1]
         return groups
 
     async def _counted_hosts(self, names: list[str]) -> list[Group]:
-        """Count each by two commands; those that are ignored, few as a rule, all by one."""
-        within = {"host": {"$gte": names[0], "$lte": names[-1]}, "status": _IGNORED}
-        grouped = await self._grouped(within, "$host", DONE_BY_HOST, len(names))
-        ignored: Counter[str] = Counter({each["_id"]: each["n"] for each in grouped})
-        totals, done = await self._all(
-            (
-                self._all(self._count({"host": name}, BY_HOST_NAME) for name in names),
-                self._all(self._count({"host": name, **IS_DONE}, DONE_BY_HOST) for name in names),
-            )
+        """Count what is finished, most as a rule, host by host, and group the others by ranges."""
+        parts = _parts(names)
+        ends = self._all(
+            self._count({"host": name, **_IS_FINISHED}, DONE_BY_HOST) for name in names
         )
+        ranges = self._all(self._unfinished(part) for part in parts)
+        finished, unfinished = await asyncio.gather(ends, ranges)
+        opened, ignored = Counter[str](), Counter[str]()
+        for of_open, of_ignored in unfinished:
+            opened.update(of_open)
+            ignored.update(of_ignored)
         return [
-            _of_total(name, total, max(ended - ignored[name], 0), ignored[name])
-            for name, total, ended in zip(names, totals, done, strict=True)
+            Group(value=name, open=opened[name], finished=number, ignored=ignored[name])
+            for name, number in zip(names, finished, strict=True)
         ]
+
+    async def _unfinished(self, names: list[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """Return how many tasks of each host in a range are open, and how many are ignored."""
+        opened, ignored = await self._all(
+            self._grouped({"host": _within(names), **what}, "$host", index, len(names))
+            for what, index in ((_IS_OPEN, BY_HOST), (_IS_IGNORED, DONE_BY_HOST))
+        )
+        return {e["_id"]: e["n"] for e in opened}, {e["_id"]: e["n"] for e in ignored}
 
     async def _hosts(self, after: str) -> list[str]:
         """Return the next hosts, by name: one seek each."""
@@ -144,7 +157,7 @@ class Groups:
         return [group["_id"] for group in found]
 
     async def _host_range(self, names: list[str]) -> list[Group]:
-        within = {"host": {"$gte": names[0], "$lte": names[-1]}}
+        within = {"host": _within(names)}
         every, done = await self._all(
             (
                 self._grouped(within, "$host", BY_HOST_NAME, len(names)),
@@ -216,6 +229,15 @@ class Groups:
 
     async def _all(self, asked: Iterable[Awaitable[_T]]) -> list[_T]:
         return list(await asyncio.gather(*asked))
+
+
+def _parts(names: list[str]) -> list[list[str]]:
+    size = min(-(-len(names) // _PARTS), _GROUPED)
+    return [names[n : n + size] for n in range(0, len(names), size)]
+
+
+def _within(names: list[str]) -> dict[str, str]:
+    return {"$gte": names[0], "$lte": names[-1]}
 
 
 def _of_total(value: Any, total: int, finished: int, ignored: int) -> Group:

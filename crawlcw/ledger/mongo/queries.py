@@ -195,7 +195,8 @@ class Queries:
 
     async def count(self, chosen: TaskFilter) -> int:
         """Let an index tell, or the server look at the tasks of these statuses; or look up ids."""
-        where = conditions(with_host(chosen, self._store.kind))
+        chosen = with_host(chosen.counted_at(self._store.now()), self._store.kind)
+        where = conditions(chosen)
         if chosen.ids is not None:
             ids = list(set(chosen.ids))
             total = 0

@@ -100,11 +100,10 @@ class Queries:
 
     async def count(self, chosen: TaskFilter) -> int:
         """See `protocol.Queries.count`."""
-        chosen = with_host(chosen, self._store.kind)
+        chosen = with_host(chosen.counted_at(self._store.now()), self._store.kind)
         if is_narrow(chosen):
-            # A bound that is not reached yet would have every task read for its time.
-            ended = chosen.until is not None and chosen.until <= self._store.now()
-            whole = chosen.since is None and not ended
+            # A bound of times would have every task read for its own.
+            whole = chosen.since is None and chosen.until is None
             narrow = NarrowStatements(self._store.tables, chosen, whole=whole)
             return await self._store.reader.run(number_of, narrow.count, bounds_of(chosen))
         sql = ChosenStatements(self._store.tables, chosen.statuses)
