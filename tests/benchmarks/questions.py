@@ -5,7 +5,8 @@
 Of 1,000 hosts: 5 tasks of 8 are finished, each with an answer and an item, and one each waits, has
 failed and is ignored. They are written straight into the store. Prints, of each question, the
 median of three in seconds: on a clock, of the CPU of this process, which on SQLite is all there
-is, and of that of the MongoDB server, which is to have no other work. With `--keep` the ledgers are left, and asked again by the next run.
+is, and of that of the MongoDB server, which is to have no other work. With `--keep` the ledgers
+are left, and asked again by the next run.
 """
 
 import argparse
