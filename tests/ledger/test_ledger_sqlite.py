@@ -475,6 +475,61 @@ async def test_while_one_outcome_is_synced_others_may_write(
     await other.close()
 
 
+async def test_what_is_committed_while_a_slow_disk_syncs_is_durable_by_one_sync_more(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    disk = Disk(path, monkeypatch)
+    sync, started, end = connection._sync_file, threading.Event(), threading.Event()
+
+    def slow(file: int) -> None:
+        started.set()
+        assert end.wait(10)
+        sync(file)
+
+    monkeypatch.setattr(connection, "_sync_file", slow)
+    tasks = make_tasks(5)
+    adding = [asyncio.create_task(ledger.tasks.add(tasks[:1]))]
+    await asyncio.to_thread(started.wait, 10)
+    adding += [asyncio.create_task(ledger.tasks.add([task])) for task in tasks[1:]]
+    while await number_of_tasks(ledger) < 5:
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in adding), "none is durable yet"
+    end.set()
+    await asyncio.gather(*adding)
+
+    assert disk.syncs == 2
+    assert disk.has_everything()
+    await ledger.close()
+
+
+async def number_of_tasks(ledger: SqliteLedger) -> int:
+    return len(await ledger.tasks.page(limit=10))
+
+
+async def test_one_lost_lease_of_a_group_takes_no_outcome_of_the_others(path: Path):
+    clock = FakeClock()
+    ledger = await SqliteLedger.open(path, "books", clock=clock)
+    await ledger.tasks.add(make_tasks(5))
+    leases = await claimed(ledger)
+    lost = leases[2]
+    clock.advance(seconds=LEASE.total_seconds() + 1)
+    page = [task for task in await ledger.tasks.page(limit=5) if task.id == lost.task.id]
+    (newer,) = (await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=3)).leases
+
+    committed = await ledger.outcomes.commit([success(ledger, lease, {"n": 1}) for lease in leases])
+
+    assert [lease.task.id for lease in committed.lost] == [lost.task.id]
+    for lease in leases:
+        record = await ledger.tasks.get(lease.task.id)
+        assert record is not None
+        held = lease is lost
+        assert record.task.status is (Status.PROCESSING if held else Status.FINISHED)
+        assert bool(record.items) is not held
+    assert (await ledger.outcomes.commit([success(ledger, newer)])).lost == ()
+    await ledger.close()
+
+
 async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):

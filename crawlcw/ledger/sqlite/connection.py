@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, Lock, to_thread
 
 from crawlcw.errors import (
     LedgerConfigurationError,
@@ -76,6 +76,10 @@ class Connection:
         self._db: Database | None = None
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
+        self._turn_to_sync = Lock()
+        #: Durable transactions, numbered as they were committed, and which of them are synced.
+        self._committed = 0
+        self._synced = 0
         self._closed = False
 
     async def run(
@@ -90,21 +94,31 @@ class Connection:
         replaced is a `LedgerGoneError`.
         """
 
-        def locked() -> tuple[_T, bool]:
+        def locked() -> tuple[_T, int]:
             with self._lock:
                 try:
                     db = self._opened()
                     self._check_there()
                     result = work(db, *args, **kwargs)
-                    unsynced, db.unsynced = db.unsynced, False
-                    return result, unsynced
+                    if not db.unsynced:
+                        return result, 0
+                    db.unsynced = False
+                    self._committed += 1
+                    return result, self._committed
                 except (sqlite3.Error, OSError) as error:
                     raise _translated(error, self._path) from error
 
-        result, unsynced = await to_thread.run_sync(locked, limiter=self._limiter)
-        if unsynced:
-            await to_thread.run_sync(self._sync, limiter=self._syncing)
+        result, committed = await to_thread.run_sync(locked, limiter=self._limiter)
+        if self._synced < committed:
+            await self._synced_to(committed)
         return result
+
+    async def _synced_to(self, committed: int) -> None:
+        """Sync a durable transaction, unless a sync that began after it has done so."""
+        # While some wait for their turn more is committed, and one sync is for all of it.
+        async with self._turn_to_sync:
+            if self._synced < committed:
+                await to_thread.run_sync(self._sync, limiter=self._syncing)
 
     def _sync(self) -> None:
         """Let everything that is committed survive a power cut.
@@ -112,6 +126,8 @@ class Connection:
         That is what `synchronous = FULL` does at each commit, but it keeps the
         file's one write lock meanwhile, and this keeps nobody waiting.
         """
+        # Before the sync begins: what is committed while it works may not be in it.
+        committed = self._committed
         try:
             if self._wal is None:
                 # SQLite knows where a link leads to.
@@ -121,6 +137,7 @@ class Connection:
                 _sync_folder(file.parent)
                 self._wal = os.open(f"{file}-wal", os.O_RDONLY)
             _sync_file(self._wal)
+            self._synced = max(self._synced, committed)
         except OSError as error:
             raise LedgerUnavailableError(
                 f"The ledger {self._path} cannot be synced to its disk: {error.strerror}."
@@ -171,7 +188,7 @@ class Connection:
                     self._db.close()
 
         await to_thread.run_sync(locked, limiter=self._limiter)
-        async with self._syncing:
+        async with self._turn_to_sync, self._syncing:
             if self._wal is not None:
                 os.close(self._wal)
                 self._wal = None

@@ -12,7 +12,7 @@ from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction, update
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import apply, mine, row, unmoved, written
+from crawlcw.ledger.sqlite.writes import apply, mine, unmoved, written
 from crawlcw.model import transitions
 from crawlcw.model.task import BlobRef, Lease, Task
 from crawlcw.model.transitions import Change, Event, lease_of
@@ -55,17 +55,9 @@ class Leases:
             (task, change, written(task, change), unmoved(task) | {"now": now})
             for task, change in decided
         ]
-        claims = self._store.sql.claim_all.rows(
-            [row(write, guard) for _, change, write, guard in writes if change.lock is not None]
-        )
         with durable_transaction(db) if outcome else transaction(db):
-            all_claimed = self._store.sql.claim_all.write(db, claims) == len(claims)
             for task, change, write, guard in writes:
-                if change.lock is not None:
-                    applied = all_claimed or self._is_locked(db, task, change)
-                else:
-                    applied = apply(db, self._store.sql, self._store.sql.claim, write, guard)
-                if not applied:
+                if not apply(db, self._store.sql, self._store.sql.claim, write, guard):
                     continue
                 if change.lock is None:
                     others[change.event] += 1
@@ -74,11 +66,6 @@ class Leases:
                 else:
                     leases.append(_leased(task, change))
         return leases, others
-
-    def _is_locked(self, db: sqlite3.Connection, task: Task, change: Change) -> bool:
-        """Return whether a claim was applied: no other one has its token."""
-        found = db.execute(self._store.sql.lock, (task.id,)).fetchone()
-        return found is not None and found["lock"] == change.lock
 
     def _with_carried(self, db: sqlite3.Connection, task: Task) -> Task:
         row = db.execute(self._store.sql.carried, (task.id,)).fetchone()

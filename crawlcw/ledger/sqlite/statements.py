@@ -181,21 +181,14 @@ class Statements:
                 f"AND {tasks}.fence = {value('from_fence')}"
             )
 
-        def may_be_claimed(value: Callable[[str], str]) -> str:
-            return f"{is_unmoved(value)} AND {tasks}.due <= {value('now')}"
-
         changed, mine = f"UPDATE {tasks} SET {_changing(tasks, _named)}", is_mine(_named)
-        self.claim = f"{changed} WHERE {may_be_claimed(_named)}"
-        self.claim_all = _changing_all(
-            tasks, may_be_claimed, ("id", "from_status", "from_fence", "now")
-        )
+        self.claim = f"{changed} WHERE {is_unmoved(_named)} AND due <= :now"
         self.settle = f"{changed} WHERE {mine}"
         self.settle_all = _changing_all(tasks, is_mine, ("id", "token", "held_fence"))
         self.replace = f"{changed} WHERE {is_unmoved(_named)}"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
-        self.lock = f"SELECT lock FROM {tasks} WHERE id = ?"
         self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
         progress = ("host", "callback", "context", "data", "results", "trace")
         self.progressed = f"SELECT id, {', '.join(progress)} FROM {tasks} WHERE id = ?"
