@@ -57,8 +57,10 @@ def setting(change: BulkChange) -> str:
 
 
 #: What a claim or an outcome sets, and what it sets if there is anything to set.
-_SET = ("status", "due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost")
-_SET += ("begun", "reason")
+_SET = (
+    *("status", "due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
+    *("begun", "reason"),
+)
 _SET_IF_ANY = ("errors", "response", "visit", "stored")
 
 
