@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from crawlcw.api.spider import Spider
     from crawlcw.api.syndication import FeedEntry
     from crawlcw.api.url_list import url_list
-    from crawlcw.assembly import open_crawl, open_ledger, run_spider
+    from crawlcw.assembly import open_crawl, run_spider
     from crawlcw.crawl.crawl import Crawl
     from crawlcw.downloader.aiohttp import AiohttpDownloader
     from crawlcw.downloader.protocol import Downloader
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from crawlcw.ledger.kind import LedgerKind
     from crawlcw.ledger.protocol import Ledger
+    from crawlcw.ledger_opening import open_ledger
     from crawlcw.model.standstill import Standstill
     from crawlcw.model.task import Status
 
@@ -120,7 +121,7 @@ _HOMES = {
     "UsageError": "crawlcw.errors",
     "XmlError": "crawlcw.errors",
     "open_crawl": "crawlcw.assembly",
-    "open_ledger": "crawlcw.assembly",
+    "open_ledger": "crawlcw.ledger_opening",
     "run_spider": "crawlcw.assembly",
     "url_list": "crawlcw.api.url_list",
 }

@@ -5,11 +5,11 @@ from datetime import timedelta
 import click
 
 from crawlcw.api.settings import Settings
-from crawlcw.assembly import open_ledger
 from crawlcw.cli import confirming, kept_bodies
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import ItemCount, Ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 

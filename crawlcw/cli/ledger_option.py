@@ -14,9 +14,9 @@ import click
 
 from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import DEFAULT_LEDGER, open_ledger
 from crawlcw.errors import LedgerKindError, UsageError
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model.task import Status
 
 P = ParamSpec("P")

@@ -8,7 +8,6 @@ from crawlcw.api.settings import Settings
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import CrawlcwError
 from crawlcw.model.sanitize import printable, redacted
-from crawlcw.telemetry import webhook
 
 
 class Notice:
@@ -44,6 +43,8 @@ async def notifying(spider: str, settings: Settings) -> AsyncIterator[Notice]:
 
 async def _tell(notice: Notice, settings: Settings) -> None:
     if settings.webhook is not None:
+        from crawlcw.telemetry import webhook  # aiohttp, which the supervisor need not load
+
         await webhook.post(
             settings.webhook,
             notice.fields,

@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
-from crawlcw.assembly import open_tracked
 from crawlcw.engine.shielding import run_shielded
 from crawlcw.errors import (
     LeaseLostError,
@@ -27,6 +26,7 @@ from crawlcw.errors import (
     UsageError,
 )
 from crawlcw.ledger.protocol import Added, TaskFilter
+from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Lease, Payload, Record, Status, Task, key_id
 from crawlcw.model.transitions import ended_since, is_suspect
 from crawlcw.tracking import keys, views

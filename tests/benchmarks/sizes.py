@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pymongo
 
-from crawlcw.assembly import open_ledger
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import ResponseInfo
 from crawlcw.model.transitions import Succeeded, settle

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -149,6 +150,34 @@ def test_help_lists_the_commands_and_exit_codes_at_once():
     assert "click" in imported
     assert imported.isdisjoint({"aiohttp", "motor", "pymongo", "sqlite3", "rich", "pydantic"})
     assert imported.isdisjoint({"asyncio", "yarl", "selectolax", "crawlcw.assembly"})
+
+
+def test_a_crawl_loads_only_what_it_needs_and_its_supervisor_nothing_that_crawls(tmp_path):
+    (tmp_path / "none.py").write_text(
+        "from crawlcw import Spider\n"
+        "class Pages(Spider):\n"
+        "    name = 'pages'\n"
+        "    async def start(self):\n"
+        "        return\n"
+        "        yield\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "crawlcw", "run", "none.py", "-q"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+        check=False,
+    )
+    # The worker is started with the same options, and its lines go to the same place.
+    imported = Counter(re.findall(r"\| +([\w.]+)$", run.stderr, re.MULTILINE))
+
+    assert imported["crawlcw.cli.processes.worker"] == imported["crawlcw.ledger.sqlite"] // 2 == 1
+    assert imported["crawlcw.assembly"] == imported["aiohttp"] == imported["rich.console"] == 1
+    others = {"motor", "pymongo", "bson", "playwright", "prometheus_client", "opentelemetry"}
+    others |= {"pydantic", "parsel", "pyarrow", "warcio", "fsspec", "python_socks"}
+    assert imported.keys().isdisjoint(others)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.assembly import open_ledger
 from crawlcw.cli.commands import copy as copy_command
 from crawlcw.engine.workers import this_worker
 from crawlcw.ledger.copying import UNFINISHED
+from crawlcw.ledger_opening import open_ledger
 from tests.support.commands import invoke
 from tests.support.ledgers import claimed, make_tasks, success
 from tests.support.mongod import with_database

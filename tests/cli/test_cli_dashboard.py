@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 from tests.support.commands import invoke
 from tests.support.ledgers import make_task
 from tests.support.servers import ServerProcess

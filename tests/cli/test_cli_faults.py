@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from crawlcw.api.settings import Settings
-from crawlcw.cli.crawling import Output, sum_up
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK, USAGE, worst
 from crawlcw.cli.faults import faults_of, last_word
+from crawlcw.cli.showing import Output, sum_up
 from crawlcw.engine.stats import MOST_NAMED, Report, Stats
 
 DEAD = {"https://a.example": "connect"}

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded
 from crawlcw.tracking import NewTask, Tracker

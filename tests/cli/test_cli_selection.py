@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from crawlcw.assembly import open_ledger
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from tests.support.commands import invoke
 from tests.support.ledgers import claimed, failure, make_task, success

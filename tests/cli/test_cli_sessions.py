@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from crawlcw.api.request import Request
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import Identity
 from tests.support.commands import invoke
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from crawlcw.assembly import open_ledger
 from crawlcw.ledger.protocol import Worker as WorkerOf
+from crawlcw.ledger_opening import open_ledger
 from tests.support import endless_site
 from tests.support.commands import invoke
 from tests.support.crawl_process import wait_until

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from crawlcw.api.request import Request
-from crawlcw.assembly import open_ledger
 from crawlcw.cli.main import cli, exit_code
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker
 from tests.support.ledgers import claimed, failure, success

@@ -9,7 +9,7 @@ from signal import SIGTERM
 
 import pytest
 
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from crawlcw.tracking import SyncTracker
 from tests.support.commands import invoke

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.assembly import open_tracked
 from crawlcw.errors import Reason
+from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Payload, Task, key_id
 from crawlcw.model.transitions import Failed, Progress
 from tests.cli.test_cli import crawlcw, folder  # noqa: F401  # a fixture

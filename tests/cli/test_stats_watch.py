@@ -25,7 +25,6 @@ from urllib.request import urlopen
 import pytest
 from rich.console import Console
 
-from crawlcw.assembly import open_ledger
 from crawlcw.cli.commands import stats
 from crawlcw.cli.terminal import overview
 from crawlcw.engine.workers import this_worker
@@ -34,6 +33,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Counts, Dimension, Tally, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Point, Span, Vitals
 from crawlcw.model.task import Status

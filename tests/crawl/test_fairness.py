@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from crawlcw import Request
-from crawlcw.assembly import open_ledger
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from tests.support import many_hosts
 from tests.support.crawl_process import Process, Store, wait_until

@@ -25,11 +25,11 @@ from crawlcw import (
     Status,
     run_spider,
 )
-from crawlcw.assembly import open_ledger
 from crawlcw.crawl.redirects import attempt
 from crawlcw.crawl.suspects import ChildDownloader
 from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.errors import SpiderError
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site
 from tests.support.docs import REPOSITORY

@@ -8,10 +8,10 @@ import pytest
 
 from crawlcw import DropItem, Request, Response, Settings, Spider, run_spider
 from crawlcw.api.spider import check
-from crawlcw.assembly import open_ledger
 from crawlcw.crawl.callbacks import Produced, Raised, Scope, run
 from crawlcw.crawl.item_sink import MOST_REASONS, OTHER_REASONS, ItemPolicy
 from crawlcw.errors import Reason, SpiderError
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.transitions import Failed
 from crawlcw.testing import ReplayDownloader
 from tests.support.commands import invoke

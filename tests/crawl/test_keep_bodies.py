@@ -13,8 +13,8 @@ from warcio.archiveiterator import ArchiveIterator
 from crawlcw import FinishReason, Reason, Report, Request, Response, Settings, Spider, run_spider
 from crawlcw.archive.reading import StoredPages
 from crawlcw.archive.records import Answer
-from crawlcw.assembly import open_ledger
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import Record, Status
 from crawlcw.testing import Replay, ReplayDownloader

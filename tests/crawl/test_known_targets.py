@@ -11,7 +11,8 @@ from aiohttp import web
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.assembly import run_spider
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 
 PAGES = 200

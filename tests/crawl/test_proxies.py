@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from crawlcw import FinishReason, Request, Settings, Status
-from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.assembly import run_spider
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger_opening import open_ledger
 from tests.support import exit_site
 from tests.support.exit_site import QUICK, ExitSite, ExitSpider
 from tests.support.proxy_servers import ProxyServer, proxies

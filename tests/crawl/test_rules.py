@@ -6,8 +6,8 @@ import pytest
 
 from crawlcw import Request, Response, Rule, Settings, Spider, run_spider
 from crawlcw.api.spider import check
-from crawlcw.assembly import open_ledger
 from crawlcw.errors import SpiderError
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 
 HOME = "http://a.example/"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawlcw import Request, Status
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import parse
 from tests.support import exit_site

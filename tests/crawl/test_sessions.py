@@ -12,8 +12,9 @@ import pytest
 
 from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, Status
 from crawlcw.api.sessions import LoginSession
-from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.assembly import run_spider
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
 from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until

@@ -5,8 +5,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from crawlcw.assembly import open_ledger
 from crawlcw.errors import UsageError
+from crawlcw.ledger_opening import open_ledger
 from tests.support.dashboards import dashboard
 from tests.support.ledgers import make_task
 

@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from crawlcw.assembly import open_ledger
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, Tally, Worker
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import Status
 from crawlcw.server.connections import Deadlines

@@ -17,7 +17,6 @@ import pytest
 from bson import Binary
 
 from crawlcw import Request, Settings, Spider, doctor, run_spider
-from crawlcw.assembly import open_for_inspection
 from crawlcw.doctor import Report
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, Reason
@@ -25,6 +24,7 @@ from crawlcw.ledger.examination import ExaminedLedger
 from crawlcw.ledger.mongo import MongoLedger, inspection, store
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.ledger_opening import open_for_inspection
 from crawlcw.model.invariants import Kind
 from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.task import Status

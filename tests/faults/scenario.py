@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from crawlcw import doctor
-from crawlcw.assembly import open_for_inspection, open_ledger
 from crawlcw.ledger.protocol import Worker
+from crawlcw.ledger_opening import open_for_inspection, open_ledger
 from tests.support.crawl_process import Process, Store, wait_until
 from tests.support.docs import Site
 

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from crawlcw import Request, Response, Settings, Spider
-from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.assembly import run_spider
 from crawlcw.crawl.start_names import NoStartNames, StartNames
 from crawlcw.crawl.suspects import ChildDownloader
 from crawlcw.downloader import addresses, connector
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger_opening import open_ledger
 from tests.hostile.pages import response
 from tests.support.ledgers import Ledgers
 

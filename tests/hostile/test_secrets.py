@@ -16,12 +16,13 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import open_ledger, run_spider
+from crawlcw.assembly import run_spider
 from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
 from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import SettingsError
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import redacted
 from tests.hostile.sites import Answer, Asked, Site, site
 

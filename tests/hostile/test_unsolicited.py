@@ -15,7 +15,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from crawlcw import Settings, Spider
-from crawlcw.assembly import open_crawl, open_ledger
+from crawlcw.assembly import open_crawl
+from crawlcw.ledger_opening import open_ledger
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer

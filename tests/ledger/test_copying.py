@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.assembly import open_to_copy
 from crawlcw.engine.session import Session
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerConfigurationError, LedgerError
@@ -16,6 +15,7 @@ from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Part, copy
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Tally
+from crawlcw.ledger_opening import open_to_copy
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import Vitals
 from crawlcw.model.request_options import RequestOptions

@@ -13,8 +13,8 @@ import pymongo
 import pytest
 from bson import json_util
 
-from crawlcw.assembly import open_ledger
 from crawlcw.ledger.protocol import Dimension
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded, settle

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from crawlcw import Report, Settings, Spider, run_spider
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 
 #: A page as text, as bytes with their content type, or made of the request.
 Page = str | tuple[bytes, str] | Callable[[web.Request], web.Response]

@@ -11,7 +11,7 @@ import pytest
 from warcio.archiveiterator import ArchiveIterator
 
 from crawlcw import DropItem, Request, Rule, Settings, Spider, run_spider
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 from tests.ports.site import Page, served
 from tests.support import exit_site
 from tests.support.proxy_servers import ProxyServer, proxies

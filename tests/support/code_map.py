@@ -20,6 +20,7 @@ ROOMS = (
     "crawl",
     "observing",
     "doctor",
+    "ledger_opening",
     "assembly",
     "tracking",
     "server",

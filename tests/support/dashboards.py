@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 
-from crawlcw.assembly import open_to_search, recorded_names
 from crawlcw.dashboard.crawls import Crawls
 from crawlcw.dashboard.gate import KEY_HEADER
 from crawlcw.dashboard.serving import serving
+from crawlcw.ledger_opening import open_to_search, recorded_names
 
 
 @dataclass(slots=True)

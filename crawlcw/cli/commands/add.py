@@ -12,7 +12,6 @@ import click
 
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import open_ledger
 from crawlcw.cli import ledger_option, loading, loop, reading_requests, reading_tasks
 from crawlcw.cli.adding_pages import Fed, PageAdder
 from crawlcw.cli.exit_codes import OK, USAGE
@@ -22,6 +21,7 @@ from crawlcw.crawl.link_verdicts import LinkVerdicts
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Added
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker, keys

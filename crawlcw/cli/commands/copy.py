@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import click
 
-from crawlcw.assembly import open_to_copy
 from crawlcw.cli import dropping, kept_bodies, ledger_option, loading, loop
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Digest, Part, copy
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger_opening import open_to_copy
 from crawlcw.model.task import Status
 
 logger = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from crawlcw.assembly import open_to_search, recorded_names
 from crawlcw.cli import access_token, extras, ledger_option, loading, loop
 from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
+from crawlcw.ledger_opening import open_to_search, recorded_names
 
 
 @click.command("dashboard")

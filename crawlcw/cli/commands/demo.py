@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from crawlcw.assembly import DEFAULT_LEDGER
 from crawlcw.cli import loop
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
+from crawlcw.ledger_opening import DEFAULT_LEDGER
 
 #: Beside the default ledger, so that it is git-ignored with it, but never in it.
 _LEDGER = Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).with_name("demo.db")
@@ -27,7 +27,8 @@ def command(*, log_level: str | None, log_format: str, quiet: bool) -> int:
     .crawlcw/demo.db, in place of what an earlier demo left there.
     """
     # A web server and rich, which `--help` need not load.
-    from crawlcw.cli.crawling import Output, crawl
+    from crawlcw.cli.crawling import crawl
+    from crawlcw.cli.showing import Output
     from crawlcw.demo.bookshop import Bookshop
     from crawlcw.demo.spider import BookshopSpider
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import click
 
 from crawlcw import doctor
-from crawlcw.assembly import open_for_inspection
 from crawlcw.cli import ledger_option, loading, loop
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.doctor import Finding, Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
+from crawlcw.ledger_opening import open_for_inspection
 from crawlcw.model.invariants import ADVICE
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from crawlcw.assembly import open_tracked
 from crawlcw.cli import ledger_option, loop
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
+from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.durations import format_duration
 from crawlcw.tracking import Policy, Tracker, keys
 

@@ -1,9 +1,10 @@
 """`crawlcw run`: crawl a spider's site into its ledger."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -128,8 +129,7 @@ def command(
     if channel is not None:
         return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)
     # Here, for they import rich, which `--help` and the workers need not load.
-    from crawlcw.cli import crawling
-    from crawlcw.cli.processes import supervisor
+    from crawlcw.cli import showing
 
     metrics = exposing.address(host=metrics_host, port=metrics_port)
     made, settings = made_as_told()
@@ -137,16 +137,29 @@ def command(
     if fresh:
         loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
     to_stdout = any(target.is_stdout for target in outputs)
-    wanted = crawling.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
+    wanted = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
 
     async def write_items(ledger: Ledger) -> None:
         if outputs:
             await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
 
-    crawl = crawling.crawl if not processes else partial(supervisor.crawl, processes=processes)
     return loop.run(
-        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+        _crawl_by(processes)(
+            made, ledger_url, settings=settings, output=wanted, afterwards=write_items
+        )
     )
+
+
+def _crawl_by(processes: int) -> Callable[..., Coroutine[Any, Any, int]]:
+    """Return what crawls by so many workers, or in this process."""
+    # Only one of them: a supervisor loads nothing that crawls.
+    if processes:
+        from crawlcw.cli.processes import supervisor
+
+        return partial(supervisor.crawl, processes=processes)
+    from crawlcw.cli import crawling
+
+    return crawling.crawl
 
 
 def _made(

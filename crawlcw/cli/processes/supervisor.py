@@ -15,10 +15,8 @@ import anyio
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.assembly import open_ledger
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.background_tasks import background_tasks
-from crawlcw.cli.crawling import Output, report_fields, sum_up, watched
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes import totals
@@ -27,6 +25,7 @@ from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.processes.totals import Totals
 from crawlcw.cli.processes.worker_process import WorkerProcess
+from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
 from crawlcw.engine.leases import reap_dead_workers
 from crawlcw.engine.patience import Patience
@@ -40,6 +39,7 @@ from crawlcw.errors import (
     SettingsError,
 )
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged

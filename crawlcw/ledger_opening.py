@@ -1,0 +1,166 @@
+"""Opening the ledger that a URL names: the only place that chooses a store.
+
+A module of its own, for most commands and the supervisor of a crawl need a ledger
+and nothing else of what a crawl is put together from.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+
+from crawlcw.api.settings import Settings
+from crawlcw.errors import LedgerConfigurationError, UsageError
+from crawlcw.ledger.copying import CopiedLedger
+from crawlcw.ledger.examination import ExaminedLedger
+from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.searching import SearchedLedger
+from crawlcw.ledger.tracked import TrackedLedger
+
+if TYPE_CHECKING:
+    from crawlcw.ledger.mongo import MongoLedger
+    from crawlcw.ledger.sqlite import SqliteLedger
+
+#: The file of an embedded ledger that is to be gone when it is closed.
+_PASSING = Path(":memory:")
+DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
+
+
+async def open_ledger(
+    url: str,
+    name: str,
+    *,
+    settings: Settings | None = None,
+    create: bool = True,
+    kind: LedgerKind | None = LedgerKind.SPIDER,
+) -> Ledger:
+    """Return the ledger of the spider named *name* at *url*.
+
+    *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
+    `mongodb://host/database` or `mongodb+srv://...`; or `sqlite:///:memory:`, one of
+    its own that is gone when it is closed. *kind* says whether it is that
+    of a spider or of a use case of this name, None whichever of the two is there.
+    Without *create* an embedded ledger that does not exist is a `UsageError`, and on
+    MongoDB nothing is made where nothing is recorded.
+    Raises `LedgerConfigurationError` or `LedgerUnavailableError`.
+    """
+    settings = settings or Settings()
+    return await _open(
+        url,
+        name,
+        driver=settings.mongo_driver,
+        claims=settings.claim,
+        create=create,
+        kind=kind,
+    )
+
+
+async def open_tracked(
+    url: str, use_case: str, *, driver: str = "motor", create: bool = True
+) -> TrackedLedger:
+    """Return the ledger of the use case named *use_case* at *url*.
+
+    *driver* is MongoDB's; the other arguments and errors are those of `open_ledger`.
+    """
+    return await _open(
+        url, use_case, driver=driver, claims="batch", create=create, kind=LedgerKind.USE_CASE
+    )
+
+
+async def open_to_copy(
+    url: str, name: str, *, kind: LedgerKind | None, create: bool
+) -> CopiedLedger:
+    """Return the ledger of that name, to be copied or copied into; see `open_ledger`."""
+    return await _open(url, name, driver="motor", claims="each", create=create, kind=kind)
+
+
+async def _open(
+    url: str, name: str, *, driver: str, claims: str, create: bool, kind: LedgerKind | None
+) -> "MongoLedger | SqliteLedger":
+    path = _path(url)
+    if path is None:
+        from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
+
+        return await MongoLedger.open(
+            url, name, driver=driver, claims=claims, kind=kind, create=create
+        )
+    from crawlcw.ledger.sqlite import SqliteLedger
+
+    if path == _PASSING:
+        return await SqliteLedger.open_passing(name, kind=kind)
+    if not create:
+        await _check_there(path)
+    return await SqliteLedger.open(path, name, kind=kind)
+
+
+async def open_to_search(
+    url: str, name: str, *, settings: Settings | None = None
+) -> SearchedLedger:
+    """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
+
+    The arguments and errors are those of `open_ledger` without *create*.
+    """
+    driver = (settings or Settings()).mongo_driver
+    return await _open(url, name, driver=driver, claims="each", create=False, kind=None)
+
+
+async def recorded_names(url: str, *, settings: Settings | None = None) -> list[str]:
+    """Return the spiders and use cases that have tasks in the ledger at *url*, by name.
+
+    The arguments and errors are those of `open_ledger` without *create*.
+    """
+    path = _path(url)
+    if path is None:
+        from crawlcw.ledger.mongo import names as mongo_names
+
+        driver = (settings or Settings()).mongo_driver
+        return await mongo_names.recorded_names(url, driver=driver)
+    from crawlcw.ledger.sqlite import names as sqlite_names
+
+    await _check_there(path)
+    return await sqlite_names.recorded_names(path)
+
+
+async def open_for_inspection(
+    url: str, name: str, *, settings: Settings | None = None
+) -> ExaminedLedger:
+    """Return the ledger of the spider or use case named *name* at *url*: nothing is made.
+
+    The arguments and errors are those of `open_ledger` without *create*.
+    """
+    settings = settings or Settings()
+    path = _path(url)
+    if path is None:
+        from crawlcw.ledger.mongo import MongoLedger
+
+        return await MongoLedger.look(url, name, driver=settings.mongo_driver)
+    from crawlcw.ledger.sqlite import SqliteLedger
+
+    await _check_there(path)
+    return await SqliteLedger.look(path, name)
+
+
+def _path(url: str) -> Path | None:
+    """Return the file of an embedded ledger, or None for one on MongoDB."""
+    scheme, _, rest = url.partition("://")
+    if scheme in ("mongodb", "mongodb+srv"):
+        return None
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return Path(rest[1:])
+    raise LedgerConfigurationError(
+        f"{_without_password(url)!r} is no ledger: write sqlite:///path or mongodb://host/database"
+    )
+
+
+async def _check_there(path: Path) -> None:
+    if not await anyio.Path(path).exists():
+        raise UsageError(
+            f"there is no ledger at {path}: run a spider first, or name one with --ledger"
+        )
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    credentials, at, host = rest.rpartition("@")
+    return f"{scheme}{separator}***@{host}" if at and credentials else url
