@@ -180,6 +180,25 @@ def test_a_crawl_loads_only_what_it_needs_and_its_supervisor_nothing_that_crawls
     assert imported.keys().isdisjoint(others)
 
 
+def test_without_uvloop_a_crawl_is_as_complete(demo, tmp_path: Path):
+    (tmp_path / "uvloop.py").write_text("raise ImportError('there is none')\n")
+    run = subprocess.run(
+        command("demo"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),  # the folder that `-m` is run in comes before it
+        check=False,
+    )
+    ledger = f"sqlite:///{tmp_path}/.crawlcw/demo.db"
+    without = invoke("stats", "bookshop", "--json", "--ledger", ledger)
+    usual = in_demo(demo, "stats", "bookshop", "--json")
+
+    assert run.returncode == 0, run.stderr
+    assert json.loads(without.stdout)["counts"] == json.loads(usual.stdout)["counts"]
+
+
 @pytest.mark.parametrize(
     "outputs", [["-o", "a.jsonl"], ["-o", "-:csv"], ["-o", "-", "-o", "b.csv"]]
 )
