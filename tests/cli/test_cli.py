@@ -883,3 +883,15 @@ def test_every_error_has_its_exit_code_and_its_line(error, code, said, capsys):
 
     assert exit_code(fail) == code
     assert capsys.readouterr().err == said
+
+
+def test_a_command_looks_for_garbage_less_often_than_python_does():
+    code = (
+        "import atexit, gc, sys; before = gc.get_threshold()[0]; "
+        "atexit.register(lambda: print(gc.get_threshold()[0] > before)); "
+        "sys.argv = ['crawlcw', '--version']; from crawlcw.cli.main import main; main()"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "True"

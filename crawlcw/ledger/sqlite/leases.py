@@ -12,7 +12,7 @@ from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction, update
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import apply, mine, unmoved, written
+from crawlcw.ledger.sqlite.writes import apply, mine, written
 from crawlcw.model import transitions
 from crawlcw.model.task import BlobRef, Lease, Task
 from crawlcw.model.transitions import Change, Event, lease_of
@@ -50,14 +50,12 @@ class Leases:
         others: Counter[Event] = Counter()
         # To give a task up is an outcome: the crawl may be at its end with it.
         outcome = any(change.event is Event.ABANDON for _, change in decided)
-        # Encoded before the transaction begins, for it keeps all others waiting.
-        writes = [
-            (task, change, written(task, change), unmoved(task) | {"now": now})
-            for task, change in decided
-        ]
         with durable_transaction(db) if outcome else transaction(db):
-            for task, change, write, guard in writes:
-                if not apply(db, self._store.sql, self._store.sql.claim, write, guard):
+            for task, change in decided:
+                as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
+                if not apply(
+                    db, self._store.sql, self._store.sql.claim, written(task, change), as_read
+                ):
                     continue
                 if change.lock is None:
                     others[change.event] += 1

@@ -9,25 +9,10 @@ from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import (
-    Write,
-    apply,
-    is_plain,
-    mine,
-    row,
-    unmoved,
-    written,
-)
+from crawlcw.ledger.sqlite.writes import Write, apply, mine, unmoved, written
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Settlement
-
-#: An outcome, what is written of it, and why that is a rejection, where it is one.
-_Storable = tuple[Settlement, Write, str | None]
-
-
-class _NotAllHeldError(Exception):
-    """Some leases that were to end are not held; a statement on all does not tell which."""
 
 
 class Outcomes:
@@ -41,46 +26,24 @@ class Outcomes:
         return await self._store.writer.run(self._commit, settlements)
 
     def _commit(self, db: Database, settlements: Sequence[Settlement]) -> Committed:
-        # Encoded before the transaction begins, for it keeps all others waiting.
-        writes = [(settlement, *_storable(settlement)) for settlement in settlements]
-        plain = [(settlement.lease, write) for settlement, write, _ in writes if is_plain(write)]
-        try:
-            with durable_transaction(db):
-                self._settle_all(db, plain)
-                return self._settle_each(db, [each for each in writes if not is_plain(each[1])])
-        except _NotAllHeldError:
-            with durable_transaction(db):
-                return self._settle_each(db, writes)
-
-    def _settle_each(self, db: sqlite3.Connection, writes: Sequence[_Storable]) -> Committed:
         lost: list[Lease] = []
         rejected: list[tuple[Lease, str]] = []
-        for settlement, write, refusal in writes:
-            lease = settlement.lease
-            try:
-                held = self._settle(db, lease, write)
-            except UNHOLDABLE as error:
-                # Only together with the results there it is too large.
-                instead, refusal = _rejected(settlement, error)
-                held = self._settle(db, lease, instead)
-            if not held and not self._was_settled(db, lease):
-                lost.append(lease)
-            elif refusal is not None:
-                rejected.append((lease, refusal))
+        # Encoded before the transaction begins, for it keeps all others waiting.
+        writes = [(settlement, *_storable(settlement)) for settlement in settlements]
+        with durable_transaction(db):
+            for settlement, write, refusal in writes:
+                lease = settlement.lease
+                try:
+                    held = self._settle(db, lease, write)
+                except UNHOLDABLE as error:
+                    # Only together with the results there it is too large.
+                    instead, refusal = _rejected(settlement, error)
+                    held = self._settle(db, lease, instead)
+                if not held and not self._was_settled(db, lease):
+                    lost.append(lease)
+                elif refusal is not None:
+                    rejected.append((lease, refusal))
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
-
-    def _settle_all(self, db: sqlite3.Connection, writes: Sequence[tuple[Lease, Write]]) -> None:
-        """Apply plain outcomes together; raises `_NotAllHeldError` where a lease is not held."""
-        sql = self._store.sql
-        rows = sql.settle_all.rows([row(write, mine(lease)) for lease, write in writes])
-        if sql.settle_all.write(db, rows) != len(rows):
-            raise _NotAllHeldError
-        visits = [write for _, write in writes if write.items is not None]
-        sql.forget_items_of_all.write(db, [(write.task_id,) for write in visits])
-        sql.add_items.write(db, [item for write in visits for item in write.items or ()])
-        for lease, write in writes:
-            if write.items is not None and write.kept_versions:
-                self._keep_version(db, lease, write)
 
     def _settle(self, db: sqlite3.Connection, lease: Lease, write: Write) -> bool:
         """Apply what ends a lease, where it is still held; say whether it was."""
@@ -147,13 +110,8 @@ class Outcomes:
 
     def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
         writes = [(s.lease, written(s.lease.task, s.change)) for s in settlements]
-        try:
-            with durable_transaction(db):
-                self._settle_all(db, writes)
-                return len(writes)
-        except _NotAllHeldError:
-            with durable_transaction(db):
-                return sum(self._settle(db, lease, write) for lease, write in writes)
+        with durable_transaction(db):
+            return sum(self._settle(db, lease, write) for lease, write in writes)
 
 
 def _storable(settlement: Settlement) -> tuple[Write, str | None]:

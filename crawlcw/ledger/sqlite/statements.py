@@ -2,12 +2,11 @@
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.protocol import Dimension
-from crawlcw.ledger.sqlite.bulk import Bulk
 from crawlcw.ledger.sqlite.schema import (
     ANSWERED,
     COLUMNS,
@@ -56,53 +55,6 @@ def setting(change: BulkChange) -> str:
     )
 
 
-#: What a claim or an outcome sets, and what it sets if there is anything to set.
-_SET = (
-    *("status", "due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
-    *("begun", "reason"),
-)
-_SET_IF_ANY = ("errors", "response", "visit", "stored")
-
-
-def _changing(tasks: str, value: Callable[[str], str]) -> str:
-    """Return what sets all that a claim or an outcome changes, to values as they are named."""
-    return ", ".join(
-        [
-            *(f"{name} = {value(name)}" for name in _SET),
-            *(f"{name} = coalesce({value(name)}, {tasks}.{name})" for name in _SET_IF_ANY),
-            (
-                f"revisit = CASE WHEN {value('has_revisit')} THEN {value('revisit')} "
-                f"ELSE {tasks}.revisit END"
-            ),
-        ]
-    )
-
-
-def _changing_all(
-    tasks: str, guard: Callable[[Callable[[str], str]], str], columns: Sequence[str]
-) -> Bulk:
-    """Return what changes many tasks, each where it still is as its guard says."""
-    columns = (*_SET, *_SET_IF_ANY, "has_revisit", "revisit", *columns)
-    positions = {name: n for n, name in enumerate(columns, start=1)}
-
-    def of_row(name: str) -> str:
-        return f"v.column{positions[name]}"
-
-    def of_one(name: str) -> str:
-        return f"?{positions[name]}"
-
-    return Bulk(
-        f"UPDATE {tasks} SET {_changing(tasks, of_row)} FROM (VALUES",
-        f") AS v WHERE {guard(of_row)}",
-        columns=columns,
-        single=f"UPDATE {tasks} SET {_changing(tasks, of_one)} WHERE {guard(of_one)}",
-    )
-
-
-def _named(name: str) -> str:
-    return f":{name}"
-
-
 #: What a task is read from.
 _READ = "id, " + ", ".join(documents.TASK_FIELDS)
 
@@ -128,13 +80,9 @@ class Statements:
         tasks, items, due, host_due = tables.tasks, tables.items, tables.due, tables.host_due
         columns = ", ".join(COLUMNS)
 
-        row = ", ".join("?" * len(COLUMNS))
-        adding, unless_known = (
-            f"INSERT INTO {tasks} ({columns}) VALUES",
-            "ON CONFLICT (id) DO NOTHING",
-        )
-        self.add = Bulk(
-            adding, unless_known, columns=list(COLUMNS), single=f"{adding} ({row}) {unless_known}"
+        self.add = (
+            f"INSERT INTO {tasks} ({columns}) VALUES ({', '.join(f':{c}' for c in COLUMNS)}) "
+            "ON CONFLICT (id) DO NOTHING"
         )
         self.get = (
             f"SELECT {tasks}.*, i.item FROM {tasks} LEFT JOIN {items} AS i ON i.task_id = id "
@@ -170,24 +118,23 @@ class Statements:
     def _of_leases(self, tables: Tables) -> None:
         """Those of claims, of their outcomes, and of the tasks that are held."""
         tasks, changed_last = tables.tasks, tables.changed
-
-        def is_mine(value: Callable[[str], str]) -> str:
-            return (
-                f"{tasks}.id = {value('id')} AND {tasks}.lock = {value('token')} AND "
-                f"{tasks}.fence = {value('held_fence')} AND {tasks}.status = {Status.PROCESSING:d}"
-            )
-
-        def is_unmoved(value: Callable[[str], str]) -> str:
-            return (
-                f"{tasks}.id = {value('id')} AND {tasks}.status = {value('from_status')} "
-                f"AND {tasks}.fence = {value('from_fence')}"
-            )
-
-        changed, mine = f"UPDATE {tasks} SET {_changing(tasks, _named)}", is_mine(_named)
-        self.claim = f"{changed} WHERE {is_unmoved(_named)} AND due <= :now"
+        changed = (
+            f"UPDATE {tasks} SET status = :status, due = :due, update_time = :update_time, "
+            "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
+            "retry = :retry, lost = :lost, begun = :begun, reason = :reason, "
+            "errors = coalesce(:errors, errors), response = coalesce(:response, response), "
+            "visit = coalesce(:visit, visit), stored = coalesce(:stored, stored), "
+            "revisit = CASE WHEN :has_revisit THEN :revisit ELSE revisit END"
+        )
+        mine = (
+            f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
+        )
+        self.claim = (
+            f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence "
+            "AND due <= :now"
+        )
         self.settle = f"{changed} WHERE {mine}"
-        self.settle_all = _changing_all(tasks, is_mine, ("id", "token", "held_fence"))
-        self.replace = f"{changed} WHERE {is_unmoved(_named)}"
+        self.replace = f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
@@ -222,18 +169,6 @@ class Statements:
 
         self.forget_items = f"DELETE FROM {items} WHERE task_id = ?"
         self.add_item = f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?)"
-        self.forget_items_of_all = Bulk(
-            f"DELETE FROM {items} WHERE task_id IN (VALUES",
-            ")",
-            columns=["task_id"],
-            single=self.forget_items,
-        )
-        self.add_items = Bulk(
-            f"INSERT INTO {items} VALUES",
-            "",
-            columns=["task_id", "n", "item", "url", "fetched_at"],
-            single=self.add_item,
-        )
         self.items = (
             f"SELECT task_id, n, item, url, fetched_at FROM {items} "
             "WHERE task_id > ? ORDER BY task_id, n"

@@ -43,9 +43,8 @@ class Tasks:
                 rows.append(_NEW_ROW | row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_sqlite_error(error)))
-        added = self._store.sql.add.rows(rows)
         with durable_transaction(db):
-            new = self._store.sql.add.write(db, added)
+            new = db.executemany(self._store.sql.add, rows).rowcount if rows else 0
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:

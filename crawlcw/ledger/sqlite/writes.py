@@ -106,16 +106,6 @@ def written(task: Task, change: Change) -> Write:
     )
 
 
-def is_plain(write: Write) -> bool:
-    """Return whether the row takes the change as it is, whatever is there."""
-    return write.error is None and write.progress is None
-
-
-def row(write: Write, guard: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain change and its guard as the statements on many tasks take them."""
-    return {**write.values, **guard, "id": write.task_id, "errors": None}
-
-
 def _progressed(change: Change) -> Progressed | None:
     if change.progress is None and change.next is None:
         return None
