@@ -394,7 +394,10 @@ def _of_lease(found: Mapping[str, Any], status: Status, *, now: datetime) -> Ite
         yield Violation(kind=Kind.MALFORMED, detail=f"due is {due!r}", mend={"due": None})
         due = None
     lock, lock_time = found.get("lock"), found.get("lock_time")
-    says = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
+
+    def says() -> str:
+        return f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
+
     if status is Status.PROCESSING:
         if lock is None or lock_time is None or due is None:
             mend: dict[str, Any] = {}
@@ -407,15 +410,15 @@ def _of_lease(found: Mapping[str, Any], status: Status, *, now: datetime) -> Ite
             elif due is None:
                 # Who holds it renews it, and may still commit.
                 mend["due"] = now + _RENEWED_WITHIN
-            yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=says, mend=mend)
+            yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=says(), mend=mend)
         return
     if lock is not None or lock_time is not None:
         mend = {"lock": None, "lock_time": None}
-        yield Violation(kind=Kind.LOCK_LEFT, detail=says, mend=mend)
+        yield Violation(kind=Kind.LOCK_LEFT, detail=says(), mend=mend)
     if status in WAITING and due is None:
-        yield Violation(kind=Kind.DUE_MISSING, detail=says, mend={"due": now})
+        yield Violation(kind=Kind.DUE_MISSING, detail=says(), mend={"due": now})
     if status in DONE and due is not None:
-        yield Violation(kind=Kind.DUE_LEFT, detail=says, mend={"due": None})
+        yield Violation(kind=Kind.DUE_LEFT, detail=says(), mend={"due": None})
 
 
 def _of_counters(
@@ -430,14 +433,17 @@ def _of_counters(
             yield Violation(kind=Kind.BOUND_EXCEEDED, detail=f"{name} is {count}, of {limit}")
     fence, settled = found["fence"], found["settled"]
     begun = found.get("begun") or 0
-    says = f"{status.name.lower()}, fence {fence}, settled {settled}, begun {begun}"
+
+    def says() -> str:
+        return f"{status.name.lower()}, fence {fence}, settled {settled}, begun {begun}"
+
     if settled < 0 or fence < 0 or begun < 0:
-        yield Violation(kind=Kind.COUNTER_NEGATIVE, detail=says)
+        yield Violation(kind=Kind.COUNTER_NEGATIVE, detail=says())
     elif fence < settled + (status is Status.PROCESSING) or fence < begun:
         # A claim raises the fence, its work begins, and its outcome ends the claim.
-        yield Violation(kind=Kind.FENCE_BEHIND, detail=says)
+        yield Violation(kind=Kind.FENCE_BEHIND, detail=says())
     if settled == 0 and (status in (Status.FINISHED, Status.FAILED) or found.get("items")):
-        detail = f"{says}, items: {found.get('items', 0)}"
+        detail = f"{says()}, items: {found.get('items', 0)}"
         yield Violation(kind=Kind.NEVER_SETTLED, detail=detail)
     if found.get("items_lost"):
         numbers = ", ".join(map(str, found["items_lost"]))
@@ -447,13 +453,17 @@ def _of_counters(
 
 def _of_reason(found: Mapping[str, Any], status: Status) -> Iterator[Violation]:
     reason = found.get("reason")
-    says = f"{status.name.lower()}, reason {reason}, retry {found['retry']}, lost {found['lost']}"
+
+    def says() -> str:
+        counted = f"retry {found['retry']}, lost {found['lost']}"
+        return f"{status.name.lower()}, reason {reason}, {counted}"
+
     if reason is None:
         if status in (Status.FAILED, Status.IGNORED):
-            yield Violation(kind=Kind.REASON_MISSING, detail=says)
+            yield Violation(kind=Kind.REASON_MISSING, detail=says())
         return
     if status in (Status.TODO, Status.FINISHED):
-        yield Violation(kind=Kind.REASON_LEFT, detail=says, mend={"reason": None})
+        yield Violation(kind=Kind.REASON_LEFT, detail=says(), mend={"reason": None})
         return
     if reason not in frozenset(Reason):
         yield Violation(kind=Kind.REASON_UNKNOWN, detail=f"reason {reason!r}")
@@ -464,17 +474,17 @@ def _of_reason(found: Mapping[str, Any], status: Status) -> Iterator[Violation]:
     # Who convicts a suspect in a process of its own counts no lost lease.
     unlost = reason == Reason.CRASHED_WORKER and found["lost"] < 1 and found.get("begun") is None
     if unwanted or untried or (status is Status.IGNORED and unlost):
-        yield Violation(kind=Kind.REASON_UNFOUNDED, detail=says)
+        yield Violation(kind=Kind.REASON_UNFOUNDED, detail=says())
 
 
 def _of_identity(found: Mapping[str, Any]) -> Iterator[Violation]:
     identity, host = found["_id"], found["host"]
-    says = f"id {identity.hex()}, host {host}"
     try:
         location = urls.locate(found["url"])
     except FetchError as error:
         yield Violation(kind=Kind.MALFORMED, detail=str(error))
         return
+    says = f"id {identity.hex()}, host {host}"
     if location.host != host:
         yield Violation(kind=Kind.HOST_OF_OTHER_URL, detail=says)
     if blake2b(host.encode("utf-8", "replace"), digest_size=6).digest() != identity[:6]:

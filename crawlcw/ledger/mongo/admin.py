@@ -19,7 +19,7 @@ from crawlcw.ledger.mongo.indexes import BY_REVISIT, BY_STATUS, BY_TASK, MAY_BE_
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
-from crawlcw.ledger.mongo.walks import conditions, walk
+from crawlcw.ledger.mongo.walks import conditions, places, walk
 from crawlcw.ledger.prefixes import with_host
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import transitions
@@ -84,18 +84,19 @@ class Admin:
         return total
 
     async def _reset(self, chosen: dict[str, Any], now: datetime) -> int:
+        """Walk through the index from place to place.
+
+        A walk that began anew each time would pass all that was reset before, and all
+        that has another reason.
+        """
         reset = bulk_update(RETRY, now=now)
         total = 0
-        while True:
-            cursor = self._store.tasks.find(chosen, {"_id": 1}).hint(BY_STATUS)
-            cursor = cursor.limit(BATCH).batch_size(BATCH)
-            ids = [found["_id"] for found in await cursor.to_list(None)]
-            if not ids:
-                return total
+        async for ids in places(self._store, chosen, BATCH):
             result = await self._store.durable.update_many(
                 {"_id": {"$in": ids}, **chosen}, reset, hint="_id_"
             )
             total += result.modified_count
+        return total
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """Ignore them by ids, where they still wait."""

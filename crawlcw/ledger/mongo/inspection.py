@@ -71,6 +71,8 @@ _BLOBS: Mapping[str, Any] = {
         }
     },
 }
+#: So many tasks come in one reply: a half of what they cost is the waiting for the next one.
+_AT_ONCE = 2_000
 
 
 class Inspection:
@@ -151,13 +153,17 @@ class Inspection:
         """Stream the tasks, their results left with the server."""
         chosen = _of_ids(only)
         fields = {**_EXAMINED, **_BLOBS} if self._store.kind.tracked else _EXAMINED
-        stream = self._store.stream(self._store.tasks, chosen, fields, self._with_what_is_lost)
+        stream = self._store.stream(
+            self._store.tasks, chosen, fields, self._with_what_is_lost, at_once=_AT_ONCE
+        )
         async with aclosing(stream):
             async for found in stream:
                 yield found
 
     async def _with_what_is_lost(self, found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Add what of the task's large items and values is not where it was set aside."""
+        if not found.get("items_aside") and not found.get("asides"):
+            return [found]
         lost: dict[str, Any] = {}
         if found.get("items_aside"):
             lost["items_lost"] = await self._items_lost(found)

@@ -132,13 +132,18 @@ class MongoStore:
         chosen: documents.Document,
         fields: Mapping[str, Any] | None,
         read: Callable[[Mapping[str, Any]], Awaitable[Sequence[_T]]],
+        *,
+        at_once: int = _ITEM_BATCH,
     ) -> AsyncGenerator[_T, None]:
-        """Stream by `_id` what *read* makes of each document, and go on where the cursor breaks."""
+        """Stream by `_id` what *read* makes of each document, and go on where the cursor breaks.
+
+        A reply of the server has *at_once* documents at most, and 16 MiB.
+        """
         behind: documents.Document = {}
         resumes = 0
         while True:
             cursor = collection.find(chosen | behind, fields)
-            cursor = cursor.sort([("_id", 1)]).hint("_id_").batch_size(_ITEM_BATCH)
+            cursor = cursor.sort([("_id", 1)]).hint("_id_").batch_size(at_once)
             try:
                 with mapped():
                     async for found in cursor:

@@ -98,18 +98,28 @@ async def walk(
         return
     for status in among:
         where["status"] = int(status)
-        after: Cursor | None = None
-        while True:
-            # What no index has is left to the writes: a command that looked for it might read
-            # millions of tasks and run into its time limit.
-            read = {name: value for name, value in where.items() if name not in _IN_NO_INDEX}
-            with mapped():
-                found = await found_behind(store, read, size, after, _PLACE)
-            if not found:
-                break
-            yield {**where, "_id": {"$in": [each["_id"] for each in found]}}
-            update_time, task_id = _place(found[-1])
-            after = Cursor(update_time=update_time, id=task_id)
+        async for ids in places(store, where, size):
+            yield {**where, "_id": {"$in": ids}}
+
+
+async def places(
+    store: MongoStore, where: Mapping[str, Any], size: int
+) -> AsyncGenerator[list[Any], None]:
+    """Yield the ids of what may match, of one status, *size* at a time, the last changed first.
+
+    What no index has is left to the writes: a command that looked for it might read
+    millions of tasks and run into its time limit.
+    """
+    read = {name: value for name, value in where.items() if name not in _IN_NO_INDEX}
+    after: Cursor | None = None
+    while True:
+        with mapped():
+            found = await found_behind(store, read, size, after, _PLACE)
+        if not found:
+            return
+        yield [each["_id"] for each in found]
+        update_time, task_id = _place(found[-1])
+        after = Cursor(update_time=update_time, id=task_id)
 
 
 def behind(
