@@ -173,9 +173,7 @@ def main() -> None:
                 stack.callback(client.drop_database, name)
                 ledgers["mongodb", size] = with_database(given.mongodb, name)
         about = machine()
-        rows = list(
-            measured(ledgers, site, rounds=given.rounds, pages=given.pages, folder=folder)
-        )
+        rows = list(measured(ledgers, site, rounds=given.rounds, pages=given.pages, folder=folder))
     if given.as_json:
         print(json.dumps({**about, "results": rows}))
         return
