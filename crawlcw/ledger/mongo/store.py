@@ -133,17 +133,17 @@ class MongoStore:
         fields: Mapping[str, Any] | None,
         read: Callable[[Mapping[str, Any]], Awaitable[Sequence[_T]]],
         *,
-        at_once: int = _ITEM_BATCH,
+        at_once: int | None = None,
     ) -> AsyncGenerator[_T, None]:
         """Stream by `_id` what *read* makes of each document, and go on where the cursor breaks.
 
-        A reply of the server has *at_once* documents at most, and 16 MiB.
+        A reply of the server has *at_once* documents at most, and 16 MiB; None: 200.
         """
         behind: documents.Document = {}
         resumes = 0
         while True:
             cursor = collection.find(chosen | behind, fields)
-            cursor = cursor.sort([("_id", 1)]).hint("_id_").batch_size(at_once)
+            cursor = cursor.sort([("_id", 1)]).hint("_id_").batch_size(at_once or _ITEM_BATCH)
             try:
                 with mapped():
                     async for found in cursor:
