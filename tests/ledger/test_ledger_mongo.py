@@ -22,7 +22,16 @@ from tests.faults.proxy import End, Fault, Loss, proxied
 from tests.ledger.test_hosts_mongo import Losing
 from tests.ledger.test_ledger_plans import Overheard, check_plans
 from tests.support import mongod_server
-from tests.support.ledgers import LEASE, START, FakeClock, claimed, make_task, make_tasks, settled
+from tests.support.ledgers import (
+    LEASE,
+    START,
+    FakeClock,
+    claimed,
+    failure,
+    make_task,
+    make_tasks,
+    settled,
+)
 from tests.support.mongod import with_database
 
 SOON = 20.0
@@ -394,4 +403,22 @@ async def test_a_server_that_is_alone_tells_of_nothing(standalone: str, driver: 
     ledger = await MongoLedger.open(standalone, "orders", driver=driver, kind=LedgerKind.USE_CASE)
 
     assert [notice async for notice in ledger.changes.watch()] == [None]
+    await ledger.close()
+
+
+async def test_failures_of_any_number_are_reset_once_beside_those_that_stay(
+    url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.admin.BATCH", 2)
+    clock = FakeClock()
+    ledger = await MongoLedger.open(url, "books", clock=clock)
+    await ledger.tasks.add(make_tasks(9))
+    reasons = [Reason.TIMEOUT_READ, Reason.REFUSED_SCOPE, Reason.REFUSED_SCOPE]
+    await ledger.outcomes.commit(
+        [failure(ledger, lease, reasons[n % 3]) for n, lease in enumerate(await claimed(ledger))]
+    )
+
+    assert await ledger.admin.retry_failed(TaskFilter()) == 3
+    counted = await ledger.queries.counts()
+    assert counted.by_status == {Status.TODO: 3, Status.IGNORED: 6}
     await ledger.close()
