@@ -71,7 +71,7 @@ _BLOBS: Mapping[str, Any] = {
         }
     },
 }
-#: So many tasks come in one reply: a half of what they cost is the waiting for the next one.
+#: So many tasks come in one reply at most.
 _AT_ONCE = 2_000
 
 
