@@ -31,7 +31,7 @@ import pymongo
 
 import crawlcw
 from crawlcw import Settings, Spider
-from crawlcw.assembly import open_ledger
+from crawlcw.ledger_opening import open_ledger
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import make_task
 from tests.support.many_hosts import Host, Served, addresses, served

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 
 import pymongo
 
-from crawlcw.assembly import open_ledger, open_to_search
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
 from crawlcw.ledger.sqlite.rows import row_of
 from crawlcw.ledger.sqlite.schema import COLUMNS
+from crawlcw.ledger_opening import open_ledger, open_to_search
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, WITHDRAW
 from tests.support.dashboards import Page, dashboard
