@@ -19,8 +19,9 @@ async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
     Tasks that somebody works on just now are left alone, and so is what changes meanwhile.
     """
     chosen = _chosen(asked)
-    # A request that is sent again finds those that were changed changed later than this.
-    chosen = replace(chosen, until=chosen.until or ledger.now() + timedelta(milliseconds=1))
+    if not asked.dry_run and chosen.until is None:
+        # A request that is sent again finds those that were changed changed later than this.
+        chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
     return {"changed": await _changed(ledger, asked, chosen)}
 
 

@@ -126,9 +126,6 @@ class Worker:
     vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet
 
 
-_JUST_NOW = timedelta(seconds=1)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
     """Which tasks a question or a change is about: those that match all that is given."""
@@ -147,13 +144,12 @@ class TaskFilter:
         return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
 
     def counted_at(self, now: datetime) -> "TaskFilter":
-        """Return the same without an end that is not yet past, or past by less than a second.
+        """Return the same without an end that is yet to come, for nothing changed later than now.
 
-        No index but that of statuses has times. To count takes up to a second anyway, in which
-        tasks change.
+        No index but that of statuses has times.
         """
-        ends = self.until is not None and now - self.until < _JUST_NOW
-        return replace(self, until=None) if ends else self
+        to_come = self.until is not None and self.until > now
+        return replace(self, until=None) if to_come else self
 
 
 class Dimension(StrEnum):

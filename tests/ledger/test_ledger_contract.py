@@ -936,7 +936,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         "mongo.queries._READ",
         "mongo.hosts._COUNTED",
         "sqlite.queries.COUNTED",
-        "mongo.queries._COUNTED_AT_ONCE",
+        "mongo.counting.COUNTED_AT_ONCE",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)
     # Many of one time, and some of others.
@@ -984,7 +984,7 @@ async def test_tasks_of_a_host_reason_or_callback_are_found_in_their_order(
     ledger: Ledger, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, few: int
 ):
     # Few of them are read and sorted; else those of their statuses are walked through.
-    monkeypatch.setattr("crawlcw.ledger.mongo.queries.FEW", few)
+    monkeypatch.setattr("crawlcw.ledger.mongo.counting.FEW", few)
     await ledger.tasks.add([make_task(f"http://h{n % 3}.com/{n}") for n in range(18)])
     for lease in await claimed(ledger, limit=12):
         clock.advance(seconds=int(lease.task.id[0]) % 3)

@@ -17,7 +17,6 @@ from crawlcw.cli.selection import (
     tell_count,
 )
 from crawlcw.cli.terminal import logs
-from crawlcw.ledger.protocol import Ledger, TaskFilter
 
 
 @click.command("purge")
@@ -60,14 +59,10 @@ def command(
 
 async def _count(name: str, ledger_url: str, keys: Sequence[str], selection: Selection) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        return await ledger.queries.count(_chosen(ledger, keys, selection))
+        return await ledger.queries.count(chosen_tasks(ledger, keys, selection).among(UNHELD))
 
 
 async def _purge(name: str, ledger_url: str, keys: Sequence[str], selection: Selection) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        return await ledger.admin.purge(_chosen(ledger, keys, selection))
-
-
-def _chosen(ledger: Ledger, keys: Sequence[str], selection: Selection) -> TaskFilter:
-    chosen = chosen_tasks(ledger, keys, selection, until=from_now(ledger))
-    return chosen.among(UNHELD)
+        chosen = chosen_tasks(ledger, keys, selection, until=from_now(ledger))
+        return await ledger.admin.purge(chosen.among(UNHELD))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import click
 
@@ -101,16 +101,17 @@ async def _recrawl(
     dry_run: bool,
 ) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        chosen = _chosen(ledger, urls, selection, age)
+        now = None if dry_run else from_now(ledger)
+        until = now if age is None else ledger.now() - age
+        chosen = _chosen(ledger, urls, selection, until)
         if dry_run:
             return await ledger.queries.count(chosen)
         return await ledger.admin.revisit(chosen)
 
 
 def _chosen(
-    ledger: Ledger, urls: Sequence[str], selection: Selection, age: timedelta | None
+    ledger: Ledger, urls: Sequence[str], selection: Selection, until: datetime | None
 ) -> TaskFilter:
-    until = from_now(ledger) if age is None else ledger.now() - age
     if not urls:
         return selection.filter(ledger, until=until).among(_statuses(selection))
     # Of URLs that are named the other options choose among them, as before.

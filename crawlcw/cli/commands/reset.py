@@ -88,7 +88,8 @@ async def _reset(
     async with ledger_option.opened(ledger_url, name) as ledger:
         if stage is not None and not ledger.kind.tracked:
             raise UsageError(f"{name} is a spider, whose tasks have no stages: leave out --stage")
-        chosen = chosen_tasks(ledger, keys, selection, until=from_now(ledger))
+        until = None if dry_run else from_now(ledger)
+        chosen = chosen_tasks(ledger, keys, selection, until=until)
         if dry_run:
             return await ledger.queries.count(chosen.among(REOPEN.from_statuses))
         return await ledger.admin.reopen(chosen, stage=stage, anew=True)
