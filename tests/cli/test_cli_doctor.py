@@ -1,8 +1,10 @@
 """`crawlcw doctor`: what it prints, and what it exits with."""
 
 import contextlib
+import gc
 import json
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pymongo
@@ -151,6 +153,19 @@ def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path):
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Collect garbage after a test, where what it may say is still ignored."""
+    yield
+    gc.collect()
+
+
+#: PyMongo leaves the socket of a connect that is cancelled to the garbage collector.
+may_lose_a_socket = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
+@may_lose_a_socket
+@pytest.mark.usefixtures("collected")
 def test_a_server_that_is_not_there_is_exit_code_69(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(schema, "FIRST_ANSWER", 0.2)
 
@@ -196,6 +211,8 @@ async def test_a_ledger_that_is_busy_for_too_long_is_not_ready(
     assert run.stdout == ""
 
 
+@may_lose_a_socket
+@pytest.mark.usefixtures("collected")
 def test_a_ledger_that_is_not_there_is_not_ready(tmp_path: Path):
     away = "mongodb://127.0.0.1:9/crawl?serverSelectionTimeoutMS=50"
 
