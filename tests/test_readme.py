@@ -68,12 +68,12 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path):
 
 def test_the_figures_of_the_readme_are_those_of_the_page_about_performance():
     table = pages.block(pages.guide("performance"), "", "bare loop")
-    ratios = {line[:25].strip(): line.split()[-2] for line in table.splitlines()[1:]}
+    ratios = {line[:28].strip(): line[28:].split()[1] for line in table.splitlines()[1:]}
     on_mongodb = max(ratio for engine, ratio in ratios.items() if engine.startswith("mongodb"))
 
     said = " ".join(README.split())
     assert f"does {ratios['sqlite']} times as many pages" in said
-    assert f"on MongoDB up to {on_mongodb} (`python -m tests.benchmarks.crawl" in said
+    assert f"on MongoDB up to {on_mongodb} (`python -m tests.benchmarks.as_used`" in said
 
 
 def test_the_readme_leads_to_every_page_of_the_manual():
