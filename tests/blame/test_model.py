@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -263,16 +264,17 @@ def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HostEvidence, "_may_be_a_limit", lambda *_, **__: False)
 
 
-#: What is taken out, and a seed whose crawl shows that it is missing.
-MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
-    _one_origin: 0,
-    _no_page_is_to_blame: 5,
-    _no_witness_is_asked: 5,
-    _the_network_is_always_there: 69,
-    _any_hop_is_evidence: 45,
-    _a_name_is_gone_at_once: 4,
-    _a_witness_speaks_for_a_minute: 70239,
-    _who_comes_too_early_pays: 70035,
+#: What is taken out, and seeds of which one's crawl shows that it is missing: the order of sets,
+#: which differs from process to process, has a bearing on a crawl.
+MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]] = {
+    _one_origin: (0,),
+    _no_page_is_to_blame: (5,),
+    _no_witness_is_asked: (5,),
+    _the_network_is_always_there: (69,),
+    _any_hop_is_evidence: (45,),
+    _a_name_is_gone_at_once: (4,),
+    _a_witness_speaks_for_a_minute: (70239,),
+    _who_comes_too_early_pays: (70035, 70027, 70151),
 }
 
 
@@ -283,13 +285,14 @@ def test_without_a_protection_something_goes_wrong(
 ):
     mutant(monkeypatch)
 
-    assert failure(MUTANTS[mutant], monkeypatch, within=timedelta(minutes=30)) is not None
+    within = timedelta(minutes=30)
+    assert any(failure(seed, monkeypatch, within=within) for seed in MUTANTS[mutant])
 
 
 #: Of hosts with limits and with pages that are always throttled, on one origin or on both.
 ONCE_BAD = (70005, 70027, 70050, 70159, 70253)
 
 
-@pytest.mark.parametrize("seed", sorted({*MUTANTS.values(), *ONCE_BAD}))
+@pytest.mark.parametrize("seed", sorted({*chain.from_iterable(MUTANTS.values()), *ONCE_BAD}))
 def test_with_all_of_them_nothing_does(seed: int, monkeypatch: pytest.MonkeyPatch):
     assert failure(seed, monkeypatch) is None
