@@ -7,6 +7,8 @@ No ledger, no limits, no robots.txt, no protection from anything.
 
 import asyncio
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import aiohttp
 import uvloop
@@ -38,14 +40,24 @@ async def bare(start: str, *, concurrency: int) -> int:
                             queue.put_nowait(link)
             queue.task_done()
 
-    connector = aiohttp.TCPConnector(limit=0, ssl=False)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        workers = [asyncio.create_task(fetch(session)) for _ in range(concurrency)]
-        await queue.join()
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    await emptied(queue, fetch, aiohttp.TCPConnector(limit=0, ssl=False), workers=concurrency)
     return len(items)
+
+
+async def emptied(
+    queue: asyncio.Queue[Any],
+    fetch: Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]],
+    connector: aiohttp.TCPConnector,
+    *,
+    workers: int,
+) -> None:
+    """Let so many of *fetch*, which takes from *queue* without end, do all that it has."""
+    async with aiohttp.ClientSession(connector=connector) as session:
+        running = [asyncio.create_task(fetch(session)) for _ in range(workers)]
+        await queue.join()
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import aiohttp
 import uvloop
 
 from crawlcw import Settings, Spider
+from tests.benchmarks.bare_loop import emptied
 from tests.support.docs import REPOSITORY
 from tests.support.tls_site import Tally, make_certificate
 
@@ -62,13 +63,7 @@ async def bare(start: str) -> None:
                     queue.put_nowait(origin + path)
             queue.task_done()
 
-    connector = aiohttp.TCPConnector(limit_per_host=LIMIT)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        workers = [asyncio.create_task(fetch(session)) for _ in range(LIMIT)]
-        await queue.join()
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+    await emptied(queue, fetch, aiohttp.TCPConnector(limit_per_host=LIMIT), workers=LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
