@@ -21,6 +21,7 @@ The other frameworks need an environment of their own:
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -284,6 +285,8 @@ def _arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = _arguments()
+    # The servers are ended then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     about = machine.described() | {"site": docs_server.kind()}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -295,7 +298,7 @@ def main() -> None:
         if mongodb:
             about["MongoDB"] = replica_set.version(mongodb)
         if arguments.peers_python:
-            about |= _peers_versions(arguments.peers_python)
+            about |= machine.installed(arguments.peers_python, ("scrapy", "crawlee"))
         results = compare(arguments, folder, mongodb)
     rows = table(results)
     if arguments.json:
@@ -306,12 +309,6 @@ def main() -> None:
     print(_HEAD)
     for row in rows:
         print(_LINE.format(**row))
-
-
-def _peers_versions(python: str) -> dict[str, str]:
-    code = "from importlib.metadata import version as v; print(v('scrapy'), v('crawlee'))"
-    said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
-    return dict(zip(("Scrapy", "Crawlee"), said.split(), strict=True))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,8 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import resource
-import sqlite3
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,9 +28,9 @@ from pathlib import Path
 
 import pymongo
 
-import crawlcw
 from crawlcw import Settings, Spider
 from crawlcw.ledger_opening import open_ledger
+from tests.benchmarks import machine
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import make_task
 from tests.support.many_hosts import Host, Served, addresses, served
@@ -135,18 +134,6 @@ def measured(
         yield {"store": store, "queued": size, "filled": filled[store, size], **medians}
 
 
-def machine() -> dict[str, object]:
-    """Return what the figures depend on."""
-    return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "load": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-        "crawlcw": crawlcw.__version__,
-        "sqlite": sqlite3.sqlite_version,
-        "pymongo": pymongo.version,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mongodb", metavar="URI")
@@ -158,6 +145,8 @@ def main() -> None:
     sizes = [int(size) for size in given.sizes.split(",")]
     if given.rounds * given.pages > min(sizes):
         parser.error("the rounds would empty the smallest frontier: take fewer --pages")
+    # The crawl and the databases are ended then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # A path is answered by 404 where its number is no page.
@@ -172,10 +161,10 @@ def main() -> None:
                 name = f"bench_frontier_{os.getpid()}_{size}"
                 stack.callback(client.drop_database, name)
                 ledgers["mongodb", size] = with_database(given.mongodb, name)
-        about = machine()
+        about = machine.described()
         rows = list(measured(ledgers, site, rounds=given.rounds, pages=given.pages, folder=folder))
     if given.as_json:
-        print(json.dumps({**about, "results": rows}))
+        print(json.dumps({"machine": about, "results": rows}))
         return
     print(*(f"{name} {value}" for name, value in about.items()), sep=", ")
     print("store       queued  filled in  first page  resident  pages/s")

@@ -4,6 +4,7 @@ import os
 import platform
 import sqlite3
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -24,6 +25,13 @@ def described() -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "load": " ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
+
+
+def installed(python: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the versions of packages that another Python has, by name."""
+    code = f"import importlib.metadata as m; print(*map(m.version, {tuple(names)}))"
+    said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout
+    return dict(zip(names, said.split(), strict=True))
 
 
 def _version(name: str) -> str:

@@ -27,31 +27,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import pymongo
-
 from crawlcw.cli.loop import run
-from tests.benchmarks import machine, queue_ledger, queue_servers, tracking
+from tests.benchmarks import machine, queue_ledger, queue_servers, replica_set, tracking
 from tests.support.docs import REPOSITORY
 
 _PEERS = Path(__file__).parent / "peers"
+_PACKAGES = ("saq", "arq", "pgqueuer", "procrastinate", "redis", "asyncpg", "psycopg")
 #: What makes a store, and the command that does the jobs on it.
 Contender = Callable[[ExitStack, Path], list[str]]
-
-
-def versions(python: str) -> dict[str, str]:
-    """Return what the peers are."""
-    names = ("saq", "arq", "pgqueuer", "procrastinate", "redis", "asyncpg", "psycopg")
-    code = f"import importlib.metadata as m;print(*map(m.version, {names}))"
-    found = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
-    return dict(zip(names, found.stdout.split(), strict=True)) | {
-        "Redis": queue_servers.redis_version(),
-        "PostgreSQL": queue_servers.postgres_version(),
-    }
-
-
-def mongodb_version(uri: str) -> str:
-    with pymongo.MongoClient(uri) as client:
-        return str(client.server_info()["version"])
 
 
 def sizes(mongodb: str | None, of: list[int], rounds: int) -> dict[str, dict[str, float]]:
@@ -167,11 +150,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     told = {"machine": machine.described()}
     if arguments.mongodb:
-        told["machine"]["MongoDB"] = mongodb_version(arguments.mongodb)
+        told["machine"]["MongoDB"] = replica_set.version(arguments.mongodb)
     if arguments.what == "peers":
         if arguments.peers_python is None:
             parser.error("name a Python that has the peers by --peers-python, see above")
-        told["machine"] |= versions(arguments.peers_python)
+        told["machine"] |= machine.installed(arguments.peers_python, _PACKAGES)
+        told["machine"]["Redis"] = queue_servers.redis_version()
+        told["machine"]["PostgreSQL"] = queue_servers.postgres_version()
     print(*(f"{name} {value}" for name, value in told["machine"].items()), sep="; ")
     if arguments.what == "sizes":
         result = sizes(arguments.mongodb, arguments.sizes, arguments.rounds)

@@ -36,7 +36,6 @@ from tests.support.mongod import with_database
 #: As many as a worker may hold at once.
 BATCH = 200
 SIDE_BY_SIDE = 50
-#: Each costs a round trip or two of its own.
 #: Long enough for it not to count.
 LEASE = timedelta(minutes=5)
 
