@@ -11,15 +11,12 @@ are left, and asked again by the next run.
 
 import argparse
 import asyncio
-import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,22 +25,18 @@ import pymongo
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
-from crawlcw.ledger.sqlite.rows import row_of
-from crawlcw.ledger.sqlite.schema import COLUMNS
 from crawlcw.ledger_opening import open_ledger, open_to_search
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, WITHDRAW
+from tests.support import crowds
 from tests.support.dashboards import Page, dashboard
-from tests.support.ledgers import START, make_task
+from tests.support.ledgers import START
 from tests.support.mongod import with_database
 
 NAME = "questions"
-HOSTS = 1_000
 ROUNDS = 3
-_AT_ONCE = 10_000
 _CALLBACKS = ("parse", "parse_book", "parse_list", "parse_author")
 _REASONS = (Reason.CONNECT, Reason.TIMEOUT_READ, Reason.TLS)
-_OF_EIGHT = {0: Status.TODO, 1: Status.FAILED, 2: Status.IGNORED}
 _NOBODY = "https://nobody.example/"
 
 Question = Callable[[], Awaitable[Any]]
@@ -57,59 +50,15 @@ class Took(NamedTuple):
     served: float
 
 
-def crowd(number: int) -> Iterator[documents.Document]:
-    """Yield the tasks as MongoDB has them."""
-    template = documents.document(make_task())
-    for n in range(number):
-        status = _OF_EIGHT.get(n // HOSTS % 8, Status.FINISHED)
-        changed = START + timedelta(milliseconds=n)
-        host = f"h{n % HOSTS}.example"
-        document = template | {
-            # As hashes are: in no order.
-            "_id": (n * 2_654_435_761 % 2**32).to_bytes(4, "big") + n.to_bytes(12, "big"),
-            "url": f"https://{host}/catalogue/a-book-of-some-length_{n}.html",
-            "host": host,
-            "callback": _CALLBACKS[n // 7 % 4],
-            "depth": n % 7,
-            "status": int(status),
-            "update_time": changed,
-            "due": changed,
-        }
-        if status in (Status.FAILED, Status.IGNORED):
-            document["reason"] = str(_REASONS[n % 3])
-        if status >= Status.FINISHED:
-            del document["due"]
-        if status is Status.FINISHED:
-            document["response"] = {"status": 404 if n % 50 == 3 else 200, "final_url": "x"}
-            document["items"] = [{"n": n}]
-        yield document
-
-
-def fill_sqlite(path: Path, number: int) -> None:
-    """Write the tasks into the tables, and an item of each that is finished."""
-    empty = dict.fromkeys(COLUMNS)
-    columns = ", ".join(COLUMNS)
-    values = ", ".join(f":{column}" for column in COLUMNS)
-    rows = (
-        {**empty, **row_of({field: each[field] for field in each if field != "items"})}
-        for each in crowd(number)
-    )
-    with sqlite3.connect(path) as db:
-        db.executemany(f'INSERT INTO "{NAME}" ({columns}) VALUES ({values})', rows)
-        db.execute(
-            f"INSERT INTO \"{NAME}.items\" SELECT id, 0, '{{}}', url, update_time "
-            f"FROM {NAME} WHERE status = {Status.FINISHED:d}"
-        )
-    db.close()
-
-
 def fill_mongodb(uri: str, database: str, number: int) -> None:
-    """Write the tasks into the collection, whose indexes are made anew when it is opened."""
+    """Fill the collection, whose indexes are made anew when it is opened."""
     with pymongo.MongoClient(uri) as client:
         client[database][NAME].drop_indexes()
-        left = crowd(number)
-        while some := list(islice(left, _AT_ONCE)):
-            client[database][NAME].insert_many(some, ordered=False)
+    crowds.fill_mongodb(uri, database, NAME, _tasks(number))
+
+
+def _tasks(number: int) -> Iterator[documents.Document]:
+    return crowds.crowd(number, callbacks=_CALLBACKS, reasons=_REASONS)
 
 
 async def prepared(url: str, fill: Callable[[], None]) -> None:
@@ -118,7 +67,7 @@ async def prepared(url: str, fill: Callable[[], None]) -> None:
     try:
         if await ledger.queries.has(tuple(Status)):
             return
-        await ledger.hosts.wake({f"h{n}.example": START for n in range(HOSTS)})
+        await ledger.hosts.wake({crowds.host_of(n): START for n in range(crowds.HOSTS)})
         await asyncio.to_thread(fill)
     finally:
         await ledger.close()
@@ -250,7 +199,7 @@ async def measured(mongodb: str | None, *, tasks: int, folder: Path, keep: bool,
     path = folder / "questions.db"
     database = f"crawlcw_questions_{tasks}"
     found = {}
-    await prepared(f"sqlite:///{path}", lambda: fill_sqlite(path, tasks))
+    await prepared(f"sqlite:///{path}", lambda: crowds.fill_sqlite(path, NAME, _tasks(tasks)))
     found["SQLite"] = await asked(f"sqlite:///{path}", served=lambda: 0.0, only=only)
     if mongodb:
         url = with_database(mongodb, database)

@@ -4,10 +4,8 @@ import re
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,15 @@ import pymongo
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger, groups
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.ledger.sqlite.rows import row_of
-from crawlcw.ledger.sqlite.schema import COLUMNS
 from crawlcw.model.task import Record, Status
 from tests.ledger.test_ledger_plans import Overheard, explained, stages
-from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, success
+from tests.support import crowds
+from tests.support.crowds import crowd
+from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
 from tests.support.mongod import with_database
 
 CALLBACKS = ("parse", "parse_book", "evil\x1b[2J")
@@ -181,59 +178,18 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
 # --- a large ledger
 
 LARGE = 300_000
-
-
-def crowd() -> Iterator[documents.Document]:
-    template = documents.document(make_task())
-    for n in range(LARGE):
-        status = {0: Status.TODO, 1: Status.FAILED, 2: Status.IGNORED}.get(n % 8, Status.FINISHED)
-        changed = START + timedelta(milliseconds=n)
-        document = template | {
-            "_id": (n * 2_654_435_761 % 2**32).to_bytes(4, "big") + n.to_bytes(12, "big"),
-            "host": f"h{n % 1_000}.com",
-            "callback": CALLBACKS[n % 3],
-            "depth": n % 7,
-            "status": int(status),
-            "update_time": changed,
-            "due": changed,
-        }
-        if status in (Status.FAILED, Status.IGNORED):
-            document["reason"] = ("connect", "timeout-read", "refused-robots")[n % 3]
-        if status >= Status.FINISHED:
-            del document["due"]
-        if status is Status.FINISHED:
-            document["response"] = {"status": 404 if n % 50 == 3 else 200, "final_url": "x"}
-            document["items"] = [{"n": n}]
-        yield document
-
-
-def bare(document: documents.Document) -> documents.Document:
-    """Return a document without its items, which have a table of their own."""
-    return {name: value for name, value in document.items() if name != "items"}
+REASONS = (Reason.CONNECT, Reason.TIMEOUT_READ, Reason.REFUSED_ROBOTS)
 
 
 async def fill_sqlite(path: Path) -> Ledger:
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    names = ", ".join(COLUMNS)
-    values = ", ".join(f":{name}" for name in COLUMNS)
-    empty = dict.fromkeys(COLUMNS)
-    with sqlite3.connect(path) as db:
-        statement = f'INSERT INTO "books" ({names}) VALUES ({values})'
-        db.executemany(statement, ({**empty, **row_of(bare(each))} for each in crowd()))
-        # An item of each that is finished.
-        db.execute(
-            'INSERT INTO "books.items" '
-            f"SELECT id, 0, '{{}}', url, update_time FROM books WHERE status = {Status.FINISHED:d}"
-        )
+    crowds.fill_sqlite(path, "books", crowd(LARGE, callbacks=CALLBACKS, reasons=REASONS))
     return ledger
 
 
 async def fill_mongodb(uri: str, name: str) -> Ledger:
     ledger = await MongoLedger.open(with_database(uri, name), "books", clock=FakeClock())
-    with pymongo.MongoClient(uri) as client:
-        documents_left = crowd()
-        while some := list(islice(documents_left, 10_000)):
-            client[name]["books"].insert_many(some, ordered=False)
+    crowds.fill_mongodb(uri, name, "books", crowd(LARGE, callbacks=CALLBACKS, reasons=REASONS))
     return ledger
 
 

@@ -1,0 +1,81 @@
+"""Ledgers of very many tasks, written straight into their stores."""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+import pymongo
+
+from crawlcw.errors import Reason
+from crawlcw.ledger import documents
+from crawlcw.ledger.sqlite.rows import row_of
+from crawlcw.ledger.sqlite.schema import COLUMNS
+from crawlcw.model.task import Status
+from tests.support.ledgers import START, make_task
+
+HOSTS = 1_000
+_AT_ONCE = 10_000
+_OF_EIGHT = {0: Status.TODO, 1: Status.FAILED, 2: Status.IGNORED}
+
+
+def host_of(n: int) -> str:
+    return f"h{n % HOSTS}.com"
+
+
+def crowd(
+    number: int, *, callbacks: Sequence[str], reasons: Sequence[Reason]
+) -> Iterator[documents.Document]:
+    """Yield tasks of all hosts as MongoDB has them: of eight five are finished, with an item."""
+    template = documents.document(make_task())
+    for n in range(number):
+        # Each host has tasks of each status, for the number of hosts is a multiple of eight.
+        status = _OF_EIGHT.get((n + n // HOSTS) % 8, Status.FINISHED)
+        changed = START + timedelta(milliseconds=n)
+        host = host_of(n)
+        document = template | {
+            # As hashes are: in no order.
+            "_id": (n * 2_654_435_761 % 2**32).to_bytes(4, "big") + n.to_bytes(12, "big"),
+            "url": f"https://{host}/catalogue/a-book-of-some-length_{n}.html",
+            "host": host,
+            "callback": callbacks[n // 7 % len(callbacks)],
+            "depth": n % 7,
+            "status": int(status),
+            "update_time": changed,
+            "due": changed,
+        }
+        if status in (Status.FAILED, Status.IGNORED):
+            document["reason"] = str(reasons[n % len(reasons)])
+        if status >= Status.FINISHED:
+            del document["due"]
+        if status is Status.FINISHED:
+            document["response"] = {"status": 404 if n % 50 == 3 else 200, "final_url": "x"}
+            document["items"] = [{"n": n}]
+        yield document
+
+
+def fill_sqlite(path: Path, name: str, tasks: Iterator[documents.Document]) -> None:
+    """Write the tasks into the tables of a ledger, and an item of each that is finished."""
+    empty = dict.fromkeys(COLUMNS)
+    columns = ", ".join(COLUMNS)
+    values = ", ".join(f":{column}" for column in COLUMNS)
+    # Items have a table of their own.
+    rows = (
+        {**empty, **row_of({field: each[field] for field in each if field != "items"})}
+        for each in tasks
+    )
+    with sqlite3.connect(path) as db:
+        db.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({values})', rows)
+        db.execute(
+            f"INSERT INTO \"{name}.items\" SELECT id, 0, '{{}}', url, update_time "
+            f'FROM "{name}" WHERE status = {Status.FINISHED:d}'
+        )
+    db.close()
+
+
+def fill_mongodb(uri: str, database: str, name: str, tasks: Iterator[documents.Document]) -> None:
+    """Write the tasks into the collection of a ledger."""
+    with pymongo.MongoClient(uri) as client:
+        while some := list(islice(tasks, _AT_ONCE)):
+            client[database][name].insert_many(some, ordered=False)
