@@ -86,16 +86,16 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
     chosen = {
         "all": TaskFilter(),
         "--status failed": TaskFilter(statuses=[Status.FAILED]),
-        "--host": TaskFilter(host="h77.example"),
+        "--host": TaskFilter(host="h77.com"),
         "--host, none": TaskFilter(host="nobody.example"),
         "--reason": TaskFilter(reason=Reason.TLS),
         "--reason, none": TaskFilter(reason=Reason.TIMEOUT_CONNECT),
         "--callback": TaskFilter(callback="parse"),
         "--callback, none": TaskFilter(callback="parse_nothing"),
-        "--url-prefix": TaskFilter(url_prefix="https://h77.example/cat"),
-        "--url-prefix, none of a host": TaskFilter(url_prefix="https://h77.example/no"),
+        "--url-prefix": TaskFilter(url_prefix="https://h77.com/cat"),
+        "--url-prefix, none of a host": TaskFilter(url_prefix="https://h77.com/no"),
         "--url-prefix, no such host": TaskFilter(url_prefix=_NOBODY),
-        "--host --callback": TaskFilter(host="h77.example", callback="parse"),
+        "--host --callback": TaskFilter(host="h77.com", callback="parse"),
     }
     for said, which in chosen.items():
         yield f"tasks {said}", lambda which=which: queries.find(which, limit=50)
@@ -119,16 +119,16 @@ def pages(page: Page, task: str) -> Iterator[tuple[str, Question]]:
     for asked in (
         "",
         "text=nowhere",
-        "host=h77.example",
+        "host=h77.com",
         "host=nobody.example",
         "reason=timeout-connect",
-        "prefix=https://h77.example/no",
+        "prefix=https://h77.com/no",
         "status=failed&reason=tls",
     ):
         yield f"page: tasks {asked}", lambda asked=asked: page.get(f"{crawl}/tasks?{asked}")
     yield "page: one task", lambda: page.get(f"{crawl}/tasks/{task}")
     for action in ("retry", "ignore", "reset"):
-        for selection in ({}, {"host": "h77.example"}, {"reason": "tls"}):
+        for selection in ({}, {"host": "h77.com"}, {"reason": "tls"}):
             body = {"action": action, "selection": selection, "dry_run": True}
             yield (
                 f"page: {action}, dry run {selection or ''}",
