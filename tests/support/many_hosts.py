@@ -66,6 +66,7 @@ class Host:
     mute: bool = False  #: it reads requests and never answers
     resets: bool = False  #: it resets every connection
     refuses: bool = False  #: nobody listens there
+    silent: bool = False  #: no connection to it is ever made, and none is refused
     most: int = 0  #: requests it answers `within` seconds, all others get 429; 0: any number
     within: float = 0.0
     retry_after: int = 0
@@ -151,6 +152,7 @@ class Server:
         self._hosts = hosts
         self._port = 0
         self._bound: list[tuple[Host, socket.socket]] = []
+        self._filling: list[socket.socket] = []  #: the connections that keep hosts silent
         self._healed = False
         #: All that were answered within the time that counts, host by host.
         self._answered: dict[str, deque[float]] = {}
@@ -184,11 +186,20 @@ class Server:
         # Inherited by the connections.
         bound.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         bound.setblocking(False)
+        if host.silent:
+            self._fall_silent(bound)
+            return
         bound.listen(_BACKLOG)
         self._loop.add_reader(bound, self._accept, host, bound)
 
+    def _fall_silent(self, bound: socket.socket) -> None:
+        # One connection that nobody accepts fills the backlog; the kernel drops what comes next.
+        bound.listen(0)
+        filling = socket.create_connection(bound.getsockname())
+        self._filling.append(filling)
+
     def heal(self) -> None:
-        """Let all hosts answer from now on."""
+        """Let all hosts answer from now on, but for those that are silent."""
         self._healed = True
         for host, bound in self._bound:
             if host.refuses:
