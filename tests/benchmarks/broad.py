@@ -18,8 +18,8 @@ chosen.
 import argparse
 import json
 import os
-import platform
 import random
+import signal
 import sqlite3
 import statistics
 import subprocess
@@ -29,14 +29,15 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
 import pymongo
 
 from crawlcw import Settings
+from crawlcw.ledger.sqlite.rows import moment
 from crawlcw.model.task import Status
+from tests.benchmarks import machine, replica_set
 from tests.benchmarks.allowed import Limits, least_seconds
 from tests.support.docs import REPOSITORY
 from tests.support.many_hosts import Host, HostsSpider, addresses, served
@@ -113,7 +114,7 @@ def _read_sqlite(url: str) -> tuple[int, float]:
         max(update_time) FILTER (WHERE status = {Status.FINISHED:d}) FROM broad"""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         pages, first, last = db.execute(asked).fetchone()
-    return pages, (last - first) / 1e6
+    return pages, (moment(last) - moment(first)).total_seconds()
 
 
 def _read_mongodb(url: str) -> tuple[int, float]:
@@ -148,10 +149,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
             able[name].append(crawl(quick, ledger, concurrency=crowd, delay=0))
             runs[name].append(crawl(hosts, ledger, concurrency=crowd, delay=arguments.delay))
     return {
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.release()}",
-        "python": platform.python_version(),
-        "crawlcw": version("crawlcw"),
-        "sqlite": sqlite3.sqlite_version,
         "hosts": len(hosts),
         "dead": len(hosts) - len(living),
         "pages": pages,
@@ -185,10 +182,16 @@ def main() -> None:
     parser.add_argument("--latency", type=float, nargs=2, default=[0.05, 0.5], metavar="SECONDS")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     arguments = parser.parse_args()
+    # The hosts and the folder are taken away then too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    about = machine.described()
+    if arguments.mongodb:
+        about["MongoDB"] = replica_set.version(arguments.mongodb)
     found = measure(arguments)
     if arguments.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps({"machine": about, **found}, indent=1))
         return
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
     stores = found.pop("stores")
     allowed = found.pop("allowed")
     assert isinstance(stores, dict)
