@@ -59,10 +59,8 @@ def command(
     name = loading.name_of(spider)
     if selection.host is not None:
         selection = replace(selection, host=selecting.host(selection.host))
-    loop.run(_check_spider(name, ledger_url))
-    if not urls and not dry_run:
-        confirming.confirm(_question(name, older_than, selection), yes=yes)
-    count = loop.run(_recrawl(name, ledger_url, urls, selection, age, dry_run=dry_run))
+    question = None if urls or dry_run or yes else _question(name, older_than, selection)
+    count = loop.run(_recrawl(name, ledger_url, urls, selection, age, question, dry_run=dry_run))
     how = f" by `crawlcw run {spider}`" if count and not dry_run else ""
     said = f"{counted(count, 'page')} {'would' if dry_run else 'will'} be visited again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)
@@ -81,26 +79,25 @@ def _statuses(selection: Selection) -> tuple[Status, ...]:
     return (Status.FINISHED,) if selection.reason is None else (Status.IGNORED,)
 
 
-async def _check_spider(name: str, ledger_url: str) -> None:
-    """Raise `UsageError` before anything is asked, where the ledger has a use case of the name."""
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        if ledger.kind.tracked:
-            raise UsageError(
-                f"{name} is a use case, whose tasks are no pages: "
-                f"`crawlcw reset {name}` lets them begin anew"
-            )
-
-
 async def _recrawl(
     name: str,
     ledger_url: str,
     urls: Sequence[str],
     selection: Selection,
     age: timedelta | None,
+    question: str | None,
     *,
     dry_run: bool,
 ) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
+        # Before anything is asked.
+        if ledger.kind.tracked:
+            raise UsageError(
+                f"{name} is a use case, whose tasks are no pages: "
+                f"`crawlcw reset {name}` lets them begin anew"
+            )
+        if question is not None:
+            confirming.confirm(question, yes=False)
         now = None if dry_run else from_now(ledger)
         until = now if age is None else ledger.now() - age
         chosen = _chosen(ledger, urls, selection, until)
