@@ -273,6 +273,7 @@ def _failures(selection: TaskFilter, *, until: datetime | None) -> Iterator[dict
         if not reasons or status not in selection.statuses:
             continue
         chosen = {**conditions(selection, now=until), "status": int(status)}
+        # Where every reason is retried, tasks without one, or with one of a later version, are too.
         if len(reasons) < len(Reason):
             chosen["reason"] = {"$in": reasons}
         if until is not None:

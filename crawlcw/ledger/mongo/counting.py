@@ -95,13 +95,16 @@ async def _of_callback(store: MongoStore, where: Mapping[str, Any]) -> int:
 
 
 async def _of_callback_and(store: MongoStore, name: str, status: Status) -> int:
-    where = {"status": int(status), "callback": name}
+    where: dict[str, Any] = {"status": int(status), "callback": name}
     if status in DONE:
         return await store.count(where, hint=DONE_BY_CALLBACK)
-    # Of those that are leased, few at any time, each is read.
-    index = FAILED_BY_HOST if status is Status.FAILED else BY_STATUS
     if status is Status.FAILED:
-        where = {"host": {"$gte": ""}, **where}
+        # That index is of hosts first.
+        index = FAILED_BY_HOST
+        where["host"] = {"$gte": ""}
+    else:
+        # Of those that are leased, few at any time, each is read.
+        index = BY_STATUS
     found = await store.aggregate([{"$match": where}, {"$count": "n"}], hint=index)
     return sum(int(each["n"]) for each in found)
 
