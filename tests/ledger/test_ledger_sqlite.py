@@ -449,19 +449,26 @@ async def test_claims_are_quick_and_outcomes_durable(path: Path, monkeypatch: py
     assert {operation for operation, is_durable in durable.items() if not is_durable} == quick
 
 
+def held_up(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let the disk sync nothing before the second event; return what says that it began to."""
+    sync, started, end = connection._sync_file, threading.Event(), threading.Event()
+
+    def slow(file: int) -> None:
+        started.set()
+        assert end.wait(10)
+        sync(file)
+
+    monkeypatch.setattr(connection, "_sync_file", slow)
+    return started, end
+
+
 async def test_while_one_outcome_is_synced_others_may_write(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     one, other = [await SqliteLedger.open(path, "books", clock=FakeClock()) for _ in range(2)]
     await one.tasks.add(make_tasks(3))
     first, second = await claimed(one, limit=2)
-    started, end = threading.Event(), threading.Event()
-
-    def slow(file: int) -> None:
-        started.set()
-        assert end.wait(10)
-
-    monkeypatch.setattr(connection, "_sync_file", slow)
+    started, end = held_up(monkeypatch)
     committing = asyncio.create_task(one.outcomes.commit([success(one, first)]))
     await asyncio.to_thread(started.wait, 10)
 
@@ -480,14 +487,7 @@ async def test_what_is_committed_while_a_slow_disk_syncs_is_durable_by_one_sync_
 ):
     ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
     disk = Disk(path, monkeypatch)
-    sync, started, end = connection._sync_file, threading.Event(), threading.Event()
-
-    def slow(file: int) -> None:
-        started.set()
-        assert end.wait(10)
-        sync(file)
-
-    monkeypatch.setattr(connection, "_sync_file", slow)
+    started, end = held_up(monkeypatch)
     tasks = make_tasks(5)
     adding = [asyncio.create_task(ledger.tasks.add(tasks[:1]))]
     await asyncio.to_thread(started.wait, 10)
@@ -501,6 +501,25 @@ async def test_what_is_committed_while_a_slow_disk_syncs_is_durable_by_one_sync_
     assert disk.syncs == 2
     assert disk.has_everything()
     await ledger.close()
+
+
+async def test_a_ledger_that_is_closed_while_its_disk_syncs_waits_for_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    started, end = held_up(monkeypatch)
+    adding = asyncio.create_task(ledger.tasks.add(make_tasks(1)))
+    await asyncio.to_thread(started.wait, 10)
+    closing = asyncio.create_task(ledger.close())
+    with pytest.raises(LedgerUnavailableError, match="was closed"):
+        while True:
+            await ledger.store.writer.run(lambda db: None)
+    assert not closing.done()
+    end.set()
+
+    # The sync would fail if its file were closed meanwhile.
+    assert (await adding).new == 1
+    await closing
 
 
 async def number_of_tasks(ledger: SqliteLedger) -> int:

@@ -188,7 +188,7 @@ class Connection:
                     self._db.close()
 
         await to_thread.run_sync(locked, limiter=self._limiter)
-        async with self._turn_to_sync, self._syncing:
+        async with self._turn_to_sync:
             if self._wal is not None:
                 os.close(self._wal)
                 self._wal = None
