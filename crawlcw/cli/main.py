@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 #: So many containers more than were freed, and Python looks for cycles among them. A crawl makes
 #: next to none, not even of pages that fail, and to look as often as Python does by itself
 #: takes a tenth of its CPU.
-_GARBAGE_AFTER = (10_000, 20, 20)
+GARBAGE_AFTER = (10_000, 20, 20)
 
 #: In the order in which one needs them, with what `--help` says of each: to load them all for
 #: that would take as long as many a command.
@@ -170,7 +170,7 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> NoReturn:
     """Run the command that the process was started with, and exit."""
-    gc.set_threshold(*_GARBAGE_AFTER)
+    gc.set_threshold(*GARBAGE_AFTER)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -23,6 +23,7 @@ from pathlib import Path
 import uvloop
 
 from crawlcw import Settings, Spider, run_spider
+from crawlcw.cli.main import GARBAGE_AFTER
 from tests.benchmarks.bare_loop import bare
 from tests.benchmarks.docs_server import DOCS
 
@@ -73,7 +74,7 @@ def measured(start: str, options: dict[str, str] | None) -> dict[str, float]:
     if options and options["ledger"].startswith("mongodb"):
         importlib.import_module("crawlcw.ledger.mongo")
     # As `crawlcw run` does it, and for the bare loop as well.
-    gc.set_threshold(10_000, 20, 20)
+    gc.set_threshold(*GARBAGE_AFTER)
     began = time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_SELF)
     pages = uvloop.run(
