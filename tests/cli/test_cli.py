@@ -15,7 +15,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -76,17 +76,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "crawlcw", *arguments]
+def command(*arguments: str, of_python: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, *of_python, "-m", "crawlcw", *arguments]
 
 
 def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
-def crawlcw(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def crawlcw(
+    *arguments: str, folder: Path | None = None, of_python: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command(*arguments),
+        command(*arguments, of_python=of_python),
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -112,16 +115,7 @@ def demo(
 ) -> "tuple[Path, subprocess.CompletedProcess[str]]":
     """A folder in which `crawlcw demo` ran, and how it did."""
     place = tmp_path_factory.mktemp("demo")
-    run = subprocess.run(
-        command("demo"),
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        check=False,
-    )
-    return place, run
+    return place, crawlcw("demo", folder=place)
 
 
 def in_demo(demo, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -130,14 +124,7 @@ def in_demo(demo, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_help_lists_the_commands_and_exit_codes_at_once():
-    run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "crawlcw", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        check=False,
-    )
+    run = crawlcw("--help", of_python=["-X", "importtime"])
     imported = set(re.findall(r"\| +([\w.]+)$", run.stderr, re.MULTILINE))
 
     assert run.returncode == 0
@@ -161,15 +148,7 @@ def test_a_crawl_loads_only_what_it_needs_and_its_supervisor_nothing_that_crawls
         "        return\n"
         "        yield\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "crawlcw", "run", "none.py", "-q"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        check=False,
-    )
+    run = crawlcw("run", "none.py", "-q", of_python=["-X", "importtime"])
     # The worker is started with the same options, and its lines go to the same place.
     imported = Counter(re.findall(r"\| +([\w.]+)$", run.stderr, re.MULTILINE))
 
@@ -182,15 +161,8 @@ def test_a_crawl_loads_only_what_it_needs_and_its_supervisor_nothing_that_crawls
 
 def test_without_uvloop_a_crawl_is_as_complete(demo, tmp_path: Path):
     (tmp_path / "uvloop.py").write_text("raise ImportError('there is none')\n")
-    run = subprocess.run(
-        command("demo"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),  # the folder that `-m` is run in comes before it
-        check=False,
-    )
+    # The folder that `-m` is run in comes before those of PYTHONPATH.
+    run = crawlcw("demo", folder=tmp_path)
     ledger = f"sqlite:///{tmp_path}/.crawlcw/demo.db"
     without = invoke("stats", "bookshop", "--json", "--ledger", ledger)
     usual = in_demo(demo, "stats", "bookshop", "--json")
@@ -253,14 +225,7 @@ def test_demo_runs_to_its_end_and_names_commands_that_work(demo):
     named = [line.strip() for line in run.stdout.splitlines() if "--ledger" in line]
     assert len(named) == 3
     for line in named:
-        again = subprocess.run(
-            command(*line.split()[1:]),
-            cwd=place,
-            capture_output=True,
-            timeout=PATIENCE,
-            env=environment(),
-            check=False,
-        )
+        again = crawlcw(*line.split()[1:], folder=place)
         assert again.returncode == 0, again.stderr
     assert len((place / "books.jsonl").read_text().splitlines()) == 240
 
