@@ -20,7 +20,8 @@ def task_of(ledger: Ledger, key: str) -> bytes:
     try:
         return Request(key).identity()[1]
     except FetchError as error:
-        raise UsageError(f"{key!r} is no URL: {error.message}") from None
+        # The error names it without its password.
+        raise UsageError(f"no URL: {error.message}") from None
 
 
 def age(text: str, *, option: str = "--since") -> timedelta:

@@ -45,7 +45,8 @@ async def trying(
     try:
         urls.locate(url)
     except FetchError as error:
-        raise UsageError(f"{url!r} is no URL to fetch: {error.message}") from None
+        # The error names it without its password.
+        raise UsageError(f"no URL to fetch: {error.message}") from None
     async with AsyncExitStack() as stack:
         if sessions is None:
             sessions = await stack.enter_async_context(open_trial_sessions(spider, settings))

@@ -71,7 +71,7 @@ def test_finished_pages_that_are_chosen_are_visited_again(
         ([], "Visit all finished pages of pages again? Nobody can be asked without a terminal"),
         (["--older-than", "soon", "--yes"], "--older-than: 'soon' is not a duration"),
         (["--host", "a b", "--yes"], "'a b' is no host"),
-        (["mailto:a"], "is no URL"),
+        (["ftp://me:secret@a/"], "no URL: 'ftp://***@a/' is neither http nor https"),
     ],
 )
 def test_what_is_wrong_is_told_in_a_sentence(pages, ledger_url: str, options: list[str], told: str):
@@ -80,6 +80,7 @@ def test_what_is_wrong_is_told_in_a_sentence(pages, ledger_url: str, options: li
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+    assert "secret" not in done.stderr
     assert asyncio.run(todo(ledger_url)) == set()
 
 

@@ -254,7 +254,7 @@ def test_what_is_not_stored_is_said_in_one_sentence(start: str, tmp_path: Path):
         (["--stored", "--save", "--json"], "leave --json out"),
         (["--stored", "--callback", "parse_non"], "no callback 'parse_non'"),
         (["--stored", "--save"], "add --yes"),
-        (["--stored", "mailto:x"], "is no URL"),
+        (["--stored", "mailto:x"], "no URL: 'mailto:x' is neither http nor https"),
     ],
 )
 def test_a_wish_that_contradicts_itself_is_refused(start: str, arguments: list[str], said: str):

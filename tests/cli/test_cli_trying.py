@@ -124,7 +124,8 @@ def test_fetch_asks_robots_txt_unless_it_is_told_not_to(home: str):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["fetch", "nonsense"], 2, "'nonsense' is no URL to fetch"),
+        (["fetch", "nonsense"], 2, "no URL to fetch: 'nonsense' is neither http nor https"),
+        (["fetch", "ftp://me:secret@x/"], 2, "no URL to fetch: 'ftp://***@x/' is neither"),
         (["fetch", "{home}none.html"], 3, "404 "),
         (["parse", "pages", "{home}none.html"], 3, "a crawl would not parse this answer"),
         (["parse", "pages", "{home}", "-c", "nope"], 2, "Pages has no callback 'nope'"),
@@ -132,7 +133,7 @@ def test_fetch_asks_robots_txt_unless_it_is_told_not_to(home: str):
         (["parse", "page", "{home}"], 2, "did you mean pages?"),
         (["new", "1st"], 2, "'1st' is no spider's name"),
         (["new", "pages"], 2, "there is a file spiders/pages.py already"),
-        (["new", "shop", "ftp://x/"], 2, "'ftp://x/' is no URL to fetch"),
+        (["new", "shop", "ftp://me:secret@x/"], 2, "no URL to fetch: 'ftp://***@x/' is neither"),
         (["check", "nothing"], 2, "there is no spider 'nothing'"),
     ],
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
@@ -143,6 +144,7 @@ def test_a_mistake_is_one_line(home: str, arguments: list[str], code: int, said:
     assert run.returncode == code
     assert said in run.stderr
     assert "Traceback" not in run.stderr
+    assert "secret" not in run.stderr
     assert Path("spiders/pages.py").read_text() == SPIDER
 
 

@@ -44,7 +44,8 @@ def command(*, name: str, url: str) -> None:
     try:
         address = urls.locate(url).url
     except FetchError as error:
-        raise UsageError(f"{url!r} is no URL to fetch: {error.message}") from None
+        # The error names it without its password.
+        raise UsageError(f"no URL to fetch: {error.message}") from None
     path = Path(loading.FOLDER) / f"{name.replace('-', '_')}.py"
     title = "".join(word.capitalize() for word in name.replace("-", "_").split("_"))
     try:
