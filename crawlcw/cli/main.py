@@ -4,6 +4,7 @@ A command raises; here is the one place where that becomes a line on stderr and
 an exit code.
 """
 
+import difflib
 import gc
 import importlib
 import io
@@ -133,6 +134,15 @@ class _Commands(click.Group):
         except BrokenPipeError:
             # click itself would exit with 1.
             raise _ReaderGoneError from None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        near = [] if name in _COMMANDS else difflib.get_close_matches(name, _COMMANDS, n=1)
+        if near and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {name!r}: did you mean {near[0]}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def get_command(
         self,

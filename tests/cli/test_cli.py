@@ -413,6 +413,7 @@ MISTAKES = [
     (["run", "pages", "--frobnicate"], 2, "No such option"),
     (["run"], 2, "Missing argument 'SPIDER'"),
     (["walk"], 2, "No such command 'walk'"),
+    (["shwo"], 2, "there is no command 'shwo': did you mean show? See `crawlcw --help`."),
     (["stats", "pages"], 2, "there is no ledger at .crawlcw/ledger.db: run a spider first"),
     (["stats", "pages", "--ledger", "sqlite:///empty.db"], 2, "nothing is recorded for a spider"),
     (["hosts", "pages"], 2, "there is no ledger at .crawlcw/ledger.db: run a spider first"),
