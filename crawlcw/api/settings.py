@@ -231,7 +231,7 @@ class Settings:
         False, "give OpenTelemetry a span for each fetch, callback and commit (extra `otel`)"
     )
     mongo_driver: Choice = Choice(
-        "motor", "the MongoDB client: Motor, or PyMongo's own", words=("motor", "pymongo")
+        "pymongo", "the MongoDB client: PyMongo's own, or Motor", words=("pymongo", "motor")
     )
 
     def __post_init__(self) -> None:

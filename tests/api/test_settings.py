@@ -68,7 +68,7 @@ pytestmark = pytest.mark.quick
         ("max_failures", " 0.05 ", 0.05),
         ("max_failures", "0%", 0.0),
         ("claim", "batch", "batch"),
-        ("mongo_driver", "pymongo", "pymongo"),
+        ("mongo_driver", "motor", "motor"),
         ("user_agent", "my-bot/1.0", "my-bot/1.0"),
         ("allow_private", ["10.0.0.5", " intranet:8080 "], ("10.0.0.5", "intranet:8080")),
         ("allow_private", "10.0.0.5, intranet:8080,", ("10.0.0.5", "intranet:8080")),
@@ -192,7 +192,7 @@ def test_the_defaults_are_those_of_the_readme():
     assert settings.max_pages_per_host == 10_000
     assert (settings.max_url_length, settings.max_path_segments) == (2000, 20)
     assert (settings.max_segment_repeats, settings.max_query_parameters) == (3, 20)
-    assert (settings.claim, settings.mongo_driver) == ("each", "motor")
+    assert (settings.claim, settings.mongo_driver) == ("each", "pymongo")
     assert settings.retry_policy == RetryPolicy(
         max_retry=3, max_lost=5, base=timedelta(seconds=5), ceiling=timedelta(hours=1)
     )
@@ -294,7 +294,7 @@ def test_every_setting_can_be_set_by_the_environment():
             name
         )
         text = text or dict.fromkeys(OFF, "yes").get(name)
-        text = text or {"cache": "dev", "claim": "batch", "mongo_driver": "pymongo"}.get(name)
+        text = text or {"cache": "dev", "claim": "batch", "mongo_driver": "motor"}.get(name)
         text = text or ("2h" if field.unit == "duration" else "7")
         text = "1 GiB" if name == "memory_budget" else text
         text = "404,500-599" if field.unit == "statuses" else text

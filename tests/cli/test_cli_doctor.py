@@ -160,7 +160,7 @@ def collected() -> Iterator[None]:
     gc.collect()
 
 
-#: PyMongo leaves the socket of a connect that is cancelled to the garbage collector.
+#: PyMongo leaves the socket of a connect to the garbage collector where its monitor is ended.
 may_lose_a_socket = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 
 

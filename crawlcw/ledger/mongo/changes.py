@@ -11,11 +11,11 @@ from typing import Any
 
 import anyio
 import pymongo
-from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import OperationFailure
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import connected, mapped, sentence
+from crawlcw.ledger.mongo.shielding import Shielded, unseen
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.updates import any_of
 from crawlcw.model.task import WAITING
@@ -79,8 +79,11 @@ class Changes:
         """Return the database by PyMongo's own client, whichever the ledger has."""
         # Motor's stream keeps a thread waiting, and nothing ends that before the
         # server answers; nor does Motor hand over many changes at once.
-        if isinstance(self._store.database, AsyncDatabase) or self._store.url is None:
-            yield self._store.database
+        database = self._store.database
+        if isinstance(database, Shielded):
+            yield database.inner
+        elif self._store.url is None:
+            yield database
         else:
             client, database = connected(self._store.url, "pymongo")
             try:
@@ -102,18 +105,12 @@ async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:
             try:
                 await asyncio.wait([opening], timeout=_OPEN_WITHIN)
             finally:
-                opening.add_done_callback(_unseen)
+                opening.add_done_callback(unseen)
                 if not opening.done():
                     opening.cancel()
                 elif not opening.cancelled() and opening.exception() is None:
                     await opening.result().close()
         raise
-
-
-def _unseen(opening: "asyncio.Future[Any]") -> None:
-    """Let nobody complain that nobody has seen how it ended."""
-    if not opening.cancelled():
-        opening.exception()
 
 
 async def _is_told(stream: Any) -> bool:

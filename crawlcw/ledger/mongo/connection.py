@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from pymongo import WriteConcern
-from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import (
     BulkWriteError,
     ConfigurationError,
@@ -24,6 +23,7 @@ from pymongo.errors import (
 
 from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavailableError
 from crawlcw.ledger.mongo.privileges import refused_sentence
+from crawlcw.ledger.mongo.shielding import Shielded, shielded
 
 FIRST_ANSWER = 5.0
 ACCESS_CODES = {13, 18, 8000}
@@ -93,8 +93,8 @@ def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
     # As above; GridFS is for large values only.
     from gridfs.asynchronous import AsyncGridFSBucket
 
-    if isinstance(database, AsyncDatabase):
-        return AsyncGridFSBucket(database, name, write_concern=write_concern)
+    if isinstance(database, Shielded):
+        return shielded(AsyncGridFSBucket(database.inner, name, write_concern=write_concern))
     from motor.motor_asyncio import AsyncIOMotorGridFSBucket
 
     return AsyncIOMotorGridFSBucket(database, name, write_concern=write_concern)

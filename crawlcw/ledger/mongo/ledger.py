@@ -66,7 +66,7 @@ class MongoLedger:
         url: str,
         spider: str,
         *,
-        driver: str = "motor",
+        driver: str = "pymongo",
         claims: str = "each",
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
@@ -75,7 +75,7 @@ class MongoLedger:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
         The database is the URL's path, by default `crawlcw`; *driver* is
-        `motor` or `pymongo`, *claims* as for `MongoStore`. *kind* says
+        `pymongo` or `motor`, *claims* as for `MongoStore`. *kind* says
         which of the two it is; None: whatever is written down there, and a spider
         where nothing is. Without *create* nothing is made where there are no tasks, and
         nothing written where all is as it should be. Raises `LedgerUnavailableError`
@@ -132,7 +132,7 @@ class MongoLedger:
         url: str,
         spider: str,
         *,
-        driver: str = "motor",
+        driver: str = "pymongo",
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:

@@ -14,6 +14,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import bucket, mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.mongo.shielding import shielded
 from crawlcw.model.clock import LedgerClock
 
 _T = TypeVar("_T")
@@ -41,7 +42,7 @@ class MongoStore:
         clock: Callable[[], datetime] | None = None,
         client: Any = None,
         url: str | None = None,
-        driver: str = "motor",
+        driver: str = "pymongo",
         kind: LedgerKind = LedgerKind.SPIDER,
     ) -> None:
         """Take a database of any of the two clients; see `Schema.prepare`.
@@ -53,8 +54,8 @@ class MongoStore:
         self.kind = kind
         #: Whether it is yet to be said what this is.
         self.only_looks = False
-        self.database = database
-        self.client = client
+        self.database = database = shielded(database)
+        self.client = shielded(client)
         self.url = url
         self.driver = driver
         self.spider = spider
