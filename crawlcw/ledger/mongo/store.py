@@ -12,6 +12,7 @@ from pymongo import WriteConcern
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.mongo import driver_threads
 from crawlcw.ledger.mongo.connection import bucket, mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.shielding import shielded
@@ -172,6 +173,7 @@ class MongoStore:
                 # PyMongo's close is a coroutine, Motor's is not.
                 if inspect.isawaitable(closing):
                     await closing
+            driver_threads.let_go_of_stopped()
 
 
 async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
