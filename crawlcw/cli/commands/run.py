@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,6 @@ from crawlcw.ledger.protocol import Ledger
 @logs.file_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
 @click.option("--worker-channel", "channel", type=int, hidden=True)
-@click.option("--worker-max-pages", "share", type=int, hidden=True)
 @click.option("--suspects-channel", "parent", type=int, hidden=True)
 def command(
     *,
@@ -88,7 +88,6 @@ def command(
     log_file: Path | None,
     quiet: bool,
     channel: int | None,
-    share: int | None,
     parent: int | None,
 ) -> int:
     """Crawl SPIDER, or go on with a crawl that was ended.
@@ -111,9 +110,8 @@ def command(
     callback is broken, no login worked, or no proxy works. The last line
     says which.
     """
-    shorthands = [*_assigned(concurrency=concurrency, max_pages=share or max_pages, claim=claim)]
 
-    def made_as_told() -> tuple[Spider, Settings]:
+    def made_as_told(share: int | None = None) -> tuple[Spider, Settings]:
         logs.set_up(
             log_level or ("warning" if quiet else "info"),
             style=log_format,
@@ -121,6 +119,8 @@ def command(
             # A worker and a child have the environment of who started them, and said so.
             environment=os.environ if channel is None and parent is None else {},
         )
+        limit = share or max_pages
+        shorthands = _assigned(concurrency=concurrency, max_pages=limit, claim=claim)
         return _made(spider, arguments, [*assignments, *shorthands])
 
     if parent is not None:
@@ -129,37 +129,42 @@ def command(
         return child.run(child.Parent(parent), made_as_told)
     if channel is not None:
         return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)
-    # Here, for they import rich, which `--help` and the workers need not load.
-    from crawlcw.cli import showing
-
     metrics = exposing.address(host=metrics_host, port=metrics_port)
-    crawl = _crawl_by(processes)
-    made, settings = made_as_told()
-    descriptors.secure(settings.concurrency)
-    if fresh:
-        loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
-    to_stdout = any(target.is_stdout for target in outputs)
-    wanted = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
+    with _crawl_by(processes) as crawl:
+        # Here, for they import rich, which `--help` and the workers need not load.
+        from crawlcw.cli import showing
 
-    async def write_items(ledger: Ledger) -> None:
-        if outputs:
-            await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
+        made, settings = made_as_told()
+        descriptors.secure(settings.concurrency)
+        if fresh:
+            loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
+        shown = not any(target.is_stdout for target in outputs)
+        wanted = showing.Output(style=log_format, quiet=quiet, stdout=shown, metrics=metrics)
 
-    return loop.run(
-        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
-    )
+        async def write_items(ledger: Ledger) -> None:
+            if outputs:
+                await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
+
+        return loop.run(
+            crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+        )
 
 
-def _crawl_by(processes: int) -> Callable[..., Coroutine[Any, Any, int]]:
-    """Return what crawls by so many workers, or in this process."""
+@contextmanager
+def _crawl_by(processes: int) -> Iterator[Callable[..., Coroutine[Any, Any, int]]]:
+    """Yield what crawls by so many workers, the first of which begins to load, or in this one."""
     # Only one of them: a supervisor loads nothing that crawls.
     if processes:
-        from crawlcw.cli.processes import supervisor
+        from crawlcw.cli.processes import first_process
 
-        return partial(supervisor.crawl, processes=processes)
-    from crawlcw.cli import crawling
+        with first_process.started() as first:
+            from crawlcw.cli.processes import supervisor
 
-    return crawling.crawl
+            yield partial(supervisor.crawl, processes=processes, first=first)
+    else:
+        from crawlcw.cli import crawling
+
+        yield crawling.crawl
 
 
 def _made(
@@ -175,20 +180,29 @@ def _made(
 
 
 def _in_worker(
-    made_as_told: Callable[[], tuple[Spider, Settings]],
+    made_as_told: Callable[[int | None], tuple[Spider, Settings]],
     ledger_url: str,
     channel: int,
     *,
     measured: bool,
 ) -> int:
     """Crawl as a supervisor's worker, which hears on *channel* how it goes and how it ends."""
+    from crawlcw.cli.exit_codes import OK
     from crawlcw.cli.main import exit_code
     from crawlcw.cli.processes import worker
+    from crawlcw.cli.processes.channel import Go
 
     worker.prepare(channel)
+    worker.load(ledger_url)
+    go = Go.awaited(channel)
+    if go is None:
+        # The supervisor has ended, or has found out that there is nothing to crawl.
+        return OK
 
     def work() -> int:
-        made, settings = made_as_told()
+        made, settings = made_as_told(go.max_pages)
+        # What the supervisor has raised since this process was started is not raised here.
+        descriptors.secure(settings.concurrency)
         return loop.run(
             worker.crawl(made, ledger_url, settings=settings, channel=channel, measured=measured)
         )

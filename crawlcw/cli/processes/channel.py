@@ -1,12 +1,13 @@
 """What a supervisor and a worker have to say to each other, on a socket of their own.
 
-The worker says what it has counted, the supervisor when to stop, each in lines.
+The worker says what it has counted, the supervisor when to begin and to stop, each in lines.
 It is no signal, which a worker that is just starting would die of, and not the
 worker's stdout, which is the spider's. Whose lines come to their end is gone.
 """
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -20,6 +21,7 @@ from crawlcw.telemetry.measures import Measures
 #: What is longer is given on in pieces: nobody waits for the end of a line for ever.
 _LONGEST_LINE = 1 << 20
 _LAST_WORD = b"exit "
+_GO = b"go"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,33 @@ class LastWord:
     def read(cls, line: bytes) -> "LastWord | None":
         """Return it, or None for a line that is none; raises `ValueError` for a part of one."""
         return cls(code=int(line[len(_LAST_WORD) :])) if line.startswith(_LAST_WORD) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Go:
+    """What a worker waits for before it begins; it may have been started ahead of need."""
+
+    max_pages: int | None = None  #: how many pages it may finish; None: as many as there are
+
+    def line(self) -> bytes:
+        """Return it as it is sent."""
+        return b"%s %d\n" % (_GO, self.max_pages) if self.max_pages else b"%s\n" % _GO
+
+    @classmethod
+    def awaited(cls, channel: int) -> "Go | None":
+        """Wait for it on *channel*, a descriptor; None where the supervisor is gone instead."""
+        line = b""
+        while not line.endswith(b"\n"):
+            # One by one: what comes after it is for the event loop.
+            try:
+                byte = os.read(channel, 1)
+            except ConnectionError:
+                return None
+            if not byte:
+                return None
+            line += byte
+        pages = line[len(_GO) :].strip()
+        return cls(max_pages=int(pages) if pages else None)
 
 
 class Order(StrEnum):

@@ -21,6 +21,7 @@ from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes import totals
 from crawlcw.cli.processes.channel import Account, Order
+from crawlcw.cli.processes.first_process import FirstProcess
 from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.processes.totals import Totals
@@ -58,10 +59,12 @@ async def crawl(
     settings: Settings,
     output: Output,
     processes: int,
+    first: FirstProcess | None,
     afterwards: Callable[[Ledger], Awaitable[None]],
 ) -> int:
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
+    *first* is the process of the first of them, where it was started already.
     The code is also that of what all of them came to. *afterwards* is called with
     the ledger, still open, unless the crawl was stopped at once or no worker came
     as far as to begin with it.
@@ -73,6 +76,7 @@ async def crawl(
             settings=settings,
             output=output,
             processes=processes,
+            first=first,
             afterwards=afterwards,
         )
         if report is None:
@@ -90,13 +94,14 @@ async def _crawled(
     settings: Settings,
     output: Output,
     processes: int,
+    first: FirstProcess | None,
     afterwards: Callable[[Ledger], Awaitable[None]],
 ) -> tuple[Report | None, int]:
     """Return the report, None where no worker has begun, and the worst exit code of the workers."""
     # It is created here: a ledger that cannot be had is found out once, not by each worker.
     ledger = await open_ledger(ledger_url, spider.name, settings=settings)
     try:
-        supervisor = Supervisor(spider, ledger, settings, processes=processes)
+        supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
         with signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill):
             async with exposing.exposed(supervisor, output.metrics), watched(supervisor, output):
                 code = await supervisor.run()
@@ -132,13 +137,20 @@ class Supervisor:
     """
 
     def __init__(
-        self, spider: Spider, ledger: Ledger, settings: Settings, *, processes: int
+        self,
+        spider: Spider,
+        ledger: Ledger,
+        settings: Settings,
+        *,
+        processes: int,
+        first: FirstProcess | None = None,
     ) -> None:
-        """Take a ledger that is open, and stays so."""
+        """Take a ledger that is open, and stays so, and the *first* process, if it is started."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
         self._shares = shares(settings.max_pages, processes)
+        self._first = first  #: until a worker has it
         self._workers: list[WorkerProcess] = []
         self._running: set[WorkerProcess] = set()
         self._crashes = 0
@@ -297,8 +309,9 @@ class Supervisor:
 
     async def _run_one(self, worker: WorkerProcess, number: int, share: int | None) -> int:
         """Run a worker from its start to its end; return its exit code."""
+        first, self._first = self._first, None
         try:
-            await worker.start(max_pages=share)
+            await worker.start(max_pages=share, first=first)
         except OSError as error:
             logger.warning(
                 "worker %d cannot be started: %s",

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from crawlcw import ledger_opening
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
@@ -31,6 +32,13 @@ def prepare(channel: int) -> None:
     # A process that the spider starts must not keep the channel open.
     os.set_inheritable(channel, False)
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+
+
+def load(ledger_url: str) -> None:
+    """Load what a crawl into the ledger at *ledger_url* needs, before it is told to begin."""
+    import crawlcw.downloader.aiohttp  # noqa: F401  # for those who use it later
+
+    ledger_opening.load(ledger_url)
 
 
 def last_word(channel: int, command: Callable[[], int]) -> int:

@@ -12,7 +12,8 @@ from typing import BinaryIO, TextIO
 
 import anyio
 
-from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
+from crawlcw.cli.processes.channel import Account, Go, LastWord, Lines, Order
+from crawlcw.cli.processes.first_process import FirstProcess
 from crawlcw.cli.processes.own_command import own_command, own_environment
 
 #: What the last lines of a process that has ended may take to arrive.
@@ -35,8 +36,8 @@ class WorkerProcess:
         self.accounts = 0  #: how many have arrived
         self._on_account = on_account
         self.last_word: LastWord | None = None  #: None while it has not said that it ends
-        self._process: Process | None = None
-        self._accounts = Lines(self._take)
+        self._process: Process | FirstProcess | None = None
+        self._accounts = Lines(self._hear)
         # Whatever the two streams are just then: a live display stands in for them.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
         self._logged = Lines(lambda line: _print(line, sys.stderr))
@@ -48,26 +49,44 @@ class WorkerProcess:
         """The process's id."""
         return self._started.pid
 
-    async def start(self, *, max_pages: int | None) -> None:
-        """Start the process; raises `OSError` where the system has no room for it."""
+    async def start(self, *, max_pages: int | None, first: FirstProcess | None = None) -> None:
+        """Let a process begin that may finish *max_pages*: *first* if there is one, else a new one.
+
+        Raises `OSError` where the system has no room for it.
+        """
         try:
-            with ExitStack() as theirs:
-                channel = theirs.enter_context(await self._open_channel())
-                printed = theirs.enter_context(await self._open_pipe(self._printed))
-                logged = theirs.enter_context(await self._open_pipe(self._logged))
-                self._process = await asyncio.create_subprocess_exec(
-                    *own_command(*_options(channel=channel.fileno(), max_pages=max_pages)),
-                    env=own_environment(),
-                    stdin=DEVNULL,
-                    stdout=printed,
-                    stderr=logged,
-                    pass_fds=(channel.fileno(),),
-                    # Out of reach of the terminal's Ctrl-C, which comes by this process.
-                    start_new_session=True,
-                )
+            if first is None:
+                await self._start_process()
+            else:
+                await self._take(first)
         except BaseException:
             self.close()
             raise
+        assert self._channel is not None
+        self._channel.write(Go(max_pages=max_pages).line())
+
+    async def _start_process(self) -> None:
+        with ExitStack() as theirs:
+            channel = theirs.enter_context(await self._open_channel())
+            printed = theirs.enter_context(await self._open_pipe(self._printed))
+            logged = theirs.enter_context(await self._open_pipe(self._logged))
+            self._process = await asyncio.create_subprocess_exec(
+                *own_command(f"--worker-channel={channel.fileno()}"),
+                env=own_environment(),
+                stdin=DEVNULL,
+                stdout=printed,
+                stderr=logged,
+                pass_fds=(channel.fileno(),),
+                # Out of reach of the terminal's Ctrl-C, which comes by this process.
+                start_new_session=True,
+            )
+
+    async def _take(self, first: FirstProcess) -> None:
+        """Be what the process that was started ahead talks to, from now on."""
+        self._process, first.is_taken = first, True
+        await self._listen_to(first.channel)
+        await self._read(first.printed, self._printed)
+        await self._read(first.logged, self._logged)
 
     def tell(self, order: Order) -> None:
         """Send *order*, unless the worker is gone."""
@@ -99,26 +118,32 @@ class WorkerProcess:
                 transport.close()
 
     @property
-    def _started(self) -> Process:
+    def _started(self) -> Process | FirstProcess:
         assert self._process is not None, "no process was started"
         return self._process
 
     async def _open_channel(self) -> socket.socket:
         """Return the worker's end of the channel."""
-        loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
-        self._channel, _ = await loop.create_unix_connection(lambda: self._accounts, sock=ours)
+        await self._listen_to(ours)
         return theirs
+
+    async def _listen_to(self, channel: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._channel, _ = await loop.create_unix_connection(lambda: self._accounts, sock=channel)
 
     async def _open_pipe(self, lines: Lines) -> BinaryIO:
         """Return what the worker writes to, for *lines* to arrive."""
         reading, writing = os.pipe()
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: lines, os.fdopen(reading, "rb"))
-        self._outputs.append(transport)
+        await self._read(os.fdopen(reading, "rb"), lines)
         return os.fdopen(writing, "wb")
 
-    def _take(self, line: bytes) -> None:
+    async def _read(self, pipe: BinaryIO, lines: Lines) -> None:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: lines, pipe)
+        self._outputs.append(transport)
+
+    def _hear(self, line: bytes) -> None:
         # A worker that is killed may leave half an account.
         with suppress(ValueError):
             if word := LastWord.read(line):
@@ -127,14 +152,6 @@ class WorkerProcess:
                 self.account = Account.read(line)
                 self.accounts += 1
                 self._on_account(self.account)
-
-
-def _options(*, channel: int, max_pages: int | None) -> list[str]:
-    """Return what makes a process a worker."""
-    options = [f"--worker-channel={channel}"]
-    if max_pages is not None:
-        options.append(f"--worker-max-pages={max_pages}")
-    return options
 
 
 def _print(line: bytes, stream: TextIO) -> None:
