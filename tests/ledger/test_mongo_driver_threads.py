@@ -1,0 +1,37 @@
+"""A process ends without waiting for threads of MongoDB's driver that are told to stop."""
+
+import threading
+
+import pytest
+from pymongo.periodic_executor import PeriodicExecutor
+
+from crawlcw.ledger.mongo import driver_threads
+
+pytestmark = pytest.mark.quick
+
+
+def sleeper(name: str, *, seconds: float) -> tuple[PeriodicExecutor, threading.Thread]:
+    """A thread as those that look after a server, asleep for so long."""
+    executor = PeriodicExecutor(seconds, seconds, target=lambda: True, name=name)
+    executor.open()
+    return executor, next(each for each in threading.enumerate() if each.name == name)
+
+
+def test_a_thread_that_is_told_to_stop_is_not_waited_for():
+    executor, thread = sleeper("long", seconds=30)
+    executor.close()
+
+    driver_threads.let_go_of_stopped()
+    executor.join()
+
+    assert thread.is_alive()
+
+
+def test_a_thread_of_a_client_that_is_open_is():
+    executor, thread = sleeper("short", seconds=0.05)
+
+    driver_threads.let_go_of_stopped()
+    executor.close()
+    executor.join()
+
+    assert not thread.is_alive()
