@@ -72,6 +72,7 @@ def test_without_a_supervisor_nobody_is_told_to_go(sent: bytes) -> None:
 @pytest.mark.quick
 def test_a_process_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = [sys.executable, "-c", "input()"]
+    monkeypatch.setattr(sys, "argv", ["crawlcw", "run"])
     monkeypatch.setattr(first_process, "own_command", lambda *_: waiting)
     monkeypatch.setattr(first_process, "own_environment", lambda: dict(os.environ))
 
@@ -88,6 +89,7 @@ def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
     (tmp_path / "pages.py").write_text(_SPIDER)
     run = [sys.executable, "-m", "crawlcw", "run", "pages.py"]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["crawlcw", "run"])
     monkeypatch.setattr(first_process, "own_command", lambda option: [*run, option])
     monkeypatch.setattr(first_process, "own_environment", environment)
 

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -64,7 +65,9 @@ def started() -> Iterator[FirstProcess | None]:
     It is None where the system lets nobody wait for a process by a descriptor, as only Linux
     does, or has no room for one: then a worker is started like every other.
     """
-    first = _start() if hasattr(os, "pidfd_open") else None
+    # A program that calls the command within itself has no command line that could be repeated.
+    is_command = sys.argv[1:2] == ["run"]
+    first = _start() if is_command and hasattr(os, "pidfd_open") else None
     try:
         yield first
     finally:
