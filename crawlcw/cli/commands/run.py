@@ -3,7 +3,6 @@
 import gc
 import os
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,41 +129,38 @@ def command(
     if channel is not None:
         return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)
     metrics = exposing.address(host=metrics_host, port=metrics_port)
-    with _crawl_by(processes) as crawl:
-        # Here, for they import rich, which `--help` and the workers need not load.
-        from crawlcw.cli import showing
+    # Here, for they import rich, which `--help` and the workers need not load.
+    from crawlcw.cli import showing
 
-        made, settings = made_as_told()
-        descriptors.secure(settings.concurrency)
-        if fresh:
-            loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
-        shown = not any(target.is_stdout for target in outputs)
-        wanted = showing.Output(style=log_format, quiet=quiet, stdout=shown, metrics=metrics)
+    crawl = _crawl_by(processes)
+    made, settings = made_as_told()
+    descriptors.secure(settings.concurrency)
+    if fresh:
+        loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
+    to_stdout = any(target.is_stdout for target in outputs)
+    wanted = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
 
-        async def write_items(ledger: Ledger) -> None:
-            if outputs:
-                await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
+    async def write_items(ledger: Ledger) -> None:
+        if outputs:
+            await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
 
-        return loop.run(
-            crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
-        )
+    return loop.run(
+        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+    )
 
 
-@contextmanager
-def _crawl_by(processes: int) -> Iterator[Callable[..., Coroutine[Any, Any, int]]]:
-    """Yield what crawls by so many workers, the first of which begins to load, or in this one."""
+def _crawl_by(processes: int) -> Callable[..., Coroutine[Any, Any, int]]:
+    """Return what crawls by so many workers, or in this process."""
     # Only one of them: a supervisor loads nothing that crawls.
     if processes:
-        from crawlcw.cli.processes import first_process
+        from crawlcw.cli.processes import supervisor
 
-        with first_process.started() as first:
-            from crawlcw.cli.processes import supervisor
+        # `main` has started the first one, if it could.
+        first = click.get_current_context().obj
+        return partial(supervisor.crawl, processes=processes, first=first)
+    from crawlcw.cli import crawling
 
-            yield partial(supervisor.crawl, processes=processes, first=first)
-    else:
-        from crawlcw.cli import crawling
-
-        yield crawling.crawl
+    return crawling.crawl
 
 
 def _made(

@@ -13,9 +13,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import BinaryIO
 
 from crawlcw.cli.processes.own_command import own_command, own_environment
+
+_NO_SUPERVISOR = ("-h", "--help", "--worker-channel", "--suspects-channel", "--processes=0")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,14 +68,24 @@ def started() -> Iterator[FirstProcess | None]:
     It is None where the system lets nobody wait for a process by a descriptor, as only Linux
     does, or has no room for one: then a worker is started like every other.
     """
-    # A program that calls the command within itself has no command line that could be repeated.
-    is_command = sys.argv[1:2] == ["run"]
-    first = _start() if is_command and hasattr(os, "pidfd_open") else None
+    first = _start() if _is_of_use() and hasattr(os, "pidfd_open") else None
     try:
         yield first
     finally:
         if first is not None and not first.is_taken:
             first.discard()
+
+
+def _is_of_use() -> bool:
+    """Return whether this process, whose options are not parsed yet, is to be a supervisor."""
+    arguments = sys.argv[1:]
+    # A program that calls the command within itself has no command line that could be repeated.
+    if arguments[:1] != ["run"] or any(each.startswith(_NO_SUPERVISOR) for each in arguments):
+        return False
+    # The worker is to be told first which place was made for a ledger that passes.
+    places = [*arguments, os.environ.get("CRAWLCW_LEDGER", "")]
+    in_this_process = ("--processes", "0") in pairwise(arguments)
+    return not in_this_process and not any(":memory:" in each for each in places)
 
 
 def _start() -> FirstProcess | None:
