@@ -83,6 +83,27 @@ def test_a_process_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert first.channel.fileno() == -1
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["pages", "--processes", "0"],
+        ["pages", "--processes=0"],
+        ["--worker-channel=3", "pages"],
+        ["--suspects-channel=3", "pages"],
+        ["pages", "--ledger", "sqlite:///:memory:"],
+    ],
+)
+def test_where_no_worker_is_of_use_yet_none_is_started(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["crawlcw", "run", *arguments])
+
+    with first_process.started() as first:
+        assert first is None
+
+
 def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
