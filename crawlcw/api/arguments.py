@@ -8,7 +8,7 @@ from datetime import timedelta
 from crawlcw.errors import SettingsError, SpiderError
 from crawlcw.model import durations, proxies, visits
 from crawlcw.model.identities import SESSION_NAMES, is_session_name
-from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.request_options import NO_OPTIONS, RequestOptions
 from crawlcw.model.statuses import statuses
 
 Statuses = int | str | Iterable[int | str]
@@ -38,7 +38,6 @@ FOREIGN = {
 #: RFC 6265, section 4.1.1; a value with a space or a comma is sent as browsers send it.
 _COOKIE_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
-_AS_THE_SETTINGS = RequestOptions()
 _NOTHING = (None,) * 13
 
 
@@ -65,7 +64,7 @@ def options(
     )
     # Most requests: each link of a page is one.
     if given == _NOTHING:
-        return _AS_THE_SETTINGS
+        return NO_OPTIONS
     _check_whole("max_retry", max_retry, least=1)
     _check_whole("max_depth", max_depth, least=0)
     _check_whole("max_body", max_body, least=0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,9 @@ class RequestOptions:
 
     def to_document(self) -> dict[str, Any]:
         """Return what is asked for, by name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self is NO_OPTIONS:
+            return {}
+        named = {name: getattr(self, name) for name in _NAMES}
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in named.items()
@@ -34,13 +36,18 @@ class RequestOptions:
         }
 
     @classmethod
-    def from_document(cls, found: Mapping[str, Any] | None) -> Self:
+    def from_document(cls, found: Mapping[str, Any] | None) -> "RequestOptions":
         """Return what `to_document` was called on; names of a newer crawlcw are left out."""
         if not found:
-            return cls()
-        named = {field.name: found.get(field.name) for field in fields(cls)}
+            return NO_OPTIONS
+        named = {name: found.get(name) for name in _NAMES}
         values: dict[str, Any] = {name: _unchanging(value) for name, value in named.items()}
         return cls(**values)
+
+
+_NAMES = tuple(field.name for field in fields(RequestOptions))
+#: Those of nearly every request: one object, so that they are told at a glance.
+NO_OPTIONS = RequestOptions()
 
 
 def _unchanging(value: object) -> object:

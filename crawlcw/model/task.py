@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.request_options import NO_OPTIONS, RequestOptions
 from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.urls import Location
 from crawlcw.model.visits import Visit
@@ -67,7 +67,7 @@ class Task:
     callback: str = "parse"  #: the spider's method that parses the page; the stage
     errback: str | None = None  #: the spider's method for a task given up, if not `on_error`
     context: Mapping[str, Any] | BlobRef | None = None  #: the spider's own; never read here
-    options: RequestOptions = RequestOptions()
+    options: RequestOptions = NO_OPTIONS
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
     hops: int = 0  #: redirects that led here one after the other, each to a task of its own

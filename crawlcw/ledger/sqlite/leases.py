@@ -12,7 +12,7 @@ from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction, update
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import apply, mine, written
+from crawlcw.ledger.sqlite.writes import apply, mine, unmoved, written
 from crawlcw.model import transitions
 from crawlcw.model.task import BlobRef, Lease, Task
 from crawlcw.model.transitions import Change, Event, lease_of
@@ -46,16 +46,16 @@ class Leases:
     def _claim(
         self, db: Database, decided: Sequence[tuple[Task, Change]], now: int
     ) -> tuple[list[Lease], Counter[Event]]:
+        sql = self._store.sql
         leases: list[Lease] = []
         others: Counter[Event] = Counter()
         # To give a task up is an outcome: the crawl may be at its end with it.
         outcome = any(change.event is Event.ABANDON for _, change in decided)
         with durable_transaction(db) if outcome else transaction(db):
             for task, change in decided:
-                as_read = {"from_status": task.status, "from_fence": task.fence, "now": now}
-                if not apply(
-                    db, self._store.sql, self._store.sql.claim, written(task, change), as_read
-                ):
+                as_read = {**unmoved(task), "now": now}
+                statement = sql.lose if change.lock is None else sql.claim
+                if not apply(db, sql, statement, written(task, change), as_read):
                     continue
                 if change.lock is None:
                     others[change.event] += 1

@@ -47,7 +47,9 @@ class Outcomes:
 
     def _settle(self, db: sqlite3.Connection, lease: Lease, write: Write) -> bool:
         """Apply what ends a lease, where it is still held; say whether it was."""
-        return self._apply(db, lease, write, self._store.sql.settle, mine(lease))
+        sql = self._store.sql
+        statement = sql.settle if write.progress is None else sql.progress
+        return self._apply(db, lease, write, statement, mine(lease))
 
     def _apply(
         self,

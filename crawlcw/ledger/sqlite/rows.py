@@ -3,7 +3,7 @@
 import base64
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -44,30 +44,35 @@ UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a document as its columns hold them."""
-    row = {name: _column(name, value) for name, value in document.items()}
+    """Return the fields of a document as its columns hold them.
+
+    Raises one of `UNHOLDABLE` for what none holds.
+    """
+    row = dict(document)
+    for name, value in document.items():
+        if value is None:
+            continue
+        if (convert := _TO_COLUMN.get(name)) is not None:
+            row[name] = convert(value)
+        else:
+            _check_plain(name, value)
     if "_id" in row:
         row["id"] = row.pop("_id")
     return row
 
 
-def _column(name: str, value: Any) -> Any:
-    """Return a field as its column holds it; raises one of `UNHOLDABLE` for what none holds."""
-    if value is None:
-        return None
-    if name in TIMES:
-        return milliseconds(value)
-    if name in _JSON:
-        return to_json(value)
-    if isinstance(value, int) and not -INT64 <= value < INT64:
-        raise ValueError(f"{name} is not an integer of 64 bits")
+def _check_plain(name: str, value: Any) -> None:
+    """Raise one of `UNHOLDABLE` where no column holds a value as it is."""
     if isinstance(value, str | bytes):
         _check_size(value)
-    return value
+    elif isinstance(value, int) and not -INT64 <= value < INT64:
+        raise ValueError(f"{name} is not an integer of 64 bits")
 
 
 def _check_size(value: str | bytes) -> None:
-    size = len(value.encode() if isinstance(value, str) else value)
+    # Nearly all is ASCII, which tells its size; the rest may not be UTF-8 at all.
+    whole = isinstance(value, bytes) or value.isascii()
+    size = len(value) if whole else len(value.encode())  # type: ignore[union-attr]  # text, as above
     if size > _LARGEST_VALUE:
         raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
 
@@ -80,12 +85,9 @@ def describe_sqlite_error(error: Exception) -> str:
 def document_of(row: sqlite3.Row | Mapping[str, Any]) -> documents.Document:
     """Return the document whose fields a row holds."""
     found: documents.Document = dict(row)
-    for name in TIMES & found.keys():
-        if found[name] is not None:
-            found[name] = moment(found[name])
-    for name in _JSON & found.keys():
-        if found[name] is not None:
-            found[name] = from_json(found[name])
+    for name, value in found.items():
+        if value is not None and (convert := _FROM_COLUMN.get(name)) is not None:
+            found[name] = convert(value)
     if "id" in found:
         found["_id"] = found.pop("id")
     return found
@@ -106,9 +108,7 @@ def to_json(value: Any) -> str:
 
     Crawled keys are escaped by `documents.escaped`, so none begins with `$`.
     """
-    text = json.dumps(
-        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
-    )
+    text = _ENCODER.encode(value)
     _check_size(text)
     return text
 
@@ -123,7 +123,7 @@ def _tagged(value: object) -> dict[str, Any]:
 
 def from_json(text: str) -> Any:
     """Return what `to_json` was given."""
-    return json.loads(text, object_hook=_untagged if '"$' in text else None)
+    return (_TAGGED_DECODER if '"$' in text else _DECODER).decode(text)
 
 
 def _untagged(found: dict[str, Any]) -> Any:
@@ -132,3 +132,21 @@ def _untagged(found: dict[str, Any]) -> Any:
     if "$date" in found:
         return moment(found["$date"])
     return found
+
+
+# Made once: a new one for each value takes longer than most values do.
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
+)
+_DECODER = json.JSONDecoder()
+_TAGGED_DECODER = json.JSONDecoder(object_hook=_untagged)
+
+#: How a field that is no plain value becomes its column's, and that one the field's again.
+_TO_COLUMN: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(TIMES, milliseconds),
+    **dict.fromkeys(_JSON, to_json),
+}
+_FROM_COLUMN: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(TIMES, moment),
+    **dict.fromkeys(_JSON, from_json),
+}

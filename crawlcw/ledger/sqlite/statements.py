@@ -121,30 +121,37 @@ class Statements:
         changed = (
             f"UPDATE {tasks} SET status = :status, due = :due, update_time = :update_time, "
             "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
-            "retry = :retry, lost = :lost, begun = :begun, reason = :reason, "
-            "errors = coalesce(:errors, errors), response = coalesce(:response, response), "
-            "visit = coalesce(:visit, visit), stored = coalesce(:stored, stored), "
+            "retry = :retry, lost = :lost, begun = :begun, reason = :reason"
+        )
+        # Of a page, what its visits change.
+        visited = (
+            f"{changed}, errors = coalesce(:errors, errors), "
+            "response = coalesce(:response, response), visit = coalesce(:visit, visit), "
+            "stored = coalesce(:stored, stored), "
             "revisit = CASE WHEN :has_revisit THEN :revisit ELSE revisit END"
         )
         mine = (
             f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
         )
-        self.claim = (
-            f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence "
-            "AND due <= :now"
+        as_read = "id = :id AND status = :from_status AND fence = :from_fence"
+        self.claim = f"{changed} WHERE {as_read} AND due <= :now"
+        #: What becomes of a task instead, where its holders crash.
+        self.lose = f"{visited} WHERE {as_read} AND due <= :now"
+        self.settle = f"{visited} WHERE {mine}"
+        # Of a tracked task, what its executions change: by one statement, for each writes the
+        # indexes of what it sets.
+        self.progress = (
+            f"{changed}, errors = coalesce(:errors, errors), "
+            "host = coalesce(:host, host), callback = coalesce(:callback, callback), "
+            "context = CASE WHEN :moved THEN :context ELSE context END, "
+            "data = coalesce(:data, data), results = coalesce(:results, results), "
+            f"trace = coalesce(:trace, trace) WHERE {mine}"
         )
-        self.settle = f"{changed} WHERE {mine}"
-        self.replace = f"{changed} WHERE id = :id AND status = :from_status AND fence = :from_fence"
+        self.replace = f"{visited} WHERE {as_read}"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
-        self.errors = f"SELECT errors FROM {tasks} WHERE id = ?"
-        progress = ("host", "callback", "context", "data", "results", "trace")
-        self.progressed = f"SELECT id, {', '.join(progress)} FROM {tasks} WHERE id = ?"
-        self.progress = (
-            f"UPDATE {tasks} SET {', '.join(f'{name} = :{name}' for name in progress)} "
-            "WHERE id = :id"
-        )
+        self.added_to = f"SELECT errors, results, trace FROM {tasks} WHERE id = ?"
         carried = ", ".join(documents.CARRIED_FIELDS)
         self.carried = f"SELECT {carried} FROM {tasks} WHERE id = ?"
         self.save = f"UPDATE {tasks} SET data = :data, due = max(due, :due) WHERE {mine}"

@@ -12,6 +12,16 @@ from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import KEPT_TRACE, Change
 
+#: Of a row, what a change keeps that has no visit, and no progress.
+_NOT_VISITED: Mapping[str, Any] = {
+    **dict.fromkeys(("errors", "response", "visit", "stored", "revisit")),
+    "has_revisit": False,
+}
+_NOTHING_ADDED: Mapping[str, Any] = {
+    **dict.fromkeys(("errors", "host", "callback", "context", "data", "results", "trace")),
+    "moved": False,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
@@ -30,7 +40,7 @@ class Write:
 class Progressed:
     """What a change sets and adds of a tracked task besides."""
 
-    values: dict[str, Any]  #: stage, context, data: only those that are set
+    values: dict[str, Any]  #: stage, context, data: None keeps what is there
     results: documents.Document  #: by stage, to be added to those there
     trace: documents.Document | None  #: to be added to those there
 
@@ -43,40 +53,37 @@ def apply(
     Within a transaction. Raises one of `UNHOLDABLE`, and changes nothing,
     where a task cannot hold what is added together with what is there.
     """
-    errors = None
+    values = {**write.values, **guard, "id": write.task_id}
+    if write.error is not None or write.progress is not None:
+        values |= _added(db, sql, write)
+    return bool(db.execute(statement, values).rowcount)
+
+
+def _added(db: sqlite3.Connection, sql: Statements, write: Write) -> dict[str, Any]:
+    """Return what of a task grows, together with what is there; None keeps that."""
+    row = db.execute(sql.added_to, (write.task_id,)).fetchone()
+    if row is None:
+        return dict(_NOTHING_ADDED)
+    values = dict(_NOTHING_ADDED)
+    errors, results, trace = row
     if write.error is not None:
-        row = db.execute(sql.errors, (write.task_id,)).fetchone()
-        kept = json.loads(row["errors"]) if row and row["errors"] else []
-        errors = to_json([*kept, json.loads(write.error)][-write.kept_errors :])
-    progress = {} if write.progress is None else _progress(db, sql, write)
-    values = {**write.values, **guard, "id": write.task_id, "errors": errors}
-    if not db.execute(statement, values).rowcount:
-        return False
-    if progress:
-        db.execute(sql.progress, progress)
-    return True
-
-
-def _progress(db: sqlite3.Connection, sql: Statements, write: Write) -> dict[str, Any]:
-    """Return what a tracked task becomes besides, together with what is there."""
-    progress = write.progress
-    there = db.execute(sql.progressed, (write.task_id,)).fetchone()
-    if progress is None or there is None:
-        return {}
-    values = {**dict(there), **progress.values}
-    if progress.results:
-        results = from_json(there["results"]) if there["results"] else {}
-        values["results"] = to_json({**results, **progress.results})
-    if progress.trace is not None:
-        trace = from_json(there["trace"]) if there["trace"] else []
-        values["trace"] = to_json([*trace, progress.trace][-KEPT_TRACE:])
+        kept = json.loads(errors) if errors else []
+        values["errors"] = to_json([*kept, json.loads(write.error)][-write.kept_errors :])
+    if (progress := write.progress) is not None:
+        values |= progress.values
+        if progress.results:
+            values["results"] = to_json(
+                {**(from_json(results) if results else {}), **progress.results}
+            )
+        if progress.trace is not None:
+            claims = from_json(trace) if trace else []
+            values["trace"] = to_json([*claims, progress.trace][-KEPT_TRACE:])
     return values
 
 
 def written(task: Task, change: Change) -> Write:
     """Return the change as its row takes it; raises one of `UNHOLDABLE` for what none holds."""
     response = change.response
-    visited = documents.visited(change)
     items = None
     if change.items is not None:
         url = response.final_url if response else task.url
@@ -85,19 +92,15 @@ def written(task: Task, change: Change) -> Write:
             (task.id, n, to_json(documents.escaped(item)), url, fetched)
             for n, item in enumerate(change.items)
         ]
+    values = {**row_of(documents.changed(change)), **_NOT_VISITED}
+    if response is not None:
+        values["response"] = to_json(documents.response_document(response))
+    if visited := documents.visited(change):
+        values |= row_of(visited)
+        values["has_revisit"] = "revisit" in visited
     return Write(
         task_id=task.id,
-        values=row_of(
-            {
-                **documents.changed(change),
-                "response": documents.response_document(response) if response else None,
-                "has_revisit": "revisit" in visited,
-                "visit": None,
-                "revisit": None,
-                "stored": None,
-                **visited,
-            }
-        ),
+        values=values,
         error=to_json(documents.error_document(change.error)) if change.error else None,
         kept_errors=change.kept_errors,
         progress=_progressed(change),
@@ -111,10 +114,11 @@ def _progressed(change: Change) -> Progressed | None:
         return None
     values = documents.progressed(change)
     results = values.pop("results", {})
-    # What none holds is to be refused before the transaction begins.
-    to_json(results)
+    if results:
+        # What none holds is to be refused before the transaction begins.
+        to_json(results)
     return Progressed(
-        values=row_of(values),
+        values={**row_of(values), "moved": change.next is not None},
         results=results,
         trace=documents.trace_document(change.trace) if change.trace else None,
     )
