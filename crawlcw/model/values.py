@@ -39,6 +39,12 @@ def clean(value: object, *, depth: int = 0) -> Any:
         return value if -_INT64 <= value < _INT64 else str_of_int(value)  # type: ignore[operator,arg-type]  # as above
     if kind is float:
         return value if math.isfinite(value) else None  # type: ignore[arg-type]  # as above
+    # Most of what is nested, told without a look at all that it might be.
+    if depth < MAX_DEPTH:
+        if kind is dict:
+            return {_key(k): clean(v, depth=depth + 1) for k, v in value.items()}  # type: ignore[attr-defined]  # as above
+        if kind is list:
+            return [clean(each, depth=depth + 1) for each in value]  # type: ignore[attr-defined]  # as above
     return _clean_other(value, depth)
 
 
@@ -149,7 +155,7 @@ def size(value: object) -> int:
     """Return about how many bytes a clean *value* takes in a store."""
     if isinstance(value, str | bytes):
         return len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return sum(len(key) + 8 + size(each) for key, each in value.items())
     if isinstance(value, list):
         return sum(8 + size(each) for each in value)

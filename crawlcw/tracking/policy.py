@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Self
 
 from crawlcw.api.settings_fields import Count, Duration, Size
@@ -42,7 +43,7 @@ class Policy:
         named = {name: value for name, value in written.items() if name not in _RENAMED}
         return replace(cls(), **checked({**former, **named}))
 
-    @property
+    @cached_property
     def retries(self) -> RetryPolicy:
         """What `transitions` asks."""
         return RetryPolicy(

@@ -125,9 +125,9 @@ class Session(engine.Session[TrackedLedger]):
         )
         self._check()
         written = asyncio.get_running_loop().create_future()
-        # The waiter may be cancelled, and the outcome is recorded all the same.
+        # The waiter may be cancelled, and this with it: the outcome is recorded all the same.
         self._outcomes.put_nowait(_Waiting(settlement, written))
-        await asyncio.shield(written)
+        await written
 
     async def release(self, leases: Iterable[Lease]) -> None:
         """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""
