@@ -11,6 +11,8 @@ import time
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
+import anyio
+
 from crawlcw.errors import UsageError
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import ended_since, is_suspect
@@ -34,6 +36,7 @@ class LeaseBroker:
         # Several brokers count their claims each for itself.
         self._nonce = secrets.token_hex(6)
         self._policy_seen = time.monotonic()
+        self._claiming = anyio.Lock()
 
     @property
     def ttl(self) -> timedelta:
@@ -67,6 +70,12 @@ class LeaseBroker:
 
     async def claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
         """Claim for a holder by priority, of *stages* if given, until *number* or none is due."""
+        # All see the same tasks first: of many who ask at once one would get them, and the
+        # others would all look at the same next ones.
+        async with self._claiming:
+            return await self._claim(by, number, stages)
+
+    async def _claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
         token = f"{by}:{self._nonce}"
         leases: list[Lease] = []
         while len(leases) < number:
