@@ -1,7 +1,8 @@
 """Recording how a worker that asked for its share has ended its tasks."""
 
+import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -11,6 +12,7 @@ from crawlcw.model.task import BlobRef, Lease, Payload
 from crawlcw.model.transitions import Advanced, Failed, Outcome, Progress, Settlement, Succeeded
 from crawlcw.tracking import keys as names
 from crawlcw.tracking.blobs import Blobs
+from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.endings import Advance, Ending, Fail, Finish, Ignore, Refusal, Release
 from crawlcw.tracking.tracker import Tracker
 
@@ -22,21 +24,34 @@ class Settler:
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._blobs = Blobs(tracker.ledger)
+        self._committing: Coalescer[Settlement, Refusal | None] = Coalescer(self._commit_each)
 
     async def commit(
         self, endings: Collection[tuple[Lease, Ending]], me: str
     ) -> dict[str, Refusal]:
-        """Record how the holder *me* ended tasks; return the keys of those that were not."""
+        """Record how the holder *me* ended tasks; return the keys of those that were not.
+
+        They are written together with what is on its way for other holders.
+        """
         if not endings:
             return {}
         settlements = [await self._settlement(lease, ending, me) for lease, ending in endings]
-        committed = await self._ledger.outcomes.commit(settlements)
-        refused = {lease.task.url: Refusal.NOT_HELD for lease in committed.lost}
-        refused |= {lease.task.url: Refusal.NOT_STORABLE for lease, _ in committed.rejected}
+        became = await asyncio.gather(*(self._committing(each) for each in settlements))
+        refused = {
+            each.lease.task.url: why
+            for each, why in zip(settlements, became, strict=True)
+            if why is not None
+        }
         self._tracker.added.set()
         for each in settlements:
             await self._drop_replaced(each, kept=each.lease.task.url not in refused)
         return refused
+
+    async def _commit_each(self, settlements: Sequence[Settlement]) -> list[Refusal | None]:
+        committed = await self._ledger.outcomes.commit(settlements)
+        refused = {lease.task.id: Refusal.NOT_HELD for lease in committed.lost}
+        refused |= {lease.task.id: Refusal.NOT_STORABLE for lease, _ in committed.rejected}
+        return [refused.get(each.lease.task.id) for each in settlements]
 
     async def _settlement(self, lease: Lease, ending: Ending, me: str) -> Settlement:
         return transitions.settle(
