@@ -30,10 +30,11 @@ class Base:
         self.added = asyncio.Event()
         self._portal = LoopPortal()
         self._blobs = Blobs(self.ledger)
-        self._records: Coalescer[bytes, Record | None] = Coalescer(self._read)
+        #: Reads tasks by their ids, together with those that others ask for.
+        self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 
     async def _record(self, key: str) -> Record:
-        record = await self._records(key_id(key))
+        record = await self.records(key_id(key))
         if record is None:
             raise TaskNotFoundError(key)
         return record

@@ -31,9 +31,6 @@ from crawlcw.tracking.rebuilding import Rebuilt
 from crawlcw.tracking.settling import Settler
 from crawlcw.tracking.tracker import Tracker
 
-#: So many tasks are read side by side.
-_AT_ONCE = 50
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
@@ -219,11 +216,7 @@ class Dispenser:
 
     async def _records(self, keys: Sequence[str]) -> dict[str, Record | None]:
         ids = [key_id(names.key(key)) for key in keys]
-        found: list[Record | None] = []
-        for start in range(0, len(ids), _AT_ONCE):
-            some = ids[start : start + _AT_ONCE]
-            reads = [self._ledger.tasks.get(each) for each in some]
-            found += await asyncio.gather(*reads)
+        found = await asyncio.gather(*(self._tracker.records(each) for each in ids))
         return dict(zip(keys, found, strict=True))
 
     async def _assigned(self, lease: Lease, until: datetime) -> Assigned | None:
