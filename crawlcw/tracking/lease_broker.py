@@ -5,17 +5,19 @@ its name; where it does not touch that for its time, it goes back to the pool by
 lease's end, and counts as lost as any other lease does.
 """
 
+import asyncio
 import re
 import secrets
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-
-import anyio
+from itertools import islice
 
 from crawlcw.errors import UsageError
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import ended_since, is_suspect
+from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.tracker import Tracker
 
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -23,6 +25,15 @@ _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _POLICY_CHECK = 15.0
 #: So many tasks are claimed by one write, and so many more are looked at while some are spared.
 _AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """What a holder asks for."""
+
+    by: str
+    number: int
+    stages: frozenset[str] | None
 
 
 class LeaseBroker:
@@ -36,7 +47,7 @@ class LeaseBroker:
         # Several brokers count their claims each for itself.
         self._nonce = secrets.token_hex(6)
         self._policy_seen = time.monotonic()
-        self._claiming = anyio.Lock()
+        self._claiming: Coalescer[_Wish, list[Lease]] = Coalescer(self._claim_each)
 
     @property
     def ttl(self) -> timedelta:
@@ -69,26 +80,54 @@ class LeaseBroker:
             self._tracker.added.set()
 
     async def claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
-        """Claim for a holder by priority, of *stages* if given, until *number* or none is due."""
-        # All see the same tasks first: of many who ask at once one would get them, and the
-        # others would all look at the same next ones.
-        async with self._claiming:
-            return await self._claim(by, number, stages)
+        """Claim for a holder by priority, of *stages* if given, until *number* or none is due.
 
-    async def _claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
+        Those who ask at the same time are served together: apart, all would look at the same
+        tasks, of which one of them would get each.
+        """
+        if number < 1:
+            return []
+        places = None if stages is None else frozenset(stages)
+        return await self._claiming(_Wish(by=by, number=number, stages=places))
+
+    async def _claim_each(self, wishes: Sequence[_Wish]) -> list[list[Lease]]:
+        got: list[list[Lease]] = [[] for _ in wishes]
+        # In the order in which they came.
+        for stages in dict.fromkeys(wish.stages for wish in wishes):
+            alike = [n for n, wish in enumerate(wishes) if wish.stages == stages]
+            while page := await self._page(self._lacking(wishes, got, alike), stages):
+                await self._hand_out(page, wishes, got, alike)
+                # Some missed are no end: others were faster, and there may be more.
+        return got
+
+    @staticmethod
+    def _lacking(
+        wishes: Sequence[_Wish], got: Sequence[Sequence[Lease]], of: Sequence[int]
+    ) -> int:
+        return min(sum(wishes[n].number - len(got[n]) for n in of), _AT_ONCE)
+
+    async def _hand_out(
+        self,
+        page: Sequence[Task],
+        wishes: Sequence[_Wish],
+        got: Sequence[list[Lease]],
+        of: Sequence[int],
+    ) -> None:
+        """Claim the tasks of a page, one stretch of it for each who lacks some."""
+        rest = iter(page)
+        shares = [(n, list(islice(rest, wishes[n].number - len(got[n])))) for n in of]
+        asked = [(n, share) for n, share in shares if share]
+        claimed = await asyncio.gather(*(self._leased(share, wishes[n].by) for n, share in asked))
+        for (n, _), leases in zip(asked, claimed, strict=True):
+            got[n] += leases
+
+    async def _leased(self, tasks: Sequence[Task], by: str) -> list[Lease]:
         token = f"{by}:{self._nonce}"
-        leases: list[Lease] = []
-        while len(leases) < number:
-            page = await self._page(min(number - len(leases), _AT_ONCE), stages)
-            if not page:
-                break
-            claimed = await self._ledger.leases.claim(
-                page, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
-            )
-            # A claim of somebody else, whose reply was lost, may be found again here.
-            leases += [each for each in claimed.leases if each.token.startswith(f"{token}:")]
-            # Some missed are no end: others were faster, and there may be more.
-        return leases
+        claimed = await self._ledger.leases.claim(
+            tasks, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
+        )
+        # A claim of somebody else, whose reply was lost, may be found again here.
+        return [each for each in claimed.leases if each.token.startswith(f"{token}:")]
 
     async def begin(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return those that are still held; of suspects it is noted that the work begins."""
@@ -101,6 +140,8 @@ class LeaseBroker:
 
     async def _page(self, limit: int, stages: Collection[str] | None) -> list[Task]:
         """Return tasks that are due, without those whose holders could not reach the ledger."""
+        if not limit:
+            return []
         since = self._tracker.session.patience.spared_since(self._ledger.now())
         look_at = limit if since is None else limit + _AT_ONCE
         page = await self._ledger.tasks.page(limit=look_at, hosts=stages)

@@ -226,6 +226,35 @@ async def test_nobody_gets_what_another_one_has_when_all_ask_at_once(
     assert max(len(share) for share in shares) == 4
 
 
+async def test_those_who_ask_one_dispenser_at_once_do_not_look_at_the_same_tasks(
+    tracker: Tracker, dispenser: Dispenser
+):
+    asked = tracker.session.stats.ledger_operations
+    await tracker.add_many(str(n) for n in range(60))
+
+    shares = await asyncio.gather(*(dispenser.assign(f"w{n}", 3) for n in range(20)))
+
+    assert [len(share) for share in shares] == [3] * 20
+    assert len({key for share in shares for key in keys(share)}) == 60
+    # One for each of them: nobody missed a task that another one got.
+    assert asked["leases.claim"] == 20
+
+
+async def test_those_who_ask_at_once_for_other_stages_get_those(
+    tracker: Tracker, dispenser: Dispenser
+):
+    await tracker.add_many([*(NewTask(f"s{n}", stage="send") for n in range(3)), "a", "b"])
+
+    send, nothing, whatever = await asyncio.gather(
+        dispenser.assign("ann", 2, stages=["send"]),
+        dispenser.assign("bob", 2, stages=["pack"]),
+        dispenser.assign("cid", 5),
+    )
+
+    assert {task.stage for task in send} == {"send"}
+    assert (len(send), nothing, len(whatever)) == (2, [], 3)
+
+
 async def test_a_worker_that_asks_twice_at_once_is_cut_back_by_the_next_time(
     tracker: Tracker, dispenser: Dispenser
 ):
@@ -373,6 +402,33 @@ async def test_a_done_that_is_overtaken_on_its_way_to_the_ledger_is_refused(
 
     assert (await dispenser.done("ann", ["a"])).refused == {"a": Refusal.NOT_HELD}
     assert await dispenser.check("bob", ["a"]) == {"a"}
+
+
+async def test_endings_that_come_at_once_are_recorded_together_and_one_refused_alone(
+    tracker: Tracker, dispenser: Dispenser, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+):
+    names = [str(n) for n in range(20)]
+    await add(tracker, *names)
+    shares = await asyncio.gather(*(dispenser.assign(f"w{n}", 1) for n in range(20)))
+    holders = {share[0].key: f"w{n}" for n, share in enumerate(shares)}
+    commit = tracker.ledger.outcomes.commit
+    groups: list[int] = []
+
+    async def overtaken(settlements):
+        if not groups:
+            clock.advance(seconds=60)
+            assert keys(await dispenser.assign("bob", 1)) == ["0"]
+        groups.append(len(settlements))
+        return await commit(settlements)
+
+    monkeypatch.setattr(tracker.ledger.outcomes, "commit", overtaken)
+    ended = await asyncio.gather(*(dispenser.done(holders[name], [name]) for name in names))
+
+    assert ended[0].refused == {"0": Refusal.NOT_HELD}
+    assert [each.accepted for each in ended[1:]] == [{name} for name in names[1:]]
+    # The first one alone, and those that came meanwhile.
+    assert sum(groups) == 20
+    assert len(groups) <= 3
 
 
 async def test_an_ending_of_an_earlier_claim_is_refused_while_somebody_else_is_at_the_task(
