@@ -101,9 +101,7 @@ class LeaseBroker:
         return got
 
     @staticmethod
-    def _lacking(
-        wishes: Sequence[_Wish], got: Sequence[Sequence[Lease]], of: Sequence[int]
-    ) -> int:
+    def _lacking(wishes: Sequence[_Wish], got: Sequence[Sequence[Lease]], of: Sequence[int]) -> int:
         return min(sum(wishes[n].number - len(got[n]) for n in of), _AT_ONCE)
 
     async def _hand_out(
