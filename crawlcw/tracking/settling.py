@@ -49,9 +49,10 @@ class Settler:
 
     async def _commit_each(self, settlements: Sequence[Settlement]) -> list[Refusal | None]:
         committed = await self._ledger.outcomes.commit(settlements)
-        refused = {lease.task.id: Refusal.NOT_HELD for lease in committed.lost}
-        refused |= {lease.task.id: Refusal.NOT_STORABLE for lease, _ in committed.rejected}
-        return [refused.get(each.lease.task.id) for each in settlements]
+        # By the lease: one who lost a task may end it together with the one who has it now.
+        refused = {_held(lease): Refusal.NOT_HELD for lease in committed.lost}
+        refused |= {_held(lease): Refusal.NOT_STORABLE for lease, _ in committed.rejected}
+        return [refused.get(_held(each.lease)) for each in settlements]
 
     async def _settlement(self, lease: Lease, ending: Ending, me: str) -> Settlement:
         return transitions.settle(
@@ -127,3 +128,8 @@ class Settler:
         await self._blobs.drop(
             *(each for each in gone if isinstance(each, BlobRef) and (kept or each != task.context))
         )
+
+
+def _held(lease: Lease) -> tuple[bytes, str, int]:
+    """Return what tells a lease from others, of the same task as well."""
+    return lease.task.id, lease.token, lease.fence

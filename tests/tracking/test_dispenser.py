@@ -21,7 +21,9 @@ from crawlcw.tracking import (
     Release,
     Tracker,
 )
+from crawlcw.tracking.lease_broker import LeaseBroker
 from crawlcw.tracking.rebuilding import Rebuilt
+from crawlcw.tracking.settling import Settler
 from crawlcw.tracking.use_case import NO_STAGE
 from tests.support.dispensers import TTL, dispenser_on, tracker_on
 from tests.support.ledgers import FakeClock, Ledgers, on_backend
@@ -429,6 +431,28 @@ async def test_endings_that_come_at_once_are_recorded_together_and_one_refused_a
     # The first one alone, and those that came meanwhile.
     assert sum(groups) == 20
     assert len(groups) <= 3
+
+
+async def test_who_lost_a_task_may_end_it_together_with_the_one_who_has_it_now(
+    tracker: Tracker, clock: FakeClock
+):
+    await add(tracker, "other", "a")
+    broker, settler = LeaseBroker(tracker), Settler(tracker)
+    others = await broker.claim("cid", 1, None)
+    late = await broker.claim("ann", 1, None)
+    clock.advance(seconds=60)
+    [task] = [each for each in await tracker.ledger.tasks.page(limit=9) if each.url == "a"]
+    claimed = await tracker.ledger.leases.claim([task], worker="bob", lease=TTL, max_lost=9)
+
+    refused = await asyncio.gather(
+        # The first goes alone, those that come meanwhile together.
+        settler.commit([(others[0], Ignore(why="no"))], "cid"),
+        settler.commit([(late[0], Finish(data={"text": f"late {BIG}"}))], "ann"),
+        settler.commit([(claimed.leases[0], Finish(data={"text": BIG}))], "bob"),
+    )
+
+    assert refused[1:] == [{"a": Refusal.NOT_HELD}, {}]
+    assert (await tracker.get("a")).data == {"text": BIG}
 
 
 async def test_an_ending_of_an_earlier_claim_is_refused_while_somebody_else_is_at_the_task(
