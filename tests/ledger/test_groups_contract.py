@@ -15,6 +15,7 @@ import pytest
 from crawlcw.errors import Reason
 from crawlcw.ledger.mongo import MongoLedger, groups
 from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.stretches import commands
 from crawlcw.ledger.protocol import Dimension, Group, ItemCount, Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Record, Status
@@ -24,6 +25,8 @@ from tests.support.crowds import crowd
 from tests.support.ledgers import FakeClock, claimed, failure, make_task, success
 from tests.support.mongod import with_database
 
+#: So many tasks a host that all are counted one by one, and that all are grouped.
+COUNTED, GROUPED = 1, 1_000_000
 CALLBACKS = ("parse", "parse_book", "evil\x1b[2J")
 
 
@@ -80,10 +83,54 @@ async def test_groups_are_what_reading_every_task_gives(
     expected = await counted(ledger, by)
     assert {each.value: (each.open, each.finished, each.ignored) for each in found} == expected
     assert [each.total for each in found] == sorted((each.total for each in found), reverse=True)
-    # As many hosts, for which counting them one by one would take too long.
-    monkeypatch.setattr(groups, "_COUNTED_HOSTS", 1)
     monkeypatch.setattr(groups, "_NAMED", 3)
-    assert await ledger.groups.by(by) == found
+    for tasks_a_host in COUNTED, GROUPED:
+        monkeypatch.setattr(groups, "_WORTH_COUNTING", tasks_a_host)
+        assert await ledger.groups.by(by) == found
+
+
+@pytest.mark.parametrize("tasks_a_host", [COUNTED, GROUPED], ids=["counted", "grouped"])
+async def test_many_hosts_are_told_apart_whatever_they_are_called(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tasks_a_host: int
+):
+    names = ["$host", "$$ROOT", "{", *(f"h{n}.com" for n in range(130))]
+    await ledger.tasks.add(
+        [
+            replace(make_task(f"https://h.com/{host}/{n}"), host=host)
+            for number, host in enumerate(names)
+            for n in range(1 + number % 3)
+        ]
+    )
+    leases = await claimed(ledger, limit=90)
+    await ledger.outcomes.commit([success(ledger, lease) for lease in leases[:60]])
+    monkeypatch.setattr(groups, "_WORTH_COUNTING", tasks_a_host)
+
+    found = await ledger.groups.by(Dimension.HOST)
+    by_host = await ledger.hosts.counts()
+
+    assert {
+        each.value: (each.open, each.finished, each.ignored) for each in found
+    } == await counted(ledger, "host")
+    assert {each.value: each.total for each in found} == {
+        host: 1 + number % 3 for number, host in enumerate(names)
+    }
+    assert {host: counts.total for host, counts in by_host.items()} == {
+        each.value: each.total for each in found
+    }
+    assert sum(counts[Status.PROCESSING] for counts in by_host.values()) == 30
+
+
+@pytest.mark.parametrize(
+    ("things", "sizes"),
+    [(0, []), (3, [1] * 3), (16, [2] * 8), (100, [12] * 8 + [4]), (1_000, [13] * 76 + [12])],
+)
+def test_what_is_counted_is_split_into_commands_that_are_not_too_long(
+    things: int, sizes: list[int]
+):
+    split = commands(list(range(things)), each=3, at_once=8)
+
+    assert [len(part) for part in split] == sizes
+    assert [each for part in split for each in part] == list(range(things))
 
 
 async def test_what_changes_is_counted_where_it_is_now(ledger: Ledger):
@@ -137,26 +184,31 @@ def check(mongodb_uri: str, database_name: str, commands: list[dict[str, Any]]) 
         for command in commands:
             found = set(stages(explained(client[database_name], command)))
             assert not found & {"COLLSCAN", "FETCH"}, (command, found)
-            wanted = {"COUNT_SCAN"} if "count" in command else {"DISTINCT_SCAN", "IXSCAN"}
-            assert found & wanted, (command, found)
+            if "count" in command and "query" not in command:
+                assert found == {"RECORD_STORE_FAST_COUNT"}
+            elif "count" in command or "$unionWith" in command.get("pipeline", [{}])[-1]:
+                assert found == {"COUNT_SCAN"} | found & {"COUNT"}, (command, found)
+            else:
+                assert found & {"DISTINCT_SCAN", "IXSCAN"}, (command, found)
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["few-hosts", "many-hosts"])
+@pytest.mark.parametrize("tasks_a_host", [COUNTED, GROUPED], ids=["counted", "grouped"])
 async def test_mongodb_counts_groups_by_indexes_alone(
     on_server: MongoLedger,
     overheard: Overheard,
     mongodb_uri: str,
     database_name: str,
     monkeypatch: pytest.MonkeyPatch,
-    many: bool,
+    tasks_a_host: int,
 ):
     await filled(on_server)
-    if many:
-        monkeypatch.setattr(groups, "_COUNTED_HOSTS", 1)
+    monkeypatch.setattr(groups, "_WORTH_COUNTING", tasks_a_host)
     overheard.commands.clear()
     for by in Dimension:
         assert await on_server.groups.by(by)
 
+    counted_together = [c for c in overheard.commands if "$unionWith" in str(c)]
+    assert bool(counted_together) == (tasks_a_host == COUNTED)
     commands = [c for c in overheard.commands if {"count", "aggregate", "find"} & c.keys()]
     assert len(commands) > 20
     check(mongodb_uri, database_name, commands)

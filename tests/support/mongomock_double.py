@@ -63,9 +63,14 @@ class Database:
         if "connectionStatus" in command:
             return {"authInfo": {"authenticatedUsers": []}}
         if "count" in command:
-            number = await self._mocked[command["count"]].count_documents(command["query"])
+            number = await self._mocked[command["count"]].count_documents(command.get("query", {}))
             return {"n": min(number, command.get("limit", number))}
-        groups = await self._mocked[command["aggregate"]].aggregate(command["pipeline"]).to_list()
+        # It knows no `$unionWith`, which comes last wherever it is used.
+        ones = [each for each in command["pipeline"] if "$unionWith" not in each]
+        others = [each["$unionWith"] for each in command["pipeline"] if "$unionWith" in each]
+        groups = await self._mocked[command["aggregate"]].aggregate(ones).to_list()
+        for other in others:
+            groups += await self._mocked[other["coll"]].aggregate(other["pipeline"]).to_list()
         return {"cursor": {"firstBatch": groups}}
 
 

@@ -1,5 +1,6 @@
 """The hosts that nobody holds: waking them, giving them up, and reading what is known of them."""
 
+import asyncio
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -26,13 +27,14 @@ from crawlcw.ledger.mongo.indexes import (
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.mongo.walks import behind
-from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Groups
+from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Group, Groups
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import GIVE_UP_HOST
 
 #: How many tasks `counts` reads by one command, and how many keys: its groups fit into one reply.
 _COUNTED, _GROUPED = 20_000, 50_000
+_NOTHING = Group(value=None)
 
 
 class Hosts:
@@ -149,26 +151,19 @@ class Hosts:
 
     async def counts(self) -> dict[str, Counts]:
         """Take what waits for what is not done, less what failed or is leased."""
-        totals: dict[str, Counter[Status]] = {
-            str(group.value): Counter(
-                {
-                    Status.TODO: group.open,
-                    Status.FINISHED: group.finished,
-                    Status.IGNORED: group.ignored,
-                }
-            )
-            for group in await self._groups.by(Dimension.HOST)
+        groups, failed, leased = await asyncio.gather(
+            self._groups.by(Dimension.HOST),
+            self._failed(),
+            # Of those that are leased, few at any time, each is read.
+            self._of_status(Status.PROCESSING),
+        )
+        found = {str(group.value): group for group in groups}
+        # A host that came while they were counted may be among some of them alone.
+        names = found.keys() | failed.keys() | leased.keys()
+        return {
+            name: _counts(found.get(name, _NOTHING), failed=failed[name], leased=leased[name])
+            for name in names
         }
-        failed = await self._failed()
-        # Of those that are leased, few at any time, each is read.
-        leased = await self._of_status(Status.PROCESSING)
-        for status, numbers in ((Status.FAILED, failed), (Status.PROCESSING, leased)):
-            for host, number in numbers.items():
-                of_host = totals.setdefault(host, Counter())
-                of_host[status] = number
-                # They are counted later than the others.
-                of_host[Status.TODO] = max(of_host[Status.TODO] - number, 0)
-        return {host: Counts(by_status=dict(+of_host)) for host, of_host in totals.items()}
 
     async def _failed(self) -> Counter[str]:
         """Return how many tasks of each host failed and wait, by the index that has no others."""
@@ -301,6 +296,18 @@ class Hosts:
         cursor = cursor.sort([("host", 1), ("priority", -1), ("due", 1)]).limit(1).hint(BY_HOST)
         found: list[dict[str, Any]] = await cursor.to_list(1)
         return found[0] if found else None
+
+
+def _counts(group: Group, *, failed: int, leased: int) -> Counts:
+    numbers = {
+        # They are counted at another moment.
+        Status.TODO: max(group.open - failed - leased, 0),
+        Status.FAILED: failed,
+        Status.PROCESSING: leased,
+        Status.FINISHED: group.finished,
+        Status.IGNORED: group.ignored,
+    }
+    return Counts(by_status={status: number for status, number in numbers.items() if number})
 
 
 def _last_of(groups: Collection[Mapping[str, Any]]) -> Cursor | None:
