@@ -10,12 +10,13 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
 from crawlcw.model.durations import duration
 from crawlcw.model.task import key_id
-from crawlcw.tracking import keys
 
 
 def task_of(ledger: Ledger, key: str) -> bytes:
     """Return the id of the task that *key*, or in a crawl a URL, names; raises `UsageError`."""
     if ledger.kind.tracked:
+        from crawlcw.tracking import keys  # with all of tracking, which a crawl has no need of
+
         return key_id(keys.key(key))
     try:
         return Request(key).identity()[1]

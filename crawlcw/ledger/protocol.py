@@ -369,7 +369,8 @@ class Hosts(Protocol):
         """Return how many tasks of each status every host has.
 
         Counted by indexes alone, but for the leased ones on MongoDB, which are read. There it
-        is no single moment that is counted.
+        is no single moment that is counted: a number is wrong by no more tasks than changed
+        meanwhile.
         """
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
@@ -537,7 +538,10 @@ class Groups(Protocol):
 
         By host, callback and depth all tasks; by reason those that failed and wait, and those
         that are ignored; by status code those that are done, with None for those that were
-        never answered. Read from indexes alone; of a large ledger it is no single moment.
+        never answered. Read from indexes alone. SQLite counts one moment. MongoDB counts one
+        value after the other while a crawl runs: what changes within that time (0.3 s for a
+        million tasks) is counted as it was or as it is. Of very many hosts it may be counted as
+        both or not at all: a number is wrong by no more tasks than changed meanwhile.
         """
 
 

@@ -159,6 +159,23 @@ def test_a_crawl_loads_only_what_it_needs_and_its_supervisor_nothing_that_crawls
     assert imported.keys().isdisjoint(others)
 
 
+def test_stats_and_hosts_load_nothing_of_tracking_and_nothing_that_crawls():
+    loaded = "import sys, crawlcw.cli.commands.{}; print(*sys.modules)"
+    for command in "stats", "hosts":
+        run = subprocess.run(
+            [sys.executable, "-c", loaded.format(command)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env=environment(),
+            check=True,
+        )
+        modules = set(run.stdout.split())
+
+        assert f"crawlcw.cli.commands.{command}" in modules
+        assert modules.isdisjoint({"crawlcw.tracking", "crawlcw.assembly", "aiohttp", "pymongo"})
+
+
 def test_without_uvloop_a_crawl_is_as_complete(demo, tmp_path: Path):
     (tmp_path / "uvloop.py").write_text("raise ImportError('there is none')\n")
     # The folder that `-m` is run in comes before those of PYTHONPATH.
