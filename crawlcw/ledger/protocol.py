@@ -539,9 +539,8 @@ class Groups(Protocol):
         By host, callback and depth all tasks; by reason those that failed and wait, and those
         that are ignored; by status code those that are done, with None for those that were
         never answered. Read from indexes alone. SQLite counts one moment. MongoDB counts one
-        value after the other while a crawl runs: what changes within that time (0.3 s for a
-        million tasks) is counted as it was or as it is. Of very many hosts it may be counted as
-        both or not at all: a number is wrong by no more tasks than changed meanwhile.
+        index after the other, 0.3 s for a million tasks: what changes meanwhile is counted as it
+        was or as it is, as both, or not at all. A number is wrong by no more tasks than that.
         """
 
 
