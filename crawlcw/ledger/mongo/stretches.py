@@ -36,7 +36,7 @@ async def counted(
     found = await store.aggregate(_pipeline(store.spider, stretches), hint=hint)
     # A stretch without any task has no group.
     numbers = {group["_id"]: group["n"] for group in found}
-    all_numbers = iter(numbers.get(n, 0) for n in range(sum(map(len, stretches))))
+    all_numbers = iter(numbers.get(n, 0) for n in range(1, 1 + sum(map(len, stretches))))
     return [tuple(islice(all_numbers, len(each))) for each in stretches]
 
 
@@ -45,6 +45,6 @@ def _pipeline(collection: str, stretches: Iterable[Iterable[Mapping[str, Any]]])
     # Known by its place, and not by a host's name: that might begin with a dollar.
     first, *others = (
         [{"$match": dict(where)}, {"$group": {"_id": n, "n": {"$sum": 1}}}]
-        for n, where in enumerate(wheres)
+        for n, where in enumerate(wheres, start=1)
     )
     return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
