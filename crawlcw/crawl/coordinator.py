@@ -59,6 +59,10 @@ _SPARE_PAUSE = 1.0
 _MOST_SPARED = 1_000
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
+#: Seconds for each host held between two looks at all of them, for a look goes through them all;
+#: for fewer hosts there is no pause.
+_PAUSE_A_HOST = 20e-6
+_MANY_HOSTS = 100
 #: Seconds without a host until a worker says that it wants some.
 _HUNGRY_FROM = 0.1
 
@@ -116,6 +120,8 @@ class Coordinator:
         #: What the last look at the ledger found that there is to wait for.
         self._waits_for: Standstill | None = None
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
+        self._may_look_at = 0.0  #: when the hosts held may be looked at again
+        self._owes_look = False  #: whether they changed before that
 
     async def run(self) -> FinishReason:
         """Keep the queue filled until there is nothing more to do; return why it ended.
@@ -143,11 +149,14 @@ class Coordinator:
                 if self._paused is not None:
                     await self._hold_nothing(background)
                     continue
-                if await self._look(background):
-                    reason = FinishReason.DRAINED
-                    break
-                # The look took its time, and turns have come meanwhile.
-                self.dispatch()
+                self._owes_look = time.monotonic() < self._may_look_at
+                if not self._owes_look:
+                    if await self._look(background):
+                        reason = FinishReason.DRAINED
+                        break
+                    self._may_look_at = time.monotonic() + self._pause()
+                    # The look took its time, and turns have come meanwhile.
+                    self.dispatch()
                 await self._wait()
             self._stopping = True
             background.cancel_scope.cancel()
@@ -628,16 +637,28 @@ class Coordinator:
     async def _wait(self) -> None:
         """Wait for a change, for the next turn of a lane, or for the next look at the ledger."""
         now = time.monotonic()
-        hungry = self._has_idle_fetchers()
-        until = min(now + _LONGEST_IDLE, self.host_leaser.next_look(hungry=hungry))
-        if self._is_low():
-            until = min(until, self._look_at, self._next_refill_at())
+        until = self._may_look_at if self._owes_look else self._next_look(now)
         turn = self._lanes.next_turn()
         # A turn that may not be used, for the last pages are under way, is always there.
         if turn is not None and self._may_dispatch():
             until = min(until, turn)
         with anyio.move_on_after(max(0.0, until - now)):
             await self._changed.wait()
+
+    def _next_look(self, now: float) -> float:
+        """Return when there is something to look at, if nothing changes before."""
+        hungry = self._has_idle_fetchers()
+        until = min(now + _LONGEST_IDLE, self.host_leaser.next_look(hungry=hungry))
+        return min(until, self._look_at, self._next_refill_at()) if self._is_low() else until
+
+    def _pause(self) -> float:
+        """Return the seconds until the hosts that are held may be looked at again.
+
+        Of thousands some have changed at any time. What waits in their lanes is dispatched
+        meanwhile.
+        """
+        number = len(self._lanes)
+        return number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0.0
 
     def _next_refill_at(self) -> float:
         """Return when the next host is to be fed."""
