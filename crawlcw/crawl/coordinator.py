@@ -44,7 +44,7 @@ _IDLE_BESIDE_OTHERS = 1.0
 _FEW_CLAIMS = 32
 _MANY_CLAIMS = 64
 _HOSTS_A_PAGE = 100
-_CROWDED_PAGES = 8
+_CROWDED_PAGES = 64
 #: What a host without limits is given at least.
 _TURN = 8
 #: Of many hosts, so many tasks of each may be held beyond the prefetch.
