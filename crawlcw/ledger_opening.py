@@ -78,9 +78,9 @@ async def open_to_copy(
 def load(url: str) -> None:
     """Load what opens the ledger at *url*; raises `LedgerConfigurationError`."""
     if _path(url) is None:
-        pass  # it is opened later
+        import crawlcw.ledger.mongo
     else:
-        pass  # likewise
+        import crawlcw.ledger.sqlite  # noqa: F401  # for those who open it later
 
 
 async def _open(

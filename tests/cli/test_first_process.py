@@ -122,6 +122,31 @@ def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
     assert [each.name for each in tmp_path.iterdir()] == ["pages.py"]
 
 
+@pytest.mark.parametrize(
+    ("url", "module"),
+    [
+        ("sqlite:///none.db", "crawlcw.ledger.sqlite.ledger"),
+        ("mongodb://127.0.0.1:9/none", "crawlcw.ledger.mongo.ledger"),
+    ],
+)
+def test_before_it_is_told_to_go_a_worker_loads_its_ledger_and_opens_nothing(
+    tmp_path: Path, url: str, module: str
+) -> None:
+    script = f"import sys; from crawlcw.cli.processes import worker; worker.load({url!r})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", f"{script}; print(*sys.modules)"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH,
+        check=True,
+    )
+
+    assert {module, "crawlcw.downloader.aiohttp"} <= set(loaded.stdout.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_crawl_that_cannot_begin_says_so_once(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_text("no database, but some text of more than a few bytes")
     run = crawled(tmp_path, "--ledger", "sqlite:///ledger.db")
