@@ -120,8 +120,6 @@ class Coordinator:
         #: What the last look at the ledger found that there is to wait for.
         self._waits_for: Standstill | None = None
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
-        self._may_look_at = 0.0  #: when the hosts held may be looked at again
-        self._owes_look = False  #: whether they changed before that
 
     async def run(self) -> FinishReason:
         """Keep the queue filled until there is nothing more to do; return why it ended.
@@ -135,6 +133,7 @@ class Coordinator:
                 self._changed.set,
                 lambda name, sent: self._frontier.sent(name, at=sent),
             )
+            look_from = 0.0  # before that, the hosts that are held are not looked at again
             while True:
                 # Cleared before anything is looked at: a change that comes while we look
                 # makes the wait at the end return at once, and none is slept through.
@@ -149,15 +148,16 @@ class Coordinator:
                 if self._paused is not None:
                     await self._hold_nothing(background)
                     continue
-                self._owes_look = time.monotonic() < self._may_look_at
-                if not self._owes_look:
-                    if await self._look(background):
-                        reason = FinishReason.DRAINED
-                        break
-                    self._may_look_at = time.monotonic() + self._pause()
-                    # The look took its time, and turns have come meanwhile.
-                    self.dispatch()
-                await self._wait()
+                if time.monotonic() < look_from:
+                    await self._wait(until=look_from)
+                    continue
+                if await self._look(background):
+                    reason = FinishReason.DRAINED
+                    break
+                look_from = time.monotonic() + self._pause()
+                # The look took its time, and turns have come meanwhile.
+                self.dispatch()
+                await self._wait(until=self._next_look())
             self._stopping = True
             background.cancel_scope.cancel()
         return reason
@@ -634,21 +634,19 @@ class Coordinator:
         # the hosts that we may hold wait for their turns.
         return wait if wait > 0 else _LONGEST_IDLE
 
-    async def _wait(self) -> None:
-        """Wait for a change, for the next turn of a lane, or for the next look at the ledger."""
-        now = time.monotonic()
-        until = self._may_look_at if self._owes_look else self._next_look(now)
+    async def _wait(self, *, until: float) -> None:
+        """Wait for a change, for the next turn of a lane, or *until* then."""
         turn = self._lanes.next_turn()
         # A turn that may not be used, for the last pages are under way, is always there.
         if turn is not None and self._may_dispatch():
             until = min(until, turn)
-        with anyio.move_on_after(max(0.0, until - now)):
+        with anyio.move_on_after(max(0.0, until - time.monotonic())):
             await self._changed.wait()
 
-    def _next_look(self, now: float) -> float:
+    def _next_look(self) -> float:
         """Return when there is something to look at, if nothing changes before."""
         hungry = self._has_idle_fetchers()
-        until = min(now + _LONGEST_IDLE, self.host_leaser.next_look(hungry=hungry))
+        until = min(time.monotonic() + _LONGEST_IDLE, self.host_leaser.next_look(hungry=hungry))
         return min(until, self._look_at, self._next_refill_at()) if self._is_low() else until
 
     def _pause(self) -> float:

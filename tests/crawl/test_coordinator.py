@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import anyio.abc
 import pytest
 
 from crawlcw.api.host_limits import Limits, limit_of
@@ -408,6 +409,44 @@ def test_many_slow_hosts_are_served_side_by_side(tmp_path: Path, monkeypatch: py
         assert asyncio.get_running_loop().time() - began < 60
 
     quickly(main, tmp_path, monkeypatch)
+
+
+def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    look = Coordinator._look
+    looks: list[tuple[float, float, int]] = []
+
+    async def noted(self: Coordinator, background: anyio.abc.TaskGroup) -> bool:
+        began = asyncio.get_running_loop().time()
+        is_drained = await look(self, background)
+        looks.append((began, asyncio.get_running_loop().time(), len(self._lanes)))
+        return is_drained
+
+    monkeypatch.setattr(Coordinator, "_look", noted)
+
+    async def main(ledger: Counted) -> None:
+        for host in range(150):
+            await ledger.tasks.add([make_task(f"http://h{host}.example/{n}") for n in range(4)])
+        around = Around(ledger, concurrency=200, delay="1s")
+
+        assert await around.until_it_ends(seconds=0.1) == "drained"
+
+        by_host: dict[str, list[float]] = {}
+        for time, url in around.starts:
+            by_host.setdefault(url.split("/")[2], []).append(time)
+        gaps = [b - a for starts in by_host.values() for a, b in pairwise(starts)]
+        assert len(gaps) == 3 * 150
+        assert max(gaps) < 2
+
+    quickly(main, tmp_path, monkeypatch)
+    pauses = [
+        (begun - ended, held * coordinator._PAUSE_A_HOST)
+        for (_, ended, held), (begun, _, _) in pairwise(looks)
+        if held >= coordinator._MANY_HOSTS
+    ]
+    assert len(pauses) > 5
+    assert all(pause >= least - 1e-6 for pause, least in pauses)
 
 
 def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
