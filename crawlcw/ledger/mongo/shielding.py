@@ -37,8 +37,8 @@ class Shielded:
         return self
 
     async def __anext__(self) -> Any:
-        # A task for each document would cost more than to read it. Whoever is cancelled waits
-        # for one reply at most.
+        # A task for each document would cost more than to read it. A cancelled caller waits for
+        # one reply at most.
         with anyio.CancelScope(shield=True):
             return await anext(self.inner)
 
