@@ -146,15 +146,11 @@ class _Commands(click.Group):
 
     def get_command(
         self,
-        ctx: click.Context,
+        ctx: click.Context,  # noqa: ARG002  # click's signature
         cmd_name: str,
     ) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        if cmd_name == "run":
-            # Before the command itself is loaded, which takes longer than to start a process.
-            first_process = importlib.import_module("crawlcw.cli.processes.first_process")
-            ctx.obj = ctx.with_resource(first_process.started())
         name = {"list": "listing"}.get(cmd_name, cmd_name.replace("-", "_"))
         command = importlib.import_module(f"crawlcw.cli.commands.{name}").command
         assert isinstance(command, click.Command)

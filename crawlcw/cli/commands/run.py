@@ -2,9 +2,11 @@
 
 import gc
 import os
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -22,10 +24,14 @@ from crawlcw.cli import (
     loop,
     spider_options,
 )
+from crawlcw.cli.processes import first_process
+from crawlcw.cli.processes.first_process import FirstProcess
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
+
+_SAID: Mapping[str, str] = MappingProxyType({})
 
 
 @click.command("run")
@@ -110,14 +116,12 @@ def command(
     says which.
     """
 
-    def made_as_told(share: int | None = None) -> tuple[Spider, Settings]:
-        logs.set_up(
-            log_level or ("warning" if quiet else "info"),
-            style=log_format,
-            file=log_file,
-            # A worker and a child have the environment of who started them, and said so.
-            environment=os.environ if channel is None and parent is None else {},
-        )
+    # A worker and a child have the environment of who started them, and said so.
+    def made_as_told(
+        share: int | None = None, environment: Mapping[str, str] = _SAID
+    ) -> tuple[Spider, Settings]:
+        level = log_level or ("warning" if quiet else "info")
+        logs.set_up(level, style=log_format, file=log_file, environment=environment)
         limit = share or max_pages
         shorthands = _assigned(concurrency=concurrency, max_pages=limit, claim=claim)
         return _made(spider, arguments, [*assignments, *shorthands])
@@ -126,37 +130,52 @@ def command(
         from crawlcw.cli.processes import child  # what `--help` need not load
 
         return child.run(child.Parent(parent), made_as_told)
-    if channel is not None:
+
+    def work(channel: int) -> int:
         return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)
-    metrics = exposing.address(host=metrics_host, port=metrics_port)
-    # Here, for they import rich, which `--help` and the workers need not load.
-    from crawlcw.cli import showing
 
-    crawl = _crawl_by(processes)
-    made, settings = made_as_told()
-    descriptors.secure(settings.concurrency)
-    if fresh:
-        loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
-    to_stdout = any(target.is_stdout for target in outputs)
-    wanted = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
+    if channel is not None:
+        return work(channel)
 
-    async def write_items(ledger: Ledger) -> None:
-        if outputs:
-            await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
+    with _first_worker(work, ledger_url) if processes else nullcontext() as first:
+        metrics = exposing.address(host=metrics_host, port=metrics_port)
+        # Here, for they import rich, which `--help` and the workers need not load.
+        from crawlcw.cli import showing
 
-    return loop.run(
-        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
-    )
+        crawl = _crawl_by(processes, first)
+        made, settings = made_as_told(environment=os.environ)
+        descriptors.secure(settings.concurrency)
+        if fresh:
+            loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
+        to_stdout = any(target.is_stdout for target in outputs)
+        wanted = showing.Output(
+            style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics
+        )
+
+        async def write_items(ledger: Ledger) -> None:
+            if outputs:
+                await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
+
+        return loop.run(
+            crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+        )
 
 
-def _crawl_by(processes: int) -> Callable[..., Coroutine[Any, Any, int]]:
+def _first_worker(
+    work: Callable[[int], int], ledger_url: str
+) -> AbstractContextManager[FirstProcess | None]:
+    # The worker is to be told first which place was made for a ledger that passes.
+    return nullcontext() if ":memory:" in ledger_url else first_process.started(work)
+
+
+def _crawl_by(
+    processes: int, first: FirstProcess | None
+) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return what crawls by so many workers, or in this process."""
     # Only one of them: a supervisor loads nothing that crawls.
     if processes:
         from crawlcw.cli.processes import supervisor
 
-        # `main` has started the first one, if it could.
-        first = click.get_current_context().obj
         return partial(supervisor.crawl, processes=processes, first=first)
     from crawlcw.cli import crawling
 

@@ -1,44 +1,39 @@
-"""The process of the first worker, started before there is an event loop.
+"""The process of the first worker, forked off before there is an event loop.
 
 It loads what crawls while this process loads what supervises, reads the spider and opens the
-ledger: on two cores at the same time. Until it is told to go it does nothing else.
+ledger: on two cores at the same time. Until it is told to go it does nothing else. What both
+need is loaded once, before; nothing of the spider is.
 """
 
 import asyncio
 import os
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from pathlib import Path
 from typing import BinaryIO
-
-from crawlcw.cli.processes.own_command import own_command, own_environment
-
-_NO_SUPERVISOR = ("-h", "--help", "--worker-channel", "--suspects-channel", "--processes=0")
 
 
 @dataclass(slots=True, kw_only=True)
 class FirstProcess:
     """A process, and this process's ends of what connects the two."""
 
-    process: subprocess.Popen[bytes]
+    pid: int
     channel: socket.socket
     printed: BinaryIO
     logged: BinaryIO
     is_taken: bool = False  #: whether somebody else sees to its end
-
-    @property
-    def pid(self) -> int:
-        """The process's id."""
-        return self.process.pid
+    code: int | None = None  #: what it ended with, once that was waited for
 
     def send_signal(self, which: signal.Signals) -> None:
         """Send it a signal, unless it has ended."""
-        self.process.send_signal(which)
+        # Until it was waited for, no other process can have its id.
+        if self.code is None:
+            os.kill(self.pid, which)
 
     async def wait(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
@@ -51,24 +46,30 @@ class FirstProcess:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-        return self.process.wait()
+        return self._reaped()
 
     def discard(self) -> None:
         """End it: it has done nothing yet."""
         for each in (self.channel, self.printed, self.logged):
             each.close()
-        self.process.kill()
-        self.process.wait()
+        self.send_signal(signal.SIGKILL)
+        self._reaped()
+
+    def _reaped(self) -> int:
+        _, status = os.waitpid(self.pid, 0)
+        self.code = os.waitstatus_to_exitcode(status)
+        return self.code
 
 
 @contextmanager
-def started() -> Iterator[FirstProcess | None]:
+def started(work: Callable[[int], int]) -> Iterator[FirstProcess | None]:
     """Start the process; kill it at the end of the block unless it was taken.
 
-    It is None where the system lets nobody wait for a process by a descriptor, as only Linux
-    does, or has no room for one: then a worker is started like every other.
+    It calls *work* with its descriptor of the channel, and exits with what that returns. It is
+    None where a process cannot be forked off safely, or the system has no room for one: then
+    a worker is started like every other.
     """
-    first = _start() if _is_of_use() and hasattr(os, "pidfd_open") else None
+    first = _forked(work) if _may_fork() else None
     try:
         yield first
     finally:
@@ -76,19 +77,20 @@ def started() -> Iterator[FirstProcess | None]:
             first.discard()
 
 
-def _is_of_use() -> bool:
-    """Return whether this process, whose options are not parsed yet, is to be a supervisor."""
-    arguments = sys.argv[1:]
-    # A program that calls the command within itself has no command line that could be repeated.
-    if arguments[:1] != ["run"] or any(each.startswith(_NO_SUPERVISOR) for each in arguments):
-        return False
-    # The worker is to be told first which place was made for a ledger that passes.
-    places = [*arguments, os.environ.get("CRAWLCW_LEDGER", "")]
-    in_this_process = ("--processes", "0") in pairwise(arguments)
-    return not in_this_process and not any(":memory:" in each for each in places)
+def _may_fork() -> bool:
+    # A program that calls the command within itself has a command line of its own, and a stack
+    # that the worker must not return to; of its threads none would be in the worker, nor would
+    # their locks ever be given back. Only Linux lets one wait for a process by a descriptor.
+    # Where a standard stream is closed, ours would take its number.
+    return (
+        sys.argv[1:2] == ["run"]
+        and threading.active_count() == 1
+        and hasattr(os, "pidfd_open")
+        and None not in (sys.stdin, sys.stdout, sys.stderr)
+    )
 
 
-def _start() -> FirstProcess | None:
+def _forked(work: Callable[[int], int]) -> FirstProcess | None:
     with ExitStack() as ours, ExitStack() as theirs:
         try:
             channel, their_channel = socket.socketpair()
@@ -96,20 +98,21 @@ def _start() -> FirstProcess | None:
             theirs.enter_context(their_channel)
             printed, their_printed = _pipe(ours, theirs)
             logged, their_logged = _pipe(ours, theirs)
-            process = subprocess.Popen(  # noqa: S603  # our own command
-                own_command(f"--worker-channel={their_channel.fileno()}"),
-                env=own_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=their_printed,
-                stderr=their_logged,
-                pass_fds=(their_channel.fileno(),),
-                # Out of reach of the terminal's Ctrl-C, which comes by this process.
-                start_new_session=True,
-            )
+            pid = os.fork()
         except OSError:
             return None
-        ours.pop_all()
-        return FirstProcess(process=process, channel=channel, printed=printed, logged=logged)
+        if pid:
+            ours.pop_all()
+            return FirstProcess(pid=pid, channel=channel, printed=printed, logged=logged)
+        ours.close()
+        # Out of reach of the terminal's Ctrl-C, which comes by the other process.
+        os.setsid()
+        with Path(os.devnull).open("rb") as nothing:
+            for stream, number in ((nothing, 0), (their_printed, 1), (their_logged, 2)):
+                os.dup2(stream.fileno(), number)
+        descriptor = their_channel.detach()
+        theirs.close()
+        sys.exit(work(descriptor))
 
 
 def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[BinaryIO, BinaryIO]:
