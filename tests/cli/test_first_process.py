@@ -6,10 +6,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 
-from crawlcw.cli.processes import first_process
 from crawlcw.cli.processes.channel import Go
 from tests.blame.crawl_command import environment
 
@@ -69,56 +70,99 @@ def test_without_a_supervisor_nobody_is_told_to_go(sent: bytes) -> None:
         assert Go.awaited(theirs.fileno()) is None
 
 
-@pytest.mark.quick
-def test_a_process_that_nobody_takes_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = [sys.executable, "-c", "input()"]
-    monkeypatch.setattr(sys, "argv", ["crawlcw", "run"])
-    monkeypatch.setattr(first_process, "own_command", lambda *_: waiting)
-    monkeypatch.setattr(first_process, "own_environment", lambda: dict(os.environ))
+def printed(folder: Path, script: str, **options: Any) -> str:
+    """Return what *script* prints that would be `crawlcw run`, if it did not say otherwise."""
+    begin = "import os, sys, threading, time; sys.argv = ['crawlcw', 'run']"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{begin}\n{dedent(script)}"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH,
+        check=True,
+        **options,
+    )
+    return done.stdout
 
-    with first_process.started() as first:
-        assert first is not None
 
-    assert first.process.returncode == -signal.SIGKILL
-    assert first.channel.fileno() == -1
+def test_a_process_that_nobody_takes_is_ended(tmp_path: Path) -> None:
+    script = """
+        from crawlcw.cli.processes import first_process
+        with first_process.started(lambda channel: time.sleep(1000)) as first:
+            assert first.code is None
+        print(first.code, first.channel.fileno())
+    """
+
+    assert printed(tmp_path, script) == f"{-signal.SIGKILL} -1\n"
 
 
-@pytest.mark.quick
+def test_it_is_apart_from_the_terminal_and_exits_with_what_its_work_returns(
+    tmp_path: Path,
+) -> None:
+    script = """
+        from crawlcw.cli.processes import first_process
+
+        def work(channel):
+            alone = os.getsid(0) == os.getpid()
+            more = len(os.listdir("/proc/self/fd")) - before  # the channel
+            print("alone", alone, "more", more, "reads", sys.stdin.read(), flush=True)
+            print("said", file=sys.stderr, flush=True)
+            os.write(channel, os.readlink(f"/proc/self/fd/{channel}").encode())
+            return 7
+
+        before = len(os.listdir("/proc/self/fd"))
+        with first_process.started(work) as first:
+            first.is_taken = True
+            channel = first.channel.recv(100).decode()
+            _, status = os.waitpid(first.pid, 0)
+            print(first.printed.read(), first.logged.read(), channel.startswith("socket:"))
+            print(first.channel.recv(100), os.waitstatus_to_exitcode(status))
+    """
+    out = printed(tmp_path, script, input="of the terminal")
+
+    assert out == "b'alone True more 1 reads \\n' b'said\\n' True\nb'' 7\n"
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    "so",
     [
-        ["--help"],
-        ["pages", "--processes", "0"],
-        ["pages", "--processes=0"],
-        ["--worker-channel=3", "pages"],
-        ["--suspects-channel=3", "pages"],
-        ["pages", "--ledger", "sqlite:///:memory:"],
+        "sys.argv = ['program', 'crawlcw', 'run']",
+        "del os.pidfd_open",
+        "sys.stdin = None",
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))",
     ],
 )
-def test_where_no_worker_is_of_use_yet_none_is_started(
-    monkeypatch: pytest.MonkeyPatch, arguments: list[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["crawlcw", "run", *arguments])
+def test_where_a_process_cannot_be_forked_off_safely_there_is_none(tmp_path: Path, so: str) -> None:
+    script = f"""
+        from crawlcw.cli.processes import first_process
+        {so}
+        with first_process.started(print) as first:
+            print(first)
+    """
 
-    with first_process.started() as first:
-        assert first is None
+    assert printed(tmp_path, script) == "None\n"
 
 
 def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "pages.py").write_text(_SPIDER)
-    run = [sys.executable, "-m", "crawlcw", "run", "pages.py"]
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["crawlcw", "run"])
-    monkeypatch.setattr(first_process, "own_command", lambda option: [*run, option])
-    monkeypatch.setattr(first_process, "own_environment", environment)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.close()
+        channel = f"--worker-channel={theirs.fileno()}"
+        ended = subprocess.run(
+            [sys.executable, "-m", "crawlcw", "run", channel, "pages.py"],
+            cwd=tmp_path,
+            env=environment(),
+            pass_fds=(theirs.fileno(),),
+            timeout=ENOUGH,
+            check=False,
+        )
 
-    with first_process.started() as first:
-        first.channel.close()
-        code = first.process.wait(ENOUGH)
-
-    assert code == 0
+    assert ended.returncode == 0
     assert [each.name for each in tmp_path.iterdir()] == ["pages.py"]
 
 
@@ -163,6 +207,24 @@ def test_a_worker_that_was_started_ahead_may_open_as_many_files_as_it_needs(
     assert run.returncode == 3  # nothing was finished
     assert "limit 500\n" in run.stdout
     assert (tmp_path / "loaded").read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "processes"),
+    [
+        (("--processes", "0"), 1),
+        (("--processes", "2"), 3),
+        (("--ledger", "sqlite:///:memory:"), 2),
+    ],
+)
+def test_each_process_that_crawls_loads_the_spider_and_so_does_a_supervisor(
+    tmp_path: Path, more: tuple[str, ...], processes: int
+) -> None:
+    run = crawled(tmp_path, *more)
+
+    assert run.returncode == 3
+    loaded = (tmp_path / "loaded").read_text().split()
+    assert len(set(loaded)) == len(loaded) == processes
 
 
 def test_where_no_process_can_be_waited_for_by_a_descriptor_the_worker_starts_later(

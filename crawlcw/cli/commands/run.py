@@ -164,8 +164,10 @@ def command(
 def _first_worker(
     work: Callable[[int], int], ledger_url: str
 ) -> AbstractContextManager[FirstProcess | None]:
-    # The worker is to be told first which place was made for a ledger that passes.
-    return nullcontext() if ":memory:" in ledger_url else first_process.started(work)
+    # A ledger that passes is deleted by the command that made its place, when that ends: a copy
+    # of this process would do so as well.
+    passes = ledger_option.passes(ledger_url)
+    return nullcontext() if passes else first_process.started(work)
 
 
 def _crawl_by(
