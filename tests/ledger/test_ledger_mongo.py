@@ -122,6 +122,16 @@ async def test_an_index_that_is_another_one_is_refused_by_name(
             await MongoLedger.open(url, "books")
 
 
+async def test_the_keys_of_an_index_under_another_name_are_refused_by_the_name_it_is_to_have(
+    mongodb_uri: str, database_name: str, url: str
+):
+    with pymongo.MongoClient(mongodb_uri) as client:
+        client[database_name]["books"].create_index([("host", 1)], name="hosts")
+
+        with pytest.raises(LedgerConfigurationError, match="index host of collection books is not"):
+            await MongoLedger.open(url, "books")
+
+
 async def test_a_server_that_is_too_old_is_refused_by_its_version(
     url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -150,6 +160,23 @@ async def ledger(
     await ledger.inspection.prepare()
     yield ledger
     await client.close()
+
+
+async def test_the_indexes_of_a_collection_are_made_by_one_command(
+    ledger: MongoLedger, overheard: Overheard
+):
+    made = [each["createIndexes"] for each in overheard.commands if "createIndexes" in each]
+    overheard.commands.clear()
+    await ledger.inspection.prepare()
+
+    assert sorted(made) == [
+        "books",
+        "books.asides.files",
+        "books.hosts",
+        "books.items",
+        "books.workers",
+    ]
+    assert not [each for each in overheard.commands if "createIndexes" in each]
 
 
 async def test_finding_reads_what_it_returns_and_sorts_nothing(

@@ -12,7 +12,7 @@ from typing import Any
 import bson
 from gridfs.errors import NoFile
 from mongomock_motor import AsyncMongoMockClient
-from pymongo import UpdateOne
+from pymongo import IndexModel, UpdateOne
 from pymongo.errors import (
     BulkWriteError,
     CollectionInvalid,
@@ -124,6 +124,12 @@ class Collection:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._mocked, name)
+
+    async def create_indexes(self, indexes: Sequence[IndexModel]) -> None:
+        # Its own forgets what a document must be to be in an index.
+        for each in indexes:
+            options = dict(each.document)
+            await self._mocked.create_index(list(options.pop("key").items()), **options)
 
     async def bulk_write(
         self, operations: Sequence[UpdateOne], *, ordered: bool

@@ -6,8 +6,9 @@ from typing import Any
 
 from crawlcw.model.task import Status
 
-#: Name -> keys, and what a document must be to be in it.
-Indexes = Mapping[str, tuple[list[tuple[str, int]], dict[str, Any]]]
+#: Its keys, and what a document must be to be in it.
+Index = tuple[list[tuple[str, int]], dict[str, Any]]
+Indexes = Mapping[str, Index]  #: by name
 #: An upper bound of priorities: without a bound on the index's first field the
 #: second one is not used as a range, and every deferred task is read as well.
 ANY_PRIORITY = 1_000

@@ -1,7 +1,6 @@
 """What must be there before a crawl: the server, the collections, their indexes."""
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import pymongo
@@ -23,6 +22,7 @@ from crawlcw.ledger.mongo.indexes import (
     ITEM_INDEXES,
     OUTDATED,
     WORKER_INDEXES,
+    Index,
     Indexes,
 )
 from crawlcw.ledger.mongo.privileges import WRITING, lacking, lacking_sentence
@@ -35,6 +35,7 @@ _UPGRADED_VERSION = 2
 #: An index of many million tasks takes longer than any other command may.
 _UPGRADED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
+_CONFLICTS = (85, 86)  # IndexOptionsConflict, IndexKeySpecsConflict
 #: The server itself refuses any other status.
 _VALIDATOR = {
     "$jsonSchema": {"properties": {"status": {"enum": [int(status) for status in Status]}}}
@@ -120,11 +121,14 @@ class Schema:
         for collection, indexes in self.indexes():
             there = await collection.index_information()
             missing = {name: indexes[name] for name in indexes if name not in there}
-            # An older crawlcw may have left many million tasks without one.
-            with pymongo.timeout(_UPGRADED_WITHIN) if missing else nullcontext():
-                for name, (keys, partial) in missing.items():
-                    await self._create_index(collection, name, keys, partial)
-            await self._check_indexes(collection, indexes)
+            if missing:
+                # An older crawlcw may have left many million tasks without one.
+                with pymongo.timeout(_UPGRADED_WITHIN):
+                    await self._create_indexes(collection, missing)
+                there = await collection.index_information()
+            for name, design in indexes.items():
+                if not is_as_designed(there.get(name, {}), design):
+                    raise _wrong_index(collection.name, name)
 
     async def _finish_upgrade(self) -> None:
         """Drop what is not used any more, and write the version down; any number may do so."""
@@ -150,22 +154,23 @@ class Schema:
             indexes.append((self._store.blob_files, BLOB_INDEXES))
         return indexes
 
-    async def _create_index(
-        self, collection: Any, name: str, keys: list[tuple[str, int]], partial: dict[str, Any]
-    ) -> None:
-        options = {"partialFilterExpression": partial} if partial else {}
+    async def _create_indexes(self, collection: Any, indexes: Indexes) -> None:
+        """Create them by one command, which reads the tasks once for all of them."""
         try:
-            await collection.create_index(keys, name=name, **options)
+            await collection.create_indexes([_model(name, of) for name, of in indexes.items()])
         except OperationFailure as error:
-            if error.code not in (85, 86):  # IndexOptionsConflict, IndexKeySpecsConflict
+            if error.code not in _CONFLICTS:
+                raise
+            for name, design in indexes.items():
+                await self._create_index(collection, name, design)
+
+    async def _create_index(self, collection: Any, name: str, design: Index) -> None:
+        try:
+            await collection.create_indexes([_model(name, design)])
+        except OperationFailure as error:
+            if error.code not in _CONFLICTS:
                 raise
             raise _wrong_index(collection.name, name) from None
-
-    async def _check_indexes(self, collection: Any, indexes: Indexes) -> None:
-        found = await collection.index_information()
-        for name, design in indexes.items():
-            if not is_as_designed(found.get(name, {}), design):
-                raise _wrong_index(collection.name, name)
 
     async def _check_schema(self) -> int:
         """Write down what this is, unless something is; return the version that is there."""
@@ -253,12 +258,16 @@ def check_version(marker: Mapping[str, Any], spider: str, *, upgrades: bool = Fa
         )
 
 
-def is_as_designed(
-    index: Mapping[str, Any], design: tuple[list[tuple[str, int]], dict[str, Any]]
-) -> bool:
+def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
     """Return whether an index is the one that `prepare` makes."""
     there = [(field, int(direction)) for field, direction in index.get("key", [])]
     return (there, dict(index.get("partialFilterExpression", {}))) == design
+
+
+def _model(name: str, design: Index) -> pymongo.IndexModel:
+    keys, partial = design
+    options = {"partialFilterExpression": partial} if partial else {}
+    return pymongo.IndexModel(keys, name=name, **options)
 
 
 def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
