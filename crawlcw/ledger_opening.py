@@ -57,7 +57,7 @@ async def open_ledger(
 
 
 async def open_tracked(
-    url: str, use_case: str, *, driver: str = "motor", create: bool = True
+    url: str, use_case: str, *, driver: str = "pymongo", create: bool = True
 ) -> TrackedLedger:
     """Return the ledger of the use case named *use_case* at *url*.
 
@@ -72,7 +72,7 @@ async def open_to_copy(
     url: str, name: str, *, kind: LedgerKind | None, create: bool
 ) -> CopiedLedger:
     """Return the ledger of that name, to be copied or copied into; see `open_ledger`."""
-    return await _open(url, name, driver="motor", claims="each", create=create, kind=kind)
+    return await _open(url, name, driver="pymongo", claims="each", create=create, kind=kind)
 
 
 def load(url: str) -> None:

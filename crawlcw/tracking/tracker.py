@@ -56,14 +56,14 @@ class Tracker(Questions, Changes):
         url: str,
         use_case: str | UseCase,
         *,
-        driver: str = "motor",
+        driver: str = "pymongo",
         ledger_give_up: timedelta = _GIVE_UP,
         **policy: Any,
     ) -> Opening[Self]:
         """Open the tasks of *use_case* in the ledger at *url*, made where there is none.
 
         Await it, or use it by `async with`, which closes it. *url* is as for
-        `open_ledger`; *driver* is `motor` or `pymongo`. *policy* are settings of
+        `open_ledger`; *driver* is `pymongo` or `motor`. *policy* are settings of
         `Policy`: those that are given are written down, the others are as they
         were. Raises `UsageError`, `LedgerConfigurationError` (the name is a
         spider's), `LedgerUnavailableError`.

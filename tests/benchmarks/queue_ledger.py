@@ -37,7 +37,7 @@ async def measured(ledgers: list[tuple[int, str]], *, rounds: int) -> dict[str, 
                     if n:
                         taken[step][size].append(seconds)
     return {
-        step: {size: statistics.median(each) for size, each in by_size.items()}
+        step: {size: statistics.median(by_size[size]) for size in trackers}
         for step, by_size in taken.items()
     }
 
