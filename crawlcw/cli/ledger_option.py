@@ -1,5 +1,6 @@
 """`--ledger`: where a command's ledger is, and opening it for commands that only look."""
 
+import difflib
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
 from crawlcw.errors import LedgerKindError, UsageError
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
+from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger, recorded_names
 from crawlcw.model.task import Status
 
 P = ParamSpec("P")
@@ -65,7 +66,7 @@ async def opened(url: str, name: str) -> AsyncIterator[Ledger]:
     ledger = await open_ledger(url, name, settings=own_settings(), create=False, kind=None)
     try:
         if not await ledger.queries.has(tuple(Status)):
-            raise UsageError(nothing_of(name))
+            raise UsageError(await nothing_of(name, url))
         yield ledger
     finally:
         await ledger.close()
@@ -91,11 +92,17 @@ def settings_of(spider: Spider) -> Settings:
     return layered(spider.settings, project=project, environment=os.environ)
 
 
-def nothing_of(name: str) -> str:
-    """Return what to say where a ledger has no task of a spider or use case."""
+async def nothing_of(name: str, url: str) -> str:
+    """Return what to say where the ledger at *url* has no task of a spider or use case.
+
+    Raises what `recorded_names` does.
+    """
+    recorded = await recorded_names(url, settings=own_settings())
+    near = difflib.get_close_matches(name, recorded, n=1)
     return (
         f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
-        f"`crawlcw run {name}` begins a crawl, --ledger names another ledger"
+        + (f"did you mean {near[0]}? " if near else "")
+        + f"`crawlcw run {name}` begins a crawl, --ledger names another ledger"
     )
 
 

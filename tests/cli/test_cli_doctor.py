@@ -142,7 +142,8 @@ async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):
     run = invoke("doctor", "teass", "--ledger", ledger_url)
 
     assert run.returncode == 2
-    assert "nothing is recorded for a spider or use case named 'teass'" in run.stderr
+    said = "nothing is recorded for a spider or use case named 'teass' in this ledger: "
+    assert f"{said}did you mean teas? `crawlcw run teass` begins" in run.stderr
     assert run.stdout == ""
 
 

@@ -59,7 +59,7 @@ def command(
 async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Digest]:
     async with _opened(source_url, name, kind=None, create=False) as source:
         if not await source.queries.has(tuple(Status)):
-            raise UsageError(ledger_option.nothing_of(name))
+            raise UsageError(await ledger_option.nothing_of(name, source_url))
         if (await source.notes.state()).get(UNFINISHED):
             raise UsageError("the ledger to copy is itself a copy that was interrupted")
         await dropping.check_idle(source, name)

@@ -78,7 +78,7 @@ async def _serve(
     there = await recorded()
     for name in names:
         if name not in there:
-            raise UsageError(ledger_option.nothing_of(name))
+            raise UsageError(await ledger_option.nothing_of(name, ledger_url))
     stopped = stopped_by_signals()
     open_one = partial(open_to_search, ledger_url, settings=settings)
     async with (

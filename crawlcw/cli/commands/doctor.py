@@ -126,7 +126,7 @@ async def _examined(
     finally:
         await ledger.close()
     if report is None:
-        raise UsageError(ledger_option.nothing_of(name))
+        raise UsageError(await ledger_option.nothing_of(name, url))
     return report
 
 
