@@ -24,8 +24,8 @@ from crawlcw.cli import (
     loop,
     spider_options,
 )
-from crawlcw.cli.processes import first_process
-from crawlcw.cli.processes.first_process import FirstProcess
+from crawlcw.cli.processes import first_processes
+from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.terminal import logs
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
@@ -137,7 +137,7 @@ def command(
     if channel is not None:
         return work(channel)
 
-    with _first_worker(work, ledger_url) if processes else nullcontext() as first:
+    with _first_processes(work, ledger_url, number=processes) as first:
         metrics = exposing.address(host=metrics_host, port=metrics_port)
         # Here, for they import rich, which `--help` and the workers need not load.
         from crawlcw.cli import showing
@@ -161,18 +161,16 @@ def command(
         )
 
 
-def _first_worker(
-    work: Callable[[int], int], ledger_url: str
-) -> AbstractContextManager[FirstProcess | None]:
+def _first_processes(
+    work: Callable[[int], int], ledger_url: str, *, number: int
+) -> AbstractContextManager[list[FirstProcess]]:
     # A ledger that passes is deleted by the command that made its place, when that ends: a copy
     # of this process would do so as well.
     passes = ledger_option.passes(ledger_url)
-    return nullcontext() if passes else first_process.started(work)
+    return nullcontext([]) if passes else first_processes.started(work, number=number)
 
 
-def _crawl_by(
-    processes: int, first: FirstProcess | None
-) -> Callable[..., Coroutine[Any, Any, int]]:
+def _crawl_by(processes: int, first: list[FirstProcess]) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return what crawls by so many workers, or in this process."""
     # Only one of them: a supervisor loads nothing that crawls.
     if processes:

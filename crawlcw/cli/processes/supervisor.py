@@ -7,7 +7,7 @@ to know of each other, they know from the ledger.
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,7 +21,7 @@ from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes import totals
 from crawlcw.cli.processes.channel import Account, Order
-from crawlcw.cli.processes.first_process import FirstProcess
+from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
 from crawlcw.cli.processes.totals import Totals
@@ -59,12 +59,12 @@ async def crawl(
     settings: Settings,
     output: Output,
     processes: int,
-    first: FirstProcess | None,
+    first: Sequence[FirstProcess],
     afterwards: Callable[[Ledger], Awaitable[None]],
 ) -> int:
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
-    *first* is the process of the first of them, where it was started already.
+    *first* are the processes that were started already.
     The code is also that of what all of them came to. *afterwards* is called with
     the ledger, still open, unless the crawl was stopped at once or no worker came
     as far as to begin with it.
@@ -94,7 +94,7 @@ async def _crawled(
     settings: Settings,
     output: Output,
     processes: int,
-    first: FirstProcess | None,
+    first: Sequence[FirstProcess],
     afterwards: Callable[[Ledger], Awaitable[None]],
 ) -> tuple[Report | None, int]:
     """Return the report, None where no worker has begun, and the worst exit code of the workers."""
@@ -143,14 +143,16 @@ class Supervisor:
         settings: Settings,
         *,
         processes: int,
-        first: FirstProcess | None = None,
+        first: Sequence[FirstProcess] = (),
     ) -> None:
-        """Take a ledger that is open, and stays so, and the *first* process, if it is started."""
+        """Take a ledger that is open, and stays so, and the processes that are started already."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
         self._shares = shares(settings.max_pages, processes)
-        self._first = first  #: until a worker has it
+        self._first = list(first)  #: those that no worker has yet
+        while len(self._first) > len(self._shares):
+            self._first.pop().discard()
         self._workers: list[WorkerProcess] = []
         self._running: set[WorkerProcess] = set()
         self._crashes = 0
@@ -309,7 +311,7 @@ class Supervisor:
 
     async def _run_one(self, worker: WorkerProcess, number: int, share: int | None) -> int:
         """Run a worker from its start to its end; return its exit code."""
-        first, self._first = self._first, None
+        first = self._first.pop() if self._first else None
         try:
             await worker.start(max_pages=share, first=first)
         except OSError as error:

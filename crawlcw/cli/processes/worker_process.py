@@ -13,7 +13,7 @@ from typing import BinaryIO, TextIO
 import anyio
 
 from crawlcw.cli.processes.channel import Account, Go, LastWord, Lines, Order
-from crawlcw.cli.processes.first_process import FirstProcess
+from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.own_command import own_command, own_environment
 
 #: What the last lines of a process that has ended may take to arrive.

@@ -1,7 +1,7 @@
-"""The process of the first worker, forked off before there is an event loop.
+"""The processes of the first workers, forked off before there is an event loop.
 
-It loads what crawls while this process loads what supervises, reads the spider and opens the
-ledger: on two cores at the same time. Until it is told to go it does nothing else. What both
+They load what crawls while this process loads what supervises, reads the spider and opens the
+ledger: on two cores at the same time. Until they are told to go they do nothing else. What all
 need is loaded once, before; nothing of the spider is.
 """
 
@@ -50,10 +50,15 @@ class FirstProcess:
 
     def discard(self) -> None:
         """End it: it has done nothing yet."""
-        for each in (self.channel, self.printed, self.logged):
-            each.close()
+        self.is_taken = True
+        self.close()
         self.send_signal(signal.SIGKILL)
         self._reaped()
+
+    def close(self) -> None:
+        """Close this process's ends."""
+        for each in (self.channel, self.printed, self.logged):
+            each.close()
 
     def _reaped(self) -> int:
         _, status = os.waitpid(self.pid, 0)
@@ -62,19 +67,22 @@ class FirstProcess:
 
 
 @contextmanager
-def started(work: Callable[[int], int]) -> Iterator[FirstProcess | None]:
-    """Start the process; kill it at the end of the block unless it was taken.
+def started(work: Callable[[int], int], *, number: int) -> Iterator[list[FirstProcess]]:
+    """Start that many; kill those that were not taken at the end of the block.
 
-    It calls *work* with its descriptor of the channel, and exits with what that returns. It is
-    None where a process cannot be forked off safely, or the system has no room for one: then
-    a worker is started like every other.
+    Each calls *work* with its descriptor of the channel, and exits with what that returns. There
+    are fewer where a process cannot be forked off safely, or the system has no room for one: the
+    other workers are started later.
     """
-    first = _forked(work) if _may_fork() else None
+    # Not within the block below: a process that is forked off leaves by this way as well, and
+    # must not end the others.
+    first = _all_forked(work, number) if _may_fork() else []
     try:
         yield first
     finally:
-        if first is not None and not first.is_taken:
-            first.discard()
+        for each in first:
+            if not each.is_taken:
+                each.discard()
 
 
 def _may_fork() -> bool:
@@ -90,7 +98,14 @@ def _may_fork() -> bool:
     )
 
 
-def _forked(work: Callable[[int], int]) -> FirstProcess | None:
+def _all_forked(work: Callable[[int], int], number: int) -> list[FirstProcess]:
+    found: list[FirstProcess] = []
+    while len(found) < number and (each := _forked(work, found)) is not None:
+        found.append(each)
+    return found
+
+
+def _forked(work: Callable[[int], int], others: list[FirstProcess]) -> FirstProcess | None:
     with ExitStack() as ours, ExitStack() as theirs:
         try:
             channel, their_channel = socket.socketpair()
@@ -105,6 +120,9 @@ def _forked(work: Callable[[int], int]) -> FirstProcess | None:
             ours.pop_all()
             return FirstProcess(pid=pid, channel=channel, printed=printed, logged=logged)
         ours.close()
+        # Else they would not see that the supervisor is gone.
+        for each in others:
+            each.close()
         # Out of reach of the terminal's Ctrl-C, which comes by the other process.
         os.setsid()
         with Path(os.devnull).open("rb") as nothing:

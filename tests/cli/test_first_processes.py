@@ -1,4 +1,4 @@
-"""The first worker's process loads while its supervisor does, and begins when it is told to."""
+"""The first workers' processes load while their supervisor does, and begin when told to."""
 
 import os
 import signal
@@ -88,20 +88,20 @@ def printed(folder: Path, script: str, **options: Any) -> str:
 
 def test_a_process_that_nobody_takes_is_ended(tmp_path: Path) -> None:
     script = """
-        from crawlcw.cli.processes import first_process
-        with first_process.started(lambda channel: time.sleep(1000)) as first:
-            assert first.code is None
-        print(first.code, first.channel.fileno())
+        from crawlcw.cli.processes import first_processes
+        with first_processes.started(lambda channel: time.sleep(1000), number=2) as first:
+            assert [each.code for each in first] == [None, None]
+        print(*((each.code, each.channel.fileno()) for each in first))
     """
 
-    assert printed(tmp_path, script) == f"{-signal.SIGKILL} -1\n"
+    assert printed(tmp_path, script) == f"{(-signal.SIGKILL, -1)} {(-signal.SIGKILL, -1)}\n"
 
 
 def test_it_is_apart_from_the_terminal_and_exits_with_what_its_work_returns(
     tmp_path: Path,
 ) -> None:
     script = """
-        from crawlcw.cli.processes import first_process
+        from crawlcw.cli.processes import first_processes
 
         def work(channel):
             alone = os.getsid(0) == os.getpid()
@@ -112,16 +112,17 @@ def test_it_is_apart_from_the_terminal_and_exits_with_what_its_work_returns(
             return 7
 
         before = len(os.listdir("/proc/self/fd"))
-        with first_process.started(work) as first:
-            first.is_taken = True
-            channel = first.channel.recv(100).decode()
-            _, status = os.waitpid(first.pid, 0)
-            print(first.printed.read(), first.logged.read(), channel.startswith("socket:"))
-            print(first.channel.recv(100), os.waitstatus_to_exitcode(status))
+        with first_processes.started(work, number=3) as all:
+            for first in all:
+                first.is_taken = True
+                channel = first.channel.recv(100).decode()
+                _, status = os.waitpid(first.pid, 0)
+                print(first.printed.read(), first.logged.read(), channel.startswith("socket:"))
+                print(first.channel.recv(100), os.waitstatus_to_exitcode(status))
     """
     out = printed(tmp_path, script, input="of the terminal")
 
-    assert out == "b'alone True more 1 reads \\n' b'said\\n' True\nb'' 7\n"
+    assert out == 3 * "b'alone True more 1 reads \\n' b'said\\n' True\nb'' 7\n"
 
 
 @pytest.mark.parametrize(
@@ -136,13 +137,13 @@ def test_it_is_apart_from_the_terminal_and_exits_with_what_its_work_returns(
 )
 def test_where_a_process_cannot_be_forked_off_safely_there_is_none(tmp_path: Path, so: str) -> None:
     script = f"""
-        from crawlcw.cli.processes import first_process
+        from crawlcw.cli.processes import first_processes
         {so}
-        with first_process.started(print) as first:
+        with first_processes.started(print, number=1) as first:
             print(first)
     """
 
-    assert printed(tmp_path, script) == "None\n"
+    assert printed(tmp_path, script) == "[]\n"
 
 
 def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
