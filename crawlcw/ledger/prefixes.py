@@ -1,8 +1,9 @@
-"""The texts that begin alike: their range of the order that both stores have, and their host.
+"""The texts that begin alike: their range of the order that both stores have, and their hosts.
 
 That order is by code points.
 """
 
+import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from crawlcw.model import urls
 _LAST = 0x10FFFF
 #: No text that is stored as UTF-8 has one of these.
 _SURROGATES = range(0xD800, 0xE000)
+#: What may come behind the host and the port of a URL.
+_PATH = re.compile("[/?#]")
 
 
 class Range(NamedTuple):
@@ -40,6 +43,20 @@ def with_host(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
     if kind.tracked or chosen.host is not None or not chosen.url_prefix:
         return chosen
     return replace(chosen, host=_host_of(chosen.url_prefix))
+
+
+def hosts_within(chosen: TaskFilter, kind: LedgerKind) -> Range | None:
+    """Return a range with the hosts of all tasks whose prefix ends within the host.
+
+    It may have other hosts as well. None: it would have all, or another choice is made.
+    """
+    if kind.tracked or chosen.host is not None or not chosen.url_prefix:
+        return None
+    _, _, rest = chosen.url_prefix.partition("://")
+    authority = _PATH.split(rest, maxsplit=1)[0]
+    # A URL may have a dot behind the name, its host has none: `a.example.:80` is `a.example:80`.
+    name = authority.partition(".:")[0].rstrip(".")
+    return beginning_with(name) if name else None
 
 
 def _host_of(prefix: str) -> str | None:

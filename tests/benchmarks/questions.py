@@ -95,6 +95,14 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
         "--url-prefix": TaskFilter(url_prefix="https://h77.com/cat"),
         "--url-prefix, none of a host": TaskFilter(url_prefix="https://h77.com/no"),
         "--url-prefix, no such host": TaskFilter(url_prefix=_NOBODY),
+        "--url-prefix within a host": TaskFilter(url_prefix="https://h77."),
+        "--url-prefix of 11 hosts": TaskFilter(url_prefix="https://h77"),
+        "--url-prefix of 111 hosts": TaskFilter(url_prefix="https://h7"),
+        "--url-prefix of all hosts": TaskFilter(url_prefix="https://h"),
+        "--url-prefix of no host": TaskFilter(url_prefix="https://nobody"),
+        "--url-prefix, a scheme": TaskFilter(url_prefix="https://"),
+        "--url-prefix, no such scheme": TaskFilter(url_prefix="http://"),
+        "--url-prefix of all": TaskFilter(url_prefix="http"),
         "--host --callback": TaskFilter(host="h77.com", callback="parse"),
     }
     for said, which in chosen.items():
@@ -123,6 +131,7 @@ def pages(page: Page, task: str) -> Iterator[tuple[str, Question]]:
         "host=nobody.example",
         "reason=timeout-connect",
         "prefix=https://h77.com/no",
+        "prefix=https://nobody",
         "status=failed&reason=tls",
     ):
         yield f"page: tasks {asked}", lambda asked=asked: page.get(f"{crawl}/tasks?{asked}")

@@ -13,13 +13,13 @@ from pymongo import UpdateOne
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.counting import by_index
+from crawlcw.ledger.mongo.counting import number_of
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_REVISIT, BY_STATUS, BY_TASK, MAY_BE_REVISITED
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
-from crawlcw.ledger.mongo.walks import conditions, places, walk
+from crawlcw.ledger.mongo.walks import conditions, hosts_too, places, walk
 from crawlcw.ledger.prefixes import with_host
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import transitions
@@ -55,15 +55,16 @@ class Admin:
                 if selection.ids is not None:
                     total += await self._reset_among(list(selection.ids), chosen, now, dry_run)
                 elif dry_run:
-                    total += await self._number_of(chosen)
+                    narrowed = hosts_too(chosen, selection, self._store.kind)
+                    total += await self._number_of(chosen, narrowed)
                 else:
                     total += await self._reset(chosen, now)
         if RETRY.wakes_hosts and not dry_run:
             await self._hosts.wake_all()
         return total
 
-    async def _number_of(self, chosen: dict[str, Any]) -> int:
-        number = await by_index(self._store, chosen)
+    async def _number_of(self, chosen: dict[str, Any], narrowed: dict[str, Any]) -> int:
+        number = await number_of(self._store, chosen, narrowed)
         if number is not None:
             return number
         counted: int = await self._store.tasks.count_documents(chosen, hint=BY_STATUS)

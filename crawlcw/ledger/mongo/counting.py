@@ -1,9 +1,9 @@
-"""How many tasks are chosen, where an index tells it, or leaves few to be read.
+"""How many tasks are chosen: an index tells it, or leaves few to be read, or all are read.
 
-What no index narrows down is walked through by `queries`.
+Of what is too much for one command the statuses are walked through by `queries`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from crawlcw.ledger.mongo.indexes import (
@@ -15,11 +15,12 @@ from crawlcw.ledger.mongo.indexes import (
     FAILED_BY_HOST,
 )
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.mongo.walks import FEW
 from crawlcw.model.task import DONE, Status
 
 #: What has an index of its own.
 NARROW = {"host": BY_HOST_NAME, "reason": BY_REASON, "callback": BY_CALLBACK}
+#: So many tasks that an index has are read, and sorted, for some of them.
+FEW = 50_000
 #: How many of one status are counted by one command: a second, where the server is slow.
 COUNTED_AT_ONCE = 2_000_000
 
@@ -38,8 +39,19 @@ async def few_in(store: MongoStore, where: Mapping[str, Any]) -> str | None:
     return None
 
 
-async def by_index(store: MongoStore, where: Mapping[str, Any]) -> int | None:
-    """Return how many tasks match a filter of `walks.conditions`; None: no index tells."""
+async def are_few(store: MongoStore, where: Mapping[str, Any]) -> bool:
+    """Return whether few tasks have the statuses and times of a filter."""
+    stretch = {name: where[name] for name in ("status", "update_time") if name in where}
+    return await store.count(stretch, hint=BY_STATUS, most=FEW + 1) <= FEW
+
+
+async def number_of(
+    store: MongoStore, where: Mapping[str, Any], narrowed: Mapping[str, Any]
+) -> int | None:
+    """Return how many tasks match a filter of `walks.conditions`; None: too many are to be read.
+
+    *narrowed* is the same filter by `walks.hosts_too`.
+    """
     match sorted(where.keys() - {"status"}):
         case [] | ["update_time"]:
             return await _of_statuses(store, where)
@@ -47,16 +59,13 @@ async def by_index(store: MongoStore, where: Mapping[str, Any]) -> int | None:
             return await _of_reasons(store, where)
         case ["callback"]:
             return await _of_callback(store, where)
-    index = await few_in(store, where)
-    if index is None and "update_time" in where:
-        lately = {name: where[name] for name in ("status", "update_time")}
-        index = (
-            BY_STATUS if await store.count(lately, hint=BY_STATUS, most=FEW + 1) <= FEW else None
-        )
-    if index is None:
-        return None
-    found = await store.aggregate([{"$match": dict(where)}, {"$count": "n"}], hint=index)
-    return sum(int(each["n"]) for each in found)
+    index = await few_in(store, narrowed)
+    if index is not None:
+        return _sum(await store.aggregate(_counting(narrowed), hint=index))
+    if await are_few(store, where):
+        return _sum(await store.aggregate(_counting(where), hint=BY_STATUS))
+    found = await store.scan(_counting(where), most=1)
+    return None if found is None else _sum(found)
 
 
 async def _of_statuses(store: MongoStore, where: Mapping[str, Any]) -> int | None:
@@ -105,7 +114,14 @@ async def _of_callback_and(store: MongoStore, name: str, status: Status) -> int:
     else:
         # Of those that are leased, few at any time, each is read.
         index = BY_STATUS
-    found = await store.aggregate([{"$match": where}, {"$count": "n"}], hint=index)
+    return _sum(await store.aggregate(_counting(where), hint=index))
+
+
+def _counting(where: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"$match": dict(where)}, {"$count": "n"}]
+
+
+def _sum(found: Iterable[Mapping[str, Any]]) -> int:
     return sum(int(each["n"]) for each in found)
 
 

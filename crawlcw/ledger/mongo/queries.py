@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, by_index, few_in
+from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, number_of
+from crawlcw.ledger.mongo.finding import found_tasks
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
-from crawlcw.ledger.mongo.walks import conditions, found_among, found_behind, found_by
+from crawlcw.ledger.mongo.walks import conditions, found_behind, hosts_too
 from crawlcw.ledger.prefixes import with_host
 from crawlcw.ledger.protocol import (
     Counts,
@@ -180,17 +181,9 @@ class Queries:
     async def find(
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
-        """Let the server merge the index's range of each status; ids are looked up instead."""
-        where = conditions(with_host(chosen, self._store.kind))
-        if limit < 1 or not chosen.statuses:
-            return []  # to the server, no limit
+        """See `finding`."""
         with mapped():
-            if chosen.ids is not None:
-                found = await found_among(self._store, list(chosen.ids), where, limit, after)
-            elif (index := await few_in(self._store, where)) is not None:
-                found = await found_by(self._store, index, where, limit, after)
-            else:
-                found = await found_behind(self._store, where, limit, after, {"items": 0})
+            found = await found_tasks(self._store, chosen, limit=limit, after=after)
         return [documents.record(each) for each in found]
 
     async def count(self, chosen: TaskFilter) -> int:
@@ -205,7 +198,8 @@ class Queries:
                 with mapped():
                     total += await self._store.tasks.count_documents(some, hint="_id_")
             return total
-        number = await by_index(self._store, where)
+        narrowed = hosts_too(where, chosen, self._store.kind)
+        number = await number_of(self._store, where, narrowed)
         if number is not None:
             return number
         at_once = _COUNTED if where.keys() <= _IN_INDEX else _READ

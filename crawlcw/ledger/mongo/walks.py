@@ -4,19 +4,19 @@ from collections.abc import AsyncGenerator, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
-from crawlcw.ledger.prefixes import beginning_with
+from crawlcw.ledger.prefixes import Range, beginning_with, hosts_within
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.model.task import Status
 
-_ORDER = [("update_time", -1), ("_id", -1)]
+#: The order of what is found, and what of a task tells its place in it.
+ORDER = [("update_time", -1), ("_id", -1)]
 #: Of tasks of one time: the server would sort them if it were told more.
 _ORDER_OF_EQUALS = [("_id", -1)]
-_PLACE = {"update_time": 1}
-#: So many tasks of one host, reason or callback are read and sorted for some of them.
-FEW = 50_000
+PLACE = {"update_time": 1}
 _IN_NO_INDEX = ("url", "callback")
 
 
@@ -46,7 +46,7 @@ async def found_among(
     """Return the next tasks of those ids: what they hold is read only of what is returned."""
     places: list[tuple[datetime, bytes]] = []
     for some in _batches(ids, BATCH):
-        cursor = store.tasks.find({**where, "_id": {"$in": some}}, _PLACE).hint("_id_")
+        cursor = store.tasks.find({**where, "_id": {"$in": some}}, PLACE).hint("_id_")
         places += [_place(each) for each in await all_of(cursor, len(some))]
     if after is not None:
         places = [place for place in places if place < (after.update_time, after.id)]
@@ -54,31 +54,6 @@ async def found_among(
     wanted = [task_id for _, task_id in places[:limit]]
     cursor = store.tasks.find({**where, "_id": {"$in": wanted}}, {"items": 0}).hint("_id_")
     return sorted(await all_of(cursor, len(wanted)), key=_place, reverse=True)
-
-
-async def found_by(
-    store: MongoStore, index: str, where: Mapping[str, Any], limit: int, after: Cursor | None
-) -> list[dict[str, Any]]:
-    """Return the next tasks behind a place, of all that an index has of what is asked for.
-
-    They are sorted, so they are not to be many.
-    """
-    parts: list[Mapping[str, Any]] = [where]
-    if after is not None:
-        earlier = {"update_time": {"$lt": after.update_time}}
-        equal = {"update_time": after.update_time, "_id": {"$lt": after.id}}
-        parts.append({"$or": [earlier, equal]})
-    places = await store.aggregate(
-        [
-            {"$match": {"$and": parts}},
-            {"$project": _PLACE},
-            {"$sort": dict(_ORDER)},
-            {"$limit": limit},
-        ],
-        hint=index,
-        most=min(limit, FEW) + 1,
-    )
-    return await found_among(store, [bytes(each["_id"]) for each in places], where, limit, None)
 
 
 async def walk(
@@ -114,7 +89,7 @@ async def places(
     after: Cursor | None = None
     while True:
         with mapped():
-            found = await found_behind(store, read, size, after, _PLACE)
+            found = await found_behind(store, read, size, after, PLACE)
         if not found:
             return
         yield [each["_id"] for each in found]
@@ -130,15 +105,15 @@ def behind(
     What is of the same time comes first, and then the earlier.
     """
     if after is None:
-        return [(dict(where), _ORDER)]
+        return [(dict(where), ORDER)]
     times = where.get("update_time", {})
     time = after.update_time
     earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
     if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
         # Nothing is of that time; the server would look for it, and sort it.
-        return [(earlier, _ORDER)]
+        return [(earlier, ORDER)]
     equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
-    return [(equal, _ORDER_OF_EQUALS), (earlier, _ORDER)]
+    return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
 
 
 def conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, Any]:
@@ -158,11 +133,23 @@ def conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, 
     if chosen.host is not None:
         where["host"] = chosen.host
     if chosen.url_prefix:
-        first, end = beginning_with(chosen.url_prefix)
-        where["url"] = {"$gte": first} | ({} if end is None else {"$lt": end})
+        where["url"] = _within(beginning_with(chosen.url_prefix))
     if chosen.callback is not None:
         where["callback"] = chosen.callback
     return where
+
+
+def hosts_too(where: Mapping[str, Any], chosen: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
+    """Return the filter with the hosts as well that a prefix leaves, so that their index answers.
+
+    For what is found by an index; where all are read, it says the same twice.
+    """
+    hosts = hosts_within(chosen, kind)
+    return dict(where) if hosts is None else {**where, "host": _within(hosts)}
+
+
+def _within(texts: Range) -> dict[str, str]:
+    return {"$gte": texts.first} | ({} if texts.end is None else {"$lt": texts.end})
 
 
 def _place(found: Mapping[str, Any]) -> tuple[datetime, bytes]:

@@ -1,13 +1,14 @@
 """Changes of many tasks at once, by somebody who holds none of them."""
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.ledger.sqlite.chosen import ChosenTasks
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
-from crawlcw.ledger.sqlite.connection import Database, durable_transaction, number_of, update_all
+from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update_all
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.marker import forget
 from crawlcw.ledger.sqlite.notes import Notes
@@ -16,7 +17,6 @@ from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.walks import (
     BATCH,
     Row,
-    bounds_of,
     change_chosen,
     executing,
     in_batches,
@@ -39,12 +39,10 @@ class Admin:
     async def retry_failed(self, selection: TaskFilter, *, dry_run: bool = False) -> int:
         """See `protocol.Admin.retry_failed`."""
         chosen = selection.among(RETRY.from_statuses)
-        sql = ChosenStatements(self._store.tables, chosen.statuses)
-        if dry_run and chosen.ids is None:
-            return await self._store.reader.run(number_of, sql.count_failed, bounds_of(chosen))
         if dry_run:
-            rows = [{**bounds_of(chosen), "id": identity} for identity in set(chosen.ids or ())]
-            return await self._store.reader.run(_sum_of, sql.count_failed_by_id, rows)
+            tasks = ChosenTasks(self._store, chosen.counted_at(self._store.now()))
+            return await self._store.reader.run(tasks.count_failed)
+        sql = ChosenStatements(self._store.tables, chosen.statuses)
         now = milliseconds(self._store.now())
         change = executing(sql.retry)
         count = await change_chosen(
@@ -170,7 +168,3 @@ class Admin:
 
     def _refused(self, db: sqlite3.Connection, place: Mapping[str, Any]) -> list[sqlite3.Row]:
         return db.execute(self._store.sql.walk_admitted, place).fetchall()
-
-
-def _sum_of(db: sqlite3.Connection, statement: str, rows: Sequence[Mapping[str, Any]]) -> int:
-    return sum(number_of(db, statement, row) for row in rows)

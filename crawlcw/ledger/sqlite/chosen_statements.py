@@ -6,13 +6,11 @@ through by its index, the last changed first, from one place to the next.
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
-from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.schema import Tables
-from crawlcw.ledger.sqlite.statements import among, setting
-from crawlcw.model import transitions
+from crawlcw.ledger.sqlite.statements import among, retried, setting
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW
 
@@ -36,7 +34,7 @@ class ChosenStatements:
         tasks = tables.tasks
         filters = f"{STRETCH} AND {NARROWING}"
         of_these = among(statuses)
-        retried = f"({' OR '.join(_retried())})"
+        failures = retried()
         walked = f"FROM {tasks} INDEXED BY {tables.changed} WHERE status = :status AND {filters}"
         onward = "ORDER BY update_time DESC, id DESC LIMIT :limit"
         #: Each of these is about one task, which still must be as it was chosen.
@@ -46,6 +44,11 @@ class ChosenStatements:
         self.find_by_id = f"SELECT {', '.join(_SHOWN)} FROM {tasks} {by_id}"
         self.walk = f"SELECT id, update_time {walked} {onward}"
         self.count = f"SELECT count(*) {walked}"
+        #: How many there are before any is read, :few at most.
+        self.few = (
+            f"SELECT count(*) FROM (SELECT 1 FROM {tasks} INDEXED BY {tables.changed} "
+            f"WHERE status = :status AND {STRETCH} LIMIT :few)"
+        )
         self.count_by_id = f"SELECT count(*) FROM {tasks} {by_id}"
         self.withdraw = f"UPDATE {tasks} SET {setting(WITHDRAW)} {by_id}"
         self.reopen = (
@@ -56,20 +59,9 @@ class ChosenStatements:
         self.revisit = f"UPDATE {tasks} SET {setting(REVISIT)} {by_id}"
         self.purge = f"DELETE FROM {tasks} {by_id}"
 
-        self.walk_failed = f"SELECT id, update_time {walked} AND {retried} {onward}"
-        self.retry = f"UPDATE {tasks} SET {setting(RETRY)} {by_id} AND {retried}"
+        self.walk_failed = f"SELECT id, update_time {walked} AND {failures} {onward}"
+        self.retry = f"UPDATE {tasks} SET {setting(RETRY)} {by_id} AND {failures}"
         self.count_failed = (
-            f"SELECT count(*) FROM {tasks} WHERE {of_these} AND {filters} AND {retried}"
+            f"SELECT count(*) FROM {tasks} WHERE {of_these} AND {filters} AND {failures}"
         )
-        self.count_failed_by_id = f"SELECT count(*) FROM {tasks} {by_id} AND {retried}"
-
-
-def _retried() -> Iterator[str]:
-    """Yield what `transitions.retries` says, a condition for each status that it brings back."""
-    for status in RETRY.from_statuses:
-        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
-        if len(reasons) == len(Reason):
-            yield f"status = {status:d}"
-        elif reasons:
-            listed = ", ".join(f"'{reason}'" for reason in reasons)
-            yield f"(status = {status:d} AND reason IN ({listed}))"
+        self.count_failed_by_id = f"SELECT count(*) FROM {tasks} {by_id} AND {failures}"

@@ -1,22 +1,33 @@
-"""The statements that find or count chosen tasks by the index of their host, reason or callback."""
+"""The statements that find or count chosen tasks by an index, or among all as they lie."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
+from typing import NamedTuple
+
 from crawlcw.ledger import documents
+from crawlcw.ledger.prefixes import Range
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite.schema import Tables
-from crawlcw.ledger.sqlite.statements import among
+from crawlcw.ledger.sqlite.statements import among, retried
 
 _SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
+
+
+class Narrowing(NamedTuple):
+    """An index that has tasks by something that is given, and the condition that it answers."""
+
+    name: str
+    condition: str
 
 
 class NarrowStatements:
     """Those of one choice, each with no condition but what was given: an index may tell all."""
 
-    def __init__(self, tables: Tables, chosen: TaskFilter, *, whole: bool) -> None:
-        """Take a choice that has a host, reason or callback; *whole*: it is bound by no time."""
+    def __init__(
+        self, tables: Tables, chosen: TaskFilter, narrowing: Narrowing | None, *, whole: bool
+    ) -> None:
+        """Take what is narrowed down; None: nothing is; *whole*: it is bound by no time."""
         tasks = tables.tasks
-        name, index = _narrowest(tables, chosen)
         given = {
             "host = :host": chosen.host,
             "reason = :reason": chosen.reason,
@@ -28,26 +39,34 @@ class NarrowStatements:
         conditions += [condition for condition, value in given.items() if value]
         if not whole:
             conditions += ["(update_time, id) < (:before, :before_id)", "update_time >= :since"]
-        which = f"FROM {tasks} INDEXED BY {index} WHERE {name} = :{name}"
+        if narrowing is None:
+            # As they lie in the file: an index has them in an order in which each is looked up.
+            which = f"FROM {tasks} NOT INDEXED WHERE TRUE"
+        else:
+            which = f"FROM {tasks} INDEXED BY {narrowing.name} WHERE {narrowing.condition}"
         matching = f"{which} AND {' AND '.join(conditions)}"
-        #: Whether there are no more than :few that the index has of it.
-        self.few = f"SELECT count(*) AS n FROM (SELECT 1 {which} LIMIT :few)"
+        #: How many the index has of it, :few at most.
+        self.few = f"SELECT count(*) FROM (SELECT 1 {which} LIMIT :few)"
         self.count = f"SELECT count(*) {matching}"
+        self.count_failed = f"{self.count} AND {retried()}"
         self.find = (
             f"SELECT {', '.join(_SHOWN)} {matching} ORDER BY update_time DESC, id DESC LIMIT :limit"
         )
 
 
-def _narrowest(tables: Tables, chosen: TaskFilter) -> tuple[str, str]:
-    """Return the column of what is given that leaves fewest tasks as a rule, and its index."""
+def narrowings(tables: Tables, chosen: TaskFilter, hosts: Range | None) -> list[Narrowing]:
+    """Return the indexes of what is given, those first that leave fewest tasks as a rule.
+
+    *hosts*: its tasks are of these alone, see `prefixes.hosts_within`.
+    """
+    found = []
     if chosen.host:
-        return "host", tables.by_host
+        found.append(Narrowing(tables.by_host, "host = :host"))
     if chosen.reason:
-        return "reason", tables.by_reason
-    return "callback", tables.by_callback
-
-
-def is_narrow(chosen: TaskFilter) -> bool:
-    """Return whether there are statements of this kind for a choice."""
-    given = chosen.host or chosen.reason or chosen.callback
-    return bool(given) and chosen.ids is None and bool(chosen.statuses)
+        found.append(Narrowing(tables.by_reason, "reason = :reason"))
+    if chosen.callback:
+        found.append(Narrowing(tables.by_callback, "callback = :callback"))
+    if hosts is not None:
+        before = "" if hosts.end is None else " AND host < :host_end"
+        found.insert(0, Narrowing(tables.by_host, f"host >= :host_first{before}"))
+    return found

@@ -1,15 +1,12 @@
 """Questions on all the tasks: which there are, how many, what they gave, when the next is due."""
 
-import heapq
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from datetime import datetime
-from itertools import islice
 from typing import NamedTuple
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.prefixes import with_host
 from crawlcw.ledger.protocol import (
     Counts,
     Cursor,
@@ -19,9 +16,9 @@ from crawlcw.ledger.protocol import (
     ItemRow,
     TaskFilter,
 )
+from crawlcw.ledger.sqlite.chosen import ChosenTasks
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
 from crawlcw.ledger.sqlite.connection import number_of, snapshot
-from crawlcw.ledger.sqlite.narrow_statements import NarrowStatements, is_narrow
 from crawlcw.ledger.sqlite.priorities import priorities
 from crawlcw.ledger.sqlite.rows import INT64, document_of, from_json, moment
 from crawlcw.ledger.sqlite.store import COUNTED, ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
@@ -30,8 +27,6 @@ from crawlcw.model.task import Record, Status
 
 #: Later than any: the index begins with those last changed.
 _FIRST_TIME = INT64 - 1
-#: So many tasks of one host, reason or callback are read and sorted for some of them.
-_FEW = 50_000
 
 
 class _Cursor(NamedTuple):
@@ -92,45 +87,14 @@ class Queries:
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
         """See `protocol.Queries.find`."""
-        chosen = with_host(chosen, self._store.kind)
-        sql = ChosenStatements(self._store.tables, chosen.statuses)
-        bounds = {**bounds_of(chosen, after), "limit": max(limit, 0)}
-        rows = await self._store.reader.run(self._find, sql, chosen, bounds)
+        tasks = ChosenTasks(self._store, chosen)
+        rows = await self._store.reader.run(tasks.find, limit=limit, after=after)
         return [documents.record(document_of(row)) for row in rows]
 
     async def count(self, chosen: TaskFilter) -> int:
         """See `protocol.Queries.count`."""
-        chosen = with_host(chosen.counted_at(self._store.now()), self._store.kind)
-        if is_narrow(chosen):
-            # A bound of times would have every task read for its own.
-            whole = chosen.since is None and chosen.until is None
-            narrow = NarrowStatements(self._store.tables, chosen, whole=whole)
-            return await self._store.reader.run(number_of, narrow.count, bounds_of(chosen))
-        sql = ChosenStatements(self._store.tables, chosen.statuses)
-        return await self._store.reader.run(_number_of, sql, chosen)
-
-    def _find(
-        self, db: sqlite3.Connection, sql: ChosenStatements, chosen: TaskFilter, bounds: Row
-    ) -> list[sqlite3.Row]:
-        if chosen.ids is not None:
-            found = [
-                row
-                for identity in set(chosen.ids)
-                for row in db.execute(sql.find_by_id, {**bounds, "id": identity})
-            ]
-            return heapq.nlargest(bounds["limit"], found, key=_place)
-        if is_narrow(chosen):
-            narrow = NarrowStatements(self._store.tables, chosen, whole=False)
-            if number_of(db, narrow.few, {**bounds, "few": _FEW + 1}) <= _FEW:
-                return db.execute(narrow.find, bounds).fetchall()
-        # Of one moment, so that what changes its status meanwhile is not overlooked. Each
-        # status is in order and is read only as far as its tasks are taken.
-        with snapshot(db):
-            streams = [
-                db.execute(sql.find, {**bounds, "status": status})
-                for status in sorted(set(chosen.statuses))
-            ]
-            return list(islice(heapq.merge(*streams, key=_place, reverse=True), bounds["limit"]))
+        tasks = ChosenTasks(self._store, chosen.counted_at(self._store.now()))
+        return await self._store.reader.run(tasks.count)
 
     async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """See `protocol.Queries.items`."""
@@ -241,20 +205,6 @@ class Queries:
                     return rows, _Cursor(status, last["update_time"], last["id"])
                 room -= number
         return rows, None
-
-
-def _number_of(db: sqlite3.Connection, sql: ChosenStatements, chosen: TaskFilter) -> int:
-    bounds = bounds_of(chosen)
-    if chosen.ids is not None:
-        rows = [{**bounds, "id": identity} for identity in set(chosen.ids)]
-        return sum(number_of(db, sql.count_by_id, row) for row in rows)
-    with snapshot(db):
-        rows = [{**bounds, "status": status} for status in set(chosen.statuses)]
-        return sum(number_of(db, sql.count, row) for row in rows)
-
-
-def _place(row: sqlite3.Row) -> tuple[int, bytes]:
-    return row["update_time"], row["id"]
 
 
 def _item(row: sqlite3.Row) -> ItemRow:

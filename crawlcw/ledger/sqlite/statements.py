@@ -4,6 +4,7 @@
 
 from collections.abc import Collection, Iterator
 
+from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.protocol import Dimension
@@ -15,12 +16,14 @@ from crawlcw.ledger.sqlite.schema import (
     MAY_BE_REVISITED,
     Tables,
 )
+from crawlcw.model import transitions
 from crawlcw.model.task import DONE, WAITING, Status
 from crawlcw.model.transitions import (
     ADMIT,
     GIVE_UP_HOST,
     REOPEN,
     REOPENED_CHANGED,
+    RETRY,
     REVISIT,
     BulkChange,
 )
@@ -29,6 +32,22 @@ from crawlcw.model.transitions import (
 def among(statuses: Collection[Status]) -> str:
     """Return the condition of a status that is one of those."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
+
+
+def retried() -> str:
+    """Return the condition of a task that `transitions.retries` brings back."""
+    return f"({' OR '.join(_retried())})"
+
+
+def _retried() -> Iterator[str]:
+    """Yield it, a condition for each status that is brought back."""
+    for status in RETRY.from_statuses:
+        reasons = [reason for reason in Reason if transitions.retries(status, reason)]
+        if len(reasons) == len(Reason):
+            yield f"status = {status:d}"
+        elif reasons:
+            listed = ", ".join(f"'{reason}'" for reason in reasons)
+            yield f"(status = {status:d} AND reason IN ({listed}))"
 
 
 def _ended() -> Iterator[str]:
