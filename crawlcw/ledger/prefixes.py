@@ -17,6 +17,8 @@ _LAST = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
 #: What may come behind the host and the port of a URL.
 _PATH = re.compile("[/?#]")
+#: So begin `http://` and `https://`, and tasks have no other.
+_EVERY_SCHEME = "http"
 
 
 class Range(NamedTuple):
@@ -35,12 +37,17 @@ def beginning_with(prefix: str) -> Range:
     return Range(prefix, kept[:-1] + chr(_SURROGATES.stop if after in _SURROGATES else after))
 
 
-def with_host(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
+def simplified(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
     """Return the same choice with the host that its prefix has, so that a host's index answers.
 
-    The same where that is not known: the prefix ends within the host, or is one of keys.
+    Without the prefix where every URL begins so. The same where no host is known: the prefix ends
+    within it, see `hosts_within`, or is one of keys.
     """
-    if kind.tracked or chosen.host is not None or not chosen.url_prefix:
+    if kind.tracked or not chosen.url_prefix:
+        return chosen
+    if _EVERY_SCHEME.startswith(chosen.url_prefix):
+        return replace(chosen, url_prefix=None)
+    if chosen.host is not None:
         return chosen
     return replace(chosen, host=_host_of(chosen.url_prefix))
 

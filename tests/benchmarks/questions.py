@@ -95,7 +95,7 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
         "--url-prefix": TaskFilter(url_prefix="https://h77.com/cat"),
         "--url-prefix, none of a host": TaskFilter(url_prefix="https://h77.com/no"),
         "--url-prefix, no such host": TaskFilter(url_prefix=_NOBODY),
-        "--url-prefix within a host": TaskFilter(url_prefix="https://h77."),
+        "--url-prefix within a host": TaskFilter(url_prefix="https://h77.c"),
         "--url-prefix of 11 hosts": TaskFilter(url_prefix="https://h77"),
         "--url-prefix of 111 hosts": TaskFilter(url_prefix="https://h7"),
         "--url-prefix of all hosts": TaskFilter(url_prefix="https://h"),

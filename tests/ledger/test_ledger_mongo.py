@@ -10,7 +10,12 @@ from typing import Any
 import pymongo
 import pytest
 
-from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Reason
+from crawlcw.errors import (
+    LedgerConfigurationError,
+    LedgerError,
+    LedgerUnavailableError,
+    Reason,
+)
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger, changes, schema
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
@@ -208,6 +213,52 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
                 overheard.commands.clear()
                 assert len(await ledger.queries.find(each, limit=100, after=after)) == 100
                 assert sum(check_plans(client[database_name], overheard, "find")) == 100
+
+
+async def test_a_page_is_filled_up_where_a_task_has_changed_meanwhile(
+    ledger: MongoLedger, monkeypatch: pytest.MonkeyPatch
+):
+    await ledger.tasks.add(make_tasks(6))
+    aggregate = ledger.store.aggregate
+    purged: list[bytes] = []
+
+    async def aggregated(pipeline: list[Any], **options: Any) -> list[Any]:
+        found = await aggregate(pipeline, **options)
+        if not purged:
+            purged.append(bytes(found[0]["_id"]))
+            await ledger.admin.purge(TaskFilter(ids=purged))
+        return found
+
+    monkeypatch.setattr(ledger.store, "aggregate", aggregated)
+    found = await ledger.queries.find(TaskFilter(callback="parse"), limit=3)
+
+    # Who gets fewer than the limit takes them for the last ones.
+    assert len({record.task.id for record in found} - set(purged)) == 3
+
+
+@pytest.mark.parametrize("error", [LedgerUnavailableError("too slow"), LedgerError("refused")])
+async def test_where_no_command_may_read_all_tasks_the_statuses_are_walked_through(
+    ledger: MongoLedger, monkeypatch: pytest.MonkeyPatch, error: LedgerError
+):
+    await ledger.tasks.add(make_tasks(9))
+    aggregate = ledger.store.aggregate
+    refused: list[Any] = []
+
+    async def aggregated(pipeline: list[Any], **options: Any) -> list[Any]:
+        if options.get("hint") == {"$natural": 1}:
+            refused.append(pipeline)
+            raise error
+        return await aggregate(pipeline, **options)
+
+    monkeypatch.setattr("crawlcw.ledger.mongo.counting.FEW", 2)
+    monkeypatch.setattr("crawlcw.ledger.mongo.finding.LOOK_AT", 1)
+    monkeypatch.setattr("crawlcw.ledger.mongo.finding.LOOK_AT_FOR_EACH", 1)
+    monkeypatch.setattr(ledger.store, "aggregate", aggregated)
+    chosen = TaskFilter(url_prefix="http://example.com/8")
+
+    assert len(await ledger.queries.find(chosen, limit=3)) == 1
+    assert await ledger.queries.count(chosen) == 1
+    assert len(refused) == 2
 
 
 async def test_the_items_and_values_of_a_task_are_found_by_an_index(

@@ -291,6 +291,8 @@ async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(ledger, c
         TaskFilter(reason=Reason.TLS),
         TaskFilter(url_prefix="https://h1.com/catalogue/"),
         TaskFilter(url_prefix="https://none.com/"),
+        TaskFilter(url_prefix="https://h1.c"),
+        TaskFilter(url_prefix="https://none"),
     ],
 )
 async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
@@ -307,6 +309,46 @@ async def test_a_choice_is_found_and_counted_by_an_index_that_narrows_it_down(
         # No more than the tasks of one host of 40.
         numbers = re.findall(r"'totalDocsExamined': (\d+)", str(explanation))
         assert max(map(int, numbers), default=0) <= TASKS // HOSTS + 20, command
+
+
+async def test_what_no_index_narrows_down_is_read_once_as_it_lies(
+    ledger, crowded, overheard, monkeypatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.counting.FEW", TASKS // HOSTS)
+    monkeypatch.setattr("crawlcw.ledger.mongo.finding.LOOK_AT", 500)
+    monkeypatch.setattr("crawlcw.ledger.mongo.finding.LOOK_AT_FOR_EACH", 1)
+    # Of hosts enough, and no URL begins so.
+    chosen = TaskFilter(url_prefix="https://h")
+
+    assert await ledger.queries.find(chosen, limit=50) == []
+    assert await ledger.queries.count(chosen) == 0
+    assert await ledger.admin.retry_failed(chosen, dry_run=True) == 0
+
+    scans = 0
+    for command in overheard.commands:
+        explanation = explained(crowded, command)
+        if "COLLSCAN" in set(stages(explanation)):
+            scans += 1
+            continue
+        numbers = re.findall(r"'totalDocsExamined': (\d+)", str(explanation))
+        assert max(map(int, numbers), default=0) <= 500, command
+    # By each of the questions, whose statuses are counted together.
+    assert scans == 3
+
+
+async def test_a_prefix_of_most_tasks_is_found_without_reading_them_all(
+    ledger, crowded, overheard, monkeypatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.counting.FEW", TASKS // HOSTS)
+    monkeypatch.setattr("crawlcw.ledger.mongo.finding.LOOK_AT", 500)
+
+    assert len(await ledger.queries.find(TaskFilter(url_prefix="http://"), limit=50)) == 50
+
+    for command in overheard.commands:
+        explanation = explained(crowded, command)
+        assert "COLLSCAN" not in set(stages(explanation)), command
+        numbers = re.findall(r"'totalDocsExamined': (\d+)", str(explanation))
+        assert max(map(int, numbers), default=0) <= 50 * 50, command
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
-"""The texts that begin alike: their range, and their host."""
+"""The texts that begin alike: their range, and their hosts."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.prefixes import beginning_with, with_host
+from crawlcw.ledger.prefixes import beginning_with, hosts_within, simplified
 from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.model import urls
 
 pytestmark = pytest.mark.quick
 LAST = "\U0010ffff"
@@ -48,10 +49,73 @@ def test_the_end_is_a_text_that_can_be_stored():
     ],
 )
 def test_a_prefix_has_a_host_where_all_urls_that_begin_so_have_it(prefix: str, host: str | None):
-    chosen = with_host(TaskFilter(url_prefix=prefix), LedgerKind.SPIDER)
+    chosen = simplified(TaskFilter(url_prefix=prefix), LedgerKind.SPIDER)
 
     assert chosen == TaskFilter(url_prefix=prefix, host=host)
     # What is tracked has keys, and its hosts are stages.
-    assert with_host(chosen, LedgerKind.USE_CASE) == chosen
+    assert simplified(chosen, LedgerKind.USE_CASE) == chosen
     asked = TaskFilter(url_prefix=prefix, host="other.example")
-    assert with_host(asked, LedgerKind.SPIDER) == asked
+    assert simplified(asked, LedgerKind.SPIDER) == asked
+
+
+def test_a_prefix_that_every_url_has_is_none():
+    for prefix in ("h", "http"):
+        assert simplified(TaskFilter(url_prefix=prefix), LedgerKind.SPIDER) == TaskFilter()
+    for chosen in (TaskFilter(url_prefix="https"), TaskFilter(url_prefix="ht.")):
+        assert simplified(chosen, LedgerKind.SPIDER) == chosen
+    assert simplified(TaskFilter(url_prefix="http"), LedgerKind.USE_CASE).url_prefix == "http"
+
+
+_label = st.text("ab0-z", min_size=1, max_size=3).map(lambda text: f"x{text}y")
+_name = st.one_of(
+    st.lists(_label, min_size=1, max_size=3).map(".".join),
+    st.sampled_from(["[::1]", "[2001:db8::1]", "192.0.2.1", "münchen.example", "UPPER.example"]),
+)
+
+
+@given(
+    scheme=st.sampled_from(["http", "https"]),
+    name=_name,
+    dot=st.sampled_from(["", "", "."]),
+    port=st.sampled_from(["", ":80", ":443", ":8080"]),
+    path=st.sampled_from(["", "/", "/a/b", "/?q=/", "?q"]),
+)
+def test_every_beginning_of_a_url_leaves_its_host(
+    scheme: str, name: str, dot: str, port: str, path: str
+):
+    # Behind an address no dot is allowed.
+    end = dot if name[-1].isalpha() else ""
+    location = urls.locate(f"{scheme}://{name}{end}{port}{path}")
+
+    for length in range(1, len(location.url) + 1):
+        chosen = TaskFilter(url_prefix=location.url[:length])
+        same = simplified(chosen, LedgerKind.SPIDER)
+        assert same.host in (None, location.host)
+        hosts = hosts_within(same, LedgerKind.SPIDER)
+        if hosts is not None:
+            assert hosts.first <= location.host
+            assert hosts.end is None or location.host < hosts.end
+
+
+@pytest.mark.parametrize(
+    ("prefix", "hosts"),
+    [
+        ("https://a.exam", ("a.exam", "a.exan")),
+        ("http://a.example:8", ("a.example:8", "a.example:9")),
+        ("http://[::", ("[::", "[:;")),
+        # A URL may have a dot that its host has not.
+        ("https://a.", ("a", "b")),
+        ("http://a.example.:8", ("a.example", "a.examplf")),
+        # All hosts, or no URL.
+        ("https://", None),
+        ("http:/", None),
+        ("https", None),
+        ("https://u:p@a", ("u:p@a", "u:p@b")),
+    ],
+)
+def test_a_prefix_that_ends_within_the_host_has_a_range_of_hosts(
+    prefix: str, hosts: tuple[str, str] | None
+):
+    assert hosts_within(TaskFilter(url_prefix=prefix), LedgerKind.SPIDER) == hosts
+    assert hosts_within(TaskFilter(url_prefix=prefix), LedgerKind.USE_CASE) is None
+    assert hosts_within(TaskFilter(url_prefix=prefix, host="b"), LedgerKind.SPIDER) is None

@@ -13,14 +13,14 @@ from pymongo import UpdateOne
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo.blobs import Blobs
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.counting import number_of
+from crawlcw.ledger.mongo.counting import among_all, by_index
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_REVISIT, BY_STATUS, BY_TASK, MAY_BE_REVISITED
 from crawlcw.ledger.mongo.notes import Notes
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update, refused_for_depth
 from crawlcw.ledger.mongo.walks import conditions, hosts_too, places, walk
-from crawlcw.ledger.prefixes import with_host
+from crawlcw.ledger.prefixes import simplified
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model import transitions
 from crawlcw.model.task import WAITING, Status
@@ -48,27 +48,39 @@ class Admin:
         """Reset the chosen failures a few thousand at a time, within the time limit of each."""
         now = self._store.now()
         total = 0
-        if dry_run:
-            selection = with_host(selection.counted_at(now), self._store.kind)
+        if dry_run and selection.ids is None:
+            return await self._number_of_failures(selection.counted_at(now))
         for chosen in _failures(selection, until=None if dry_run else now):
             with mapped():
                 if selection.ids is not None:
                     total += await self._reset_among(list(selection.ids), chosen, now, dry_run)
-                elif dry_run:
-                    narrowed = hosts_too(chosen, selection, self._store.kind)
-                    total += await self._number_of(chosen, narrowed)
                 else:
                     total += await self._reset(chosen, now)
         if RETRY.wakes_hosts and not dry_run:
             await self._hosts.wake_all()
         return total
 
-    async def _number_of(self, chosen: dict[str, Any], narrowed: dict[str, Any]) -> int:
-        number = await number_of(self._store, chosen, narrowed)
+    async def _number_of_failures(self, selection: TaskFilter) -> int:
+        """Count those of each status by an index, or else those of all of them at once."""
+        selection = simplified(selection, self._store.kind)
+        total = 0
+        untold: list[dict[str, Any]] = []
+        for chosen in _failures(selection, until=None):
+            narrowed = hosts_too(chosen, selection, self._store.kind)
+            number = await by_index(self._store, chosen, narrowed)
+            if number is None:
+                untold.append(chosen)
+            else:
+                total += number
+        if not untold:
+            return total
+        number = await among_all(self._store, untold)
         if number is not None:
-            return number
-        counted: int = await self._store.tasks.count_documents(chosen, hint=BY_STATUS)
-        return counted
+            return total + number
+        with mapped():
+            for chosen in untold:
+                total += await self._store.tasks.count_documents(chosen, hint=BY_STATUS)
+        return total
 
     async def _reset_among(
         self, ids: list[bytes], chosen: dict[str, Any], now: datetime, dry_run: bool

@@ -3,7 +3,7 @@
 Of what is too much for one command the statuses are walked through by `queries`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from crawlcw.ledger.mongo.indexes import (
@@ -45,10 +45,10 @@ async def are_few(store: MongoStore, where: Mapping[str, Any]) -> bool:
     return await store.count(stretch, hint=BY_STATUS, most=FEW + 1) <= FEW
 
 
-async def number_of(
+async def by_index(
     store: MongoStore, where: Mapping[str, Any], narrowed: Mapping[str, Any]
 ) -> int | None:
-    """Return how many tasks match a filter of `walks.conditions`; None: too many are to be read.
+    """Return how many tasks match a filter of `walks.conditions`; None: no index tells.
 
     *narrowed* is the same filter by `walks.hosts_too`.
     """
@@ -64,7 +64,12 @@ async def number_of(
         return _sum(await store.aggregate(_counting(narrowed), hint=index))
     if await are_few(store, where):
         return _sum(await store.aggregate(_counting(where), hint=BY_STATUS))
-    found = await store.scan(_counting(where), most=1)
+    return None
+
+
+async def among_all(store: MongoStore, wheres: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return how many tasks match one of the filters, all being read; None: they are too many."""
+    found = await store.scan(_counting({"$or": list(wheres)}), most=1)
     return None if found is None else _sum(found)
 
 

@@ -20,7 +20,7 @@ from crawlcw.ledger.mongo.walks import (
     found_behind,
     hosts_too,
 )
-from crawlcw.ledger.prefixes import with_host
+from crawlcw.ledger.prefixes import simplified
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 
 #: So many are looked at in the order of the answer, or so many for each that is wanted.
@@ -34,7 +34,7 @@ async def found_tasks(
     store: MongoStore, chosen: TaskFilter, *, limit: int, after: Cursor | None
 ) -> list[dict[str, Any]]:
     """Return the next tasks behind a place, the last changed first, without their items."""
-    chosen = with_host(chosen, store.kind)
+    chosen = simplified(chosen, store.kind)
     where = conditions(chosen)
     if limit < 1 or not chosen.statuses:
         return []  # to the server, no limit

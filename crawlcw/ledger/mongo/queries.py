@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, number_of
+from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, among_all, by_index
 from crawlcw.ledger.mongo.finding import found_tasks
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
 from crawlcw.ledger.mongo.walks import conditions, found_behind, hosts_too
-from crawlcw.ledger.prefixes import with_host
+from crawlcw.ledger.prefixes import simplified
 from crawlcw.ledger.protocol import (
     Counts,
     Cursor,
@@ -188,7 +188,7 @@ class Queries:
 
     async def count(self, chosen: TaskFilter) -> int:
         """Let an index tell, or the server look at the tasks of these statuses; or look up ids."""
-        chosen = with_host(chosen.counted_at(self._store.now()), self._store.kind)
+        chosen = simplified(chosen.counted_at(self._store.now()), self._store.kind)
         where = conditions(chosen)
         if chosen.ids is not None:
             ids = list(set(chosen.ids))
@@ -199,7 +199,9 @@ class Queries:
                     total += await self._store.tasks.count_documents(some, hint="_id_")
             return total
         narrowed = hosts_too(where, chosen, self._store.kind)
-        number = await number_of(self._store, where, narrowed)
+        number = await by_index(self._store, where, narrowed)
+        if number is None:
+            number = await among_all(self._store, [where])
         if number is not None:
             return number
         at_once = _COUNTED if where.keys() <= _IN_INDEX else _READ

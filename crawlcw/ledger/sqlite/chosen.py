@@ -10,7 +10,7 @@ import sqlite3
 from itertools import islice
 from typing import Any
 
-from crawlcw.ledger.prefixes import hosts_within, with_host
+from crawlcw.ledger.prefixes import hosts_within, simplified
 from crawlcw.ledger.protocol import Cursor, TaskFilter
 from crawlcw.ledger.searching import Wanted
 from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
@@ -32,7 +32,7 @@ class ChosenTasks:
 
     def __init__(self, store: SqliteStore, chosen: TaskFilter) -> None:
         self._tables = store.tables
-        self._chosen = with_host(chosen, store.kind)
+        self._chosen = simplified(chosen, store.kind)
         hosts = hosts_within(self._chosen, store.kind)
         self._narrowings = narrowings(self._tables, self._chosen, hosts)
         self._sql = ChosenStatements(self._tables, chosen.statuses)

@@ -1,0 +1,134 @@
+"""Pages of what is chosen, on every store: as if all tasks were listed and filtered."""
+
+from datetime import timedelta
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
+from crawlcw.model.task import Record, Status
+from crawlcw.model.transitions import RETRY
+from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, success
+
+HOSTS = (
+    "shop.example",
+    "shop.example:8080",
+    "shop2.example",
+    "shop.example.",
+    "shop.example.:8080",
+    "a.shop.example",
+    "m\u00fcnchen.example",
+    "[::1]",
+    "[::1]:8080",
+)
+URLS = [
+    f"{scheme}://{host}/{path}"
+    for scheme, host, path in product(("http", "https"), HOSTS, ("", "a", "b/c"))
+]
+#: How many tasks are few, how many are looked at, and how many are read as they lie.
+WAYS = {"few": (50_000, 10_000), "near": (2, 10_000), "all": (2, 1), "in_order": (2, 1)}
+
+
+@pytest.fixture(
+    params=[
+        "few",
+        "all",
+        *(pytest.param(w, marks=pytest.mark.thorough) for w in ("near", "in_order")),
+    ]
+)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make each of the ways be taken for a few tasks."""
+    few, look_at = WAYS[request.param]
+    for name in ("sqlite.chosen", "mongo.counting", "mongo.finding"):
+        monkeypatch.setattr(f"crawlcw.ledger.{name}.FEW", few, raising=True)
+    # The largest page is one of few as well.
+    monkeypatch.setattr("crawlcw.ledger.mongo.finding.FEW", 50_000)
+    for name in ("sqlite.chosen", "mongo.finding"):
+        monkeypatch.setattr(f"crawlcw.ledger.{name}.LOOK_AT", look_at)
+        monkeypatch.setattr(f"crawlcw.ledger.{name}.LOOK_AT_FOR_EACH", 1)
+    if request.param == "in_order":
+        monkeypatch.setattr("crawlcw.ledger.mongo.store._SCANNED", -1)
+    return str(request.param)
+
+
+async def filled(ledger: Ledger, clock: FakeClock) -> list[Record]:
+    """Return tasks of many hosts, of four statuses and several times, many of one time."""
+    everything = await ledger.queries.find(TaskFilter(), limit=1_000)
+    if everything:
+        return everything
+    await ledger.tasks.add([make_task(url, callback=f"page{n % 2}") for n, url in enumerate(URLS)])
+    for n, lease in enumerate(
+        sorted(await claimed(ledger, limit=40), key=lambda each: each.task.url)
+    ):
+        clock.advance(seconds=n % 3)
+        if n % 4:
+            done = success(ledger, lease) if n % 4 == 1 else failure(ledger, lease, Reason.TLS)
+            await ledger.outcomes.commit([done])
+    return await ledger.queries.find(TaskFilter(), limit=1_000)
+
+
+async def pages(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[Record]:
+    """Return all that is found, page by page."""
+    found: list[Record] = []
+    after: Cursor | None = None
+    while some := await ledger.queries.find(chosen, limit=limit, after=after):
+        found += some
+        last = some[-1].task
+        after = Cursor(update_time=last.update_time, id=last.id)
+        if len(some) < limit:
+            break
+    return found
+
+
+def matches(record: Record, chosen: TaskFilter) -> bool:
+    """Return whether a task is chosen, as one would say it."""
+    task = record.task
+    return (
+        task.status in chosen.statuses
+        and task.url.startswith(chosen.url_prefix or "")
+        and chosen.callback in (None, task.callback)
+        and chosen.reason in (None, task.reason)
+        and (chosen.since is None or task.update_time >= chosen.since)
+    )
+
+
+_beginnings = st.sampled_from([make_task(url).url for url in URLS]).flatmap(
+    lambda url: st.integers(1, len(url)).map(lambda length: url[:length])
+)
+_prefixes = st.one_of(
+    _beginnings,
+    st.tuples(_beginnings, st.sampled_from(["x", ".", ":", "/", "?", "@", "S"])).map("".join),
+    st.sampled_from(
+        ["ftp://shop", ".*", "/", "HTTPS://", "https://u:p@shop", "http://[", "\u00fc"]
+    ),
+)
+_choices = st.builds(
+    TaskFilter,
+    url_prefix=_prefixes,
+    statuses=st.sampled_from(
+        [tuple(Status), (Status.TODO,), RETRY.from_statuses, (Status.FINISHED,)]
+    ),
+    callback=st.sampled_from([None, None, "page1"]),
+    reason=st.sampled_from([None, None, Reason.TLS]),
+    since=st.sampled_from([None, None, START + timedelta(seconds=5)]),
+)
+
+
+# The ledger is only read, once it is filled.
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(chosen=_choices, limit=st.integers(1, 30))
+async def test_pages_of_a_prefix_are_those_of_all_tasks_filtered(
+    ledger: Ledger, clock: FakeClock, way: str, chosen: TaskFilter, limit: int
+):
+    everything = await filled(ledger, clock)
+    expected = [record for record in everything if matches(record, chosen)]
+
+    assert await pages(ledger, chosen, limit=limit) == expected
+    assert await ledger.queries.count(chosen) == len(expected)
+    failures = [record for record in expected if record.task.status in RETRY.from_statuses]
+    assert await ledger.admin.retry_failed(chosen, dry_run=True) == len(failures)
