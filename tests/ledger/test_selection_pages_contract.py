@@ -123,7 +123,7 @@ _choices = st.builds(
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@example(chosen=TaskFilter(url_prefix="https://"), limit=3)
+@example(chosen=TaskFilter(url_prefix="https://"), limit=1)
 @example(chosen=TaskFilter(url_prefix="http://shop"), limit=7)
 @example(chosen=TaskFilter(url_prefix="https://shop.", reason=Reason.TLS), limit=2)
 @given(chosen=_choices, limit=st.integers(1, 30))
