@@ -469,15 +469,19 @@ class Queries(Protocol):
         Without their items. *after* is the place of the last one that is known
         already. Nothing is read but what is returned, unless *reason*, *host*, *url_prefix*,
         *callback* or *ids* leave out what lies in between; of a reason, host or callback
-        that has no more than 50,000 tasks those alone are read. A prefix with a path names
-        its host. Equal times are ordered by id.
+        that has no more than 50,000 tasks those alone are read. A prefix names its host, or
+        the hosts that begin like its end. Where there are more, the next 10,000 tasks are looked
+        at, or 50 for each that is wanted; where these have too few, all tasks are read as they
+        lie in the store. MongoDB does so with 5 million at most, and for 5 s, and else goes on
+        looking. Equal times are ordered by id.
         """
 
     async def count(self, chosen: TaskFilter) -> int:
         """Return how many tasks are chosen, in the way of `counts`; nothing is written.
 
         What a bulk change would do: those of its `from_statuses`, see `among`. By an index
-        where a host, reason or callback is given; a prefix without one has all tasks read.
+        where a host, reason or callback alone is given; else those are read that an index leaves,
+        50,000 at most, or all tasks as they lie in the store, as for `find`.
         """
 
     async def horizon(self) -> datetime | None:

@@ -65,11 +65,13 @@ async def _places(
     if index is not None:
         pipeline = _pipeline(narrowed, limit, after)
         return _cursors(await store.aggregate(pipeline, hint=index, most=min(limit, FEW) + 1))
-    if where.keys() <= _IN_INDEX or limit > FEW or await are_few(store, where):
+    if where.keys() <= _IN_INDEX or limit > FEW:
         return None
     near = await _near(store, where, limit, after)
     if len(near) == limit:
         return near
+    if await are_few(store, where):
+        return None
     # Those that are near are among all.
     found = await store.scan(_pipeline(where, limit, after), most=limit)
     return None if found is None else _cursors(found)
