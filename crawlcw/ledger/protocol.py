@@ -473,7 +473,7 @@ class Queries(Protocol):
         the hosts that begin like its end. Where there are more, the next 10,000 tasks are looked
         at, or 50 for each that is wanted; where these have too few, all tasks are read as they
         lie in the store. MongoDB does so with 5 million at most, and for 5 s, and else goes on
-        looking. Equal times are ordered by id.
+        looking; so do both for a *limit* of more than 1,000. Equal times are ordered by id.
         """
 
     async def count(self, chosen: TaskFilter) -> int:

@@ -42,10 +42,8 @@ WAYS = {"few": (50_000, 10_000), "near": (2, 10_000), "all": (2, 1), "in_order":
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Make each of the ways be taken for a few tasks."""
     few, look_at = WAYS[request.param]
-    for name in ("sqlite.chosen", "mongo.counting", "mongo.finding"):
-        monkeypatch.setattr(f"crawlcw.ledger.{name}.FEW", few, raising=True)
-    # The largest page is one of few as well.
-    monkeypatch.setattr("crawlcw.ledger.mongo.finding.FEW", 50_000)
+    for name in ("sqlite.chosen", "mongo.counting"):
+        monkeypatch.setattr(f"crawlcw.ledger.{name}.FEW", few)
     for name in ("sqlite.chosen", "mongo.finding"):
         monkeypatch.setattr(f"crawlcw.ledger.{name}.LOOK_AT", look_at)
         monkeypatch.setattr(f"crawlcw.ledger.{name}.LOOK_AT_FOR_EACH", 1)
@@ -137,3 +135,12 @@ async def test_pages_of_a_prefix_are_those_of_all_tasks_filtered(
     assert await ledger.queries.count(chosen) == len(expected)
     failures = [record for record in expected if record.task.status in RETRY.from_statuses]
     assert await ledger.admin.retry_failed(chosen, dry_run=True) == len(failures)
+
+
+async def test_a_page_of_any_size_is_found(ledger: Ledger, clock: FakeClock, way: str):
+    everything = await filled(ledger, clock)
+    chosen = TaskFilter(url_prefix="http://shop")
+
+    found = await ledger.queries.find(chosen, limit=1 << 30)
+
+    assert found == [record for record in everything if matches(record, chosen)]

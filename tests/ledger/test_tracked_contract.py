@@ -609,3 +609,23 @@ async def test_a_task_that_was_purged_leaves_none_of_its_items(ledger: TrackedLe
 async def test_a_first_notice_comes_at_once(ledger: TrackedLedger):
     async with aclosing(ledger.changes.watch()) as notices:
         await asyncio.wait_for(anext(notices), 20)
+
+
+# --- choosing
+
+
+@pytest.mark.parametrize("few", [50_000, 1])
+async def test_keys_are_found_by_their_beginning_and_have_no_host(
+    ledger: TrackedLedger, monkeypatch: pytest.MonkeyPatch, few: int
+):
+    for name in ("sqlite.chosen", "mongo.counting"):
+        monkeypatch.setattr(f"crawlcw.ledger.{name}.FEW", few)
+    keys = ["order-1", "order-2", "https://a.example/1", "http", "h"]
+    await ledger.tasks.add([make(n, url=key) for n, key in enumerate(keys)])
+
+    for prefix in ("order", "https://a", "https://a.example/", "http", "h", "none"):
+        chosen = TaskFilter(url_prefix=prefix)
+        expected = {key for key in keys if key.startswith(prefix)}
+        found = await ledger.queries.find(chosen, limit=10)
+        assert {record.task.url for record in found} == expected
+        assert await ledger.queries.count(chosen) == len(expected)

@@ -26,6 +26,8 @@ from crawlcw.ledger.protocol import Cursor, TaskFilter
 #: So many are looked at in the order of the answer, or so many for each that is wanted.
 LOOK_AT = 10_000
 LOOK_AT_FOR_EACH = 50
+#: Who wants more at once has them looked for in their order alone.
+LARGEST_PAGE = 1_000
 #: What the index of statuses answers alone.
 _IN_INDEX = {"status", "update_time"}
 
@@ -65,7 +67,7 @@ async def _places(
     if index is not None:
         pipeline = _pipeline(narrowed, limit, after)
         return _cursors(await store.aggregate(pipeline, hint=index, most=min(limit, FEW) + 1))
-    if where.keys() <= _IN_INDEX or limit > FEW:
+    if where.keys() <= _IN_INDEX or limit > LARGEST_PAGE:
         return None
     near = await _near(store, where, limit, after)
     if len(near) == limit:

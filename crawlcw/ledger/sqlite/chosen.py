@@ -25,6 +25,8 @@ FEW = 50_000
 #: So many are looked at in the order of the answer, or so many for each that is wanted.
 LOOK_AT = 10_000
 LOOK_AT_FOR_EACH = 50
+#: Who wants more at once has them looked for in their order alone.
+LARGEST_PAGE = 1_000
 
 
 class ChosenTasks:
@@ -54,7 +56,7 @@ class ChosenTasks:
             narrow = self._narrow(db)
             if narrow is not None:
                 return db.execute(narrow.find, bounds).fetchall()
-            if not self._is_narrowed:
+            if not self._is_narrowed or limit > LARGEST_PAGE:
                 return self._in_order(db, bounds)
             near = self._near(db, bounds)
             if near is not None:
