@@ -480,8 +480,8 @@ class Queries(Protocol):
         """Return how many tasks are chosen, in the way of `counts`; nothing is written.
 
         What a bulk change would do: those of its `from_statuses`, see `among`. By an index
-        where a host, reason or callback alone is given; else those are read that an index leaves,
-        50,000 at most, or all tasks as they lie in the store, as for `find`.
+        where a reason or callback alone is given, on SQLite a host as well; else those are read
+        that an index leaves, 50,000 at most, or all tasks as they lie in the store, as by `find`.
         """
 
     async def horizon(self) -> datetime | None:

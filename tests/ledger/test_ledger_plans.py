@@ -375,3 +375,13 @@ async def test_a_callback_is_counted_by_reading_the_leased_tasks_alone(
         assert "COLLSCAN" not in set(stages(explanation)), command
         numbers = re.findall(r"'totalDocsExamined': (\d+)", str(explanation))
         assert max(map(int, numbers), default=0) <= TASKS // 10, command
+
+
+async def test_very_many_of_a_status_are_never_read_to_be_counted(
+    ledger, crowded, overheard, monkeypatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.counting.COUNTED_AT_ONCE", TASKS // 20)
+
+    assert await ledger.queries.count(TaskFilter()) == TASKS
+    for command in overheard.commands:
+        assert not set(stages(explained(crowded, command))) & {"COLLSCAN", "FETCH"}, command

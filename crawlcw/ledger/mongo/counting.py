@@ -21,6 +21,8 @@ from crawlcw.model.task import DONE, Status
 NARROW = {"host": BY_HOST_NAME, "reason": BY_REASON, "callback": BY_CALLBACK}
 #: So many tasks that an index has are read, and sorted, for some of them.
 FEW = 50_000
+#: What the index of statuses answers alone.
+IN_INDEX = {"status", "update_time"}
 #: How many of one status are counted by one command: a second, where the server is slow.
 COUNTED_AT_ONCE = 2_000_000
 
@@ -41,7 +43,7 @@ async def few_in(store: MongoStore, where: Mapping[str, Any]) -> str | None:
 
 async def are_few(store: MongoStore, where: Mapping[str, Any]) -> bool:
     """Return whether few tasks have the statuses and times of a filter."""
-    stretch = {name: where[name] for name in ("status", "update_time") if name in where}
+    stretch = {name: where[name] for name in IN_INDEX if name in where}
     return await store.count(stretch, hint=BY_STATUS, most=FEW + 1) <= FEW
 
 
@@ -68,7 +70,12 @@ async def by_index(
 
 
 async def among_all(store: MongoStore, wheres: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return how many tasks match one of the filters, all being read; None: they are too many."""
+    """Return how many tasks match one of the filters, all being read.
+
+    None: they are too many, or one of the filters is answered by the index of statuses.
+    """
+    if any(where.keys() <= IN_INDEX for where in wheres):
+        return None
     found = await store.scan(_counting({"$or": list(wheres)}), most=1)
     return None if found is None else _sum(found)
 

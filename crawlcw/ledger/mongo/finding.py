@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC
 from typing import Any
 
-from crawlcw.ledger.mongo.counting import FEW, are_few, few_in
+from crawlcw.ledger.mongo.counting import FEW, IN_INDEX, are_few, few_in
 from crawlcw.ledger.mongo.indexes import BY_STATUS
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.walks import (
@@ -28,8 +28,6 @@ LOOK_AT = 10_000
 LOOK_AT_FOR_EACH = 50
 #: Who wants more at once has them looked for in their order alone.
 LARGEST_PAGE = 1_000
-#: What the index of statuses answers alone.
-_IN_INDEX = {"status", "update_time"}
 
 
 async def found_tasks(
@@ -67,7 +65,7 @@ async def _places(
     if index is not None:
         pipeline = _pipeline(narrowed, limit, after)
         return _cursors(await store.aggregate(pipeline, hint=index, most=min(limit, FEW) + 1))
-    if where.keys() <= _IN_INDEX or limit > LARGEST_PAGE:
+    if where.keys() <= IN_INDEX or limit > LARGEST_PAGE:
         return None
     near = await _near(store, where, limit, after)
     if len(near) == limit:
@@ -83,7 +81,7 @@ async def _near(
     store: MongoStore, where: Mapping[str, Any], limit: int, after: Cursor | None
 ) -> list[Cursor]:
     """Return the places of those that are among the next ones in the order of the answer."""
-    indexed = {name: where[name] for name in _IN_INDEX if name in where}
+    indexed = {name: where[name] for name in IN_INDEX if name in where}
     look_at = max(LOOK_AT, LOOK_AT_FOR_EACH * limit)
     near: list[Cursor] = []
     for part, order in behind(indexed, after):

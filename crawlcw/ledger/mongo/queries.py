@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, among_all, by_index
+from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, IN_INDEX, among_all, by_index
 from crawlcw.ledger.mongo.finding import found_tasks
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.items import Items
@@ -41,8 +41,6 @@ _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
 #: Those first that have items, and those last that may only wait for another visit.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
-#: Of what a filter may ask for, that which the index of statuses answers alone.
-_IN_INDEX = {"status", "update_time"}
 #: The order of the index of statuses.
 _ORDER = {"status": 1, "update_time": -1, "_id": -1}
 
@@ -204,7 +202,7 @@ class Queries:
             number = await among_all(self._store, [where])
         if number is not None:
             return number
-        at_once = _COUNTED if where.keys() <= _IN_INDEX else _READ
+        at_once = _COUNTED if where.keys() <= IN_INDEX else _READ
         matching = {"$sum": {"$cond": [_expression(where), 1, 0]}}
         walk = self._groups(chosen.statuses, by="$status", at_once=at_once, matching=matching)
         async with aclosing(walk) as groups:
