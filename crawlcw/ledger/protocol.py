@@ -496,8 +496,8 @@ class Queries(Protocol):
     async def counts(self) -> Counts:
         """Return how many tasks there are of each status.
 
-        Some ten thousand at a time, so that no number of them blocks the ledger
-        or runs into its time limit; so is what `item_count` reads on MongoDB.
+        Some ten thousand at a time, on MongoDB two million of a status, so that no number of
+        them blocks the ledger or runs into its time limit; so is what `item_count` reads.
         Of more tasks than that it is no single moment that is counted: what
         changes meanwhile may count twice, or not at all.
         """

@@ -10,6 +10,7 @@ from typing import Any
 
 import pymongo
 import pytest
+from bson.codec_options import CodecOptions, DatetimeConversion
 from pymongo.monitoring import CommandListener
 
 from crawlcw.errors import Reason
@@ -26,6 +27,8 @@ HOSTS = 40
 LATER = START + timedelta(days=7)
 #: What the driver adds to a command, and `explain` does not take.
 ENVELOPE = ("lsid", "$db", "$clusterTime", "$readPreference", "txnNumber", "maxTimeMS")
+#: A plan has the first and the last of all times, which Python has not.
+_OF_PLANS = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
 class Overheard(CommandListener):
@@ -100,7 +103,9 @@ async def ledger(
 
 def explained(database, command: dict[str, Any]) -> dict[str, Any]:
     bare = {name: value for name, value in command.items() if name not in ENVELOPE}
-    return database.command({"explain": bare, "verbosity": "executionStats"})
+    return database.command(
+        {"explain": bare, "verbosity": "executionStats"}, codec_options=_OF_PLANS
+    )
 
 
 def stages(plan: Any) -> Iterator[str]:
@@ -185,18 +190,19 @@ async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     ledger, crowded, overheard, monkeypatch
 ):
     monkeypatch.setattr("crawlcw.ledger.mongo.queries._COUNTED", TASKS // 5)
-    monkeypatch.setattr("crawlcw.ledger.mongo.queries.COUNTED_AT_ONCE", TASKS // 5)
+    monkeypatch.setattr("crawlcw.ledger.mongo.counting.COUNTED_AT_ONCE", TASKS // 5)
     counts = await ledger.queries.counts()
 
     assert counts.total == TASKS
     assert counts[Status.TODO] == TASKS // 10
-    # Only what is too many of one status is walked through.
-    alone = [c for c in overheard.commands if "count" in c]
-    assert len(alone) == len(Status)
-    for command in alone:
+    # What is too many of one status is counted in stretches, and looked for where each ends.
+    stretches = [c for c in overheard.commands if "count" in c]
+    assert len(stretches) >= len(Status) + TASKS * 7 // 10 // (TASKS // 5)
+    assert max(c["limit"] for c in stretches) == TASKS // 5
+    for command in stretches:
         assert "COUNT_SCAN" in set(stages(explained(crowded, command)))
-    commands = [c for c in overheard.commands if "aggregate" in c]
-    assert len(commands) >= 4
+    commands = [c for c in overheard.commands if "aggregate" in c or "find" in c]
+    assert len([c for c in commands if "find" in c]) == TASKS * 7 // 10 // (TASKS // 5)
     for command in commands:
         explanation = explained(crowded, command)
         assert "COLLSCAN" not in set(stages(explanation))

@@ -15,6 +15,7 @@ from crawlcw.ledger.mongo.indexes import (
     FAILED_BY_HOST,
 )
 from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.mongo.walks import behind, place_of
 from crawlcw.model.task import DONE, Status
 
 #: What has an index of its own.
@@ -80,15 +81,30 @@ async def among_all(store: MongoStore, wheres: Sequence[Mapping[str, Any]]) -> i
     return None if found is None else _sum(found)
 
 
-async def _of_statuses(store: MongoStore, where: Mapping[str, Any]) -> int | None:
-    total = 0
-    for status in _values(where["status"]):
-        one = {**where, "status": status}
-        number = await store.count(one, hint=BY_STATUS, most=COUNTED_AT_ONCE)
-        if number == COUNTED_AT_ONCE:
-            return None
-        total += number
-    return total
+async def of_status(store: MongoStore, where: Mapping[str, Any]) -> int:
+    """Return how many tasks there are of one status, and of some times: so many by a command.
+
+    To count a stretch of the index takes a quarter of what it takes to group it, and to find
+    where the next one begins about as long.
+    """
+    total, after = 0, None
+    while True:
+        room = COUNTED_AT_ONCE
+        for part, order in behind(where, after):
+            number = await store.count(part, hint=BY_STATUS, most=room)
+            total += number
+            room -= number
+            if not room:
+                after = await place_of(store, part, order, number=number)
+                break
+        if room or after is None:
+            return total
+
+
+async def _of_statuses(store: MongoStore, where: Mapping[str, Any]) -> int:
+    return sum(
+        [await of_status(store, {**where, "status": each}) for each in _values(where["status"])]
+    )
 
 
 async def _of_reasons(store: MongoStore, where: Mapping[str, Any]) -> int:

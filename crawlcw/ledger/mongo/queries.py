@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.counting import COUNTED_AT_ONCE, IN_INDEX, among_all, by_index
+from crawlcw.ledger.mongo.counting import among_all, by_index, of_status
 from crawlcw.ledger.mongo.finding import found_tasks
 from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
 from crawlcw.ledger.mongo.items import Items
@@ -86,29 +86,17 @@ class Queries:
 
     async def counts(self) -> Counts:
         """Count by the status index alone."""
-        counts = await self._walked(tuple(Status), most=_COUNTED)
-        if counts.total() < _COUNTED:
-            return Counts(by_status=dict(counts))  # of one moment
-        for status in Status:
-            where = {"status": int(status)}
-            # To count a stretch of the index takes a quarter of what it takes to group it.
-            number = await self._store.count(where, hint=BY_STATUS, most=COUNTED_AT_ONCE)
-            if number == COUNTED_AT_ONCE:
-                number = (await self._walked([status])).total()
-            counts[status] = number
-        return Counts(by_status=dict(+counts))
-
-    async def _walked(
-        self, statuses: Collection[Status], *, most: int | None = None
-    ) -> Counter[Status]:
-        """Count by one command after the other, until there are *most*."""
         counts: Counter[Status] = Counter()
-        async with aclosing(self._groups(statuses, by="$status", at_once=_COUNTED)) as groups:
+        async with aclosing(self._groups(list(Status), by="$status", at_once=_COUNTED)) as groups:
             async for group in groups:
                 counts[Status(group["_id"])] += group["n"]
-                if most is not None and counts.total() >= most:
+                if counts.total() >= _COUNTED:
                     break
-        return counts
+            else:
+                return Counts(by_status=dict(counts))  # of one moment
+        for status in Status:
+            counts[status] = await of_status(self._store, {"status": int(status)})
+        return Counts(by_status=dict(+counts))
 
     async def item_count(self) -> int:
         """Sum the items of every task that may have some."""
@@ -202,9 +190,8 @@ class Queries:
             number = await among_all(self._store, [where])
         if number is not None:
             return number
-        at_once = _COUNTED if where.keys() <= IN_INDEX else _READ
         matching = {"$sum": {"$cond": [_expression(where), 1, 0]}}
-        walk = self._groups(chosen.statuses, by="$status", at_once=at_once, matching=matching)
+        walk = self._groups(chosen.statuses, by="$status", at_once=_READ, matching=matching)
         async with aclosing(walk) as groups:
             return sum([group["matching"] async for group in groups])
 

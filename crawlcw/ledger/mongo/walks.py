@@ -20,6 +20,19 @@ PLACE = {"update_time": 1}
 _IN_NO_INDEX = ("url", "callback")
 
 
+async def place_of(
+    store: MongoStore, where: Mapping[str, Any], order: list[tuple[str, int]], *, number: int
+) -> Cursor | None:
+    """Return the place of the task of that *number*, from 1, by the index alone; None: too few."""
+    cursor = store.tasks.find(where, {"_id": 1, "update_time": 1}).sort(order)
+    with mapped():
+        found = await all_of(cursor.skip(number - 1).limit(1).hint(BY_STATUS), 1)
+    if not found:
+        return None
+    update_time, task_id = _place(found[0])
+    return Cursor(update_time=update_time, id=task_id)
+
+
 async def found_behind(
     store: MongoStore,
     where: Mapping[str, Any],
