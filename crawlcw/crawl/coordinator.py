@@ -13,6 +13,7 @@ holders for a while.
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Container, Iterable
 from datetime import datetime, timedelta
 
@@ -44,7 +45,6 @@ _IDLE_BESIDE_OTHERS = 1.0
 _FEW_CLAIMS = 32
 _MANY_CLAIMS = 64
 _HOSTS_A_PAGE = 100
-_CROWDED_PAGES = 64
 #: What a host without limits is given at least.
 _TURN = 8
 #: Of many hosts, so many tasks of each may be held beyond the prefetch.
@@ -56,7 +56,9 @@ _SWEEP_FROM = 0.8
 #: Seconds between two looks at a host with leases that are spared.
 _SPARE_PAUSE = 1.0
 #: While leases are spared, so many more tasks are looked at: they are due before all others.
+#: Of each of many hosts, a few.
 _MOST_SPARED = 1_000
+_FEW_SPARED = 50
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
 #: Seconds for each host held between two looks at all of them, for a look goes through them all;
@@ -401,57 +403,51 @@ class Coordinator:
         ]
         if not hungry:
             return False
-        share = max(1, self._room() // len(hungry))
+        room = self._room()
+        share = max(1, room // len(hungry))
         # Those that were fed longest ago go first, for the room may not be enough for all.
         hungry.sort(key=lambda host: host.fed)
-        # A host with many tasks would fill the page of all others.
-        tables = [[host] for host in hungry if host.crowded][:_CROWDED_PAGES]
-        if others := [host for host in hungry if not host.crowded][:_HOSTS_A_PAGE]:
-            tables.append(others)
-        for asked in sorted(tables, key=lambda asked: asked[0].fed):
-            if (room := self._room()) > 0:
-                await self._feed_some(asked, room, share, background)
+        portions = {host: min(room, self._portion(host, share)) for host in hungry[:_HOSTS_A_PAGE]}
+        await self._feed_some(portions, room, background)
         return True
 
-    def _helping(self, host: HeldHost, share: int) -> int:
+    def _portion(self, host: HeldHost, share: int) -> int:
         """Return how many tasks to claim for a host: its *share* of the room, or two turns."""
         turn = 1 if host.delay else 2 * host.limit.concurrency or _TURN
         return min(self._lanes.room(host.name), max(share, turn))
 
     async def _feed_some(
-        self, asked: list[HeldHost], room: int, share: int, background: anyio.abc.TaskGroup
+        self, portions: dict[HeldHost, int], room: int, background: anyio.abc.TaskGroup
     ) -> None:
         """Page the tasks of some hosts, open those that are new, and claim what there is room for.
 
-        A page is shared by its hosts and is a hint: what is full may have left out
-        tasks of any of them, so all are looked at again.
+        A host of which the page has as many tasks as were asked for may have more: it is looked at
+        again.
         """
-        limit = min(room, sum(self._helping(host, share) for host in asked)) + self._spareable()
+        spareable = self._spareable(len(portions))
         now = time.monotonic()
-        for host in asked:
+        for host in portions:
             host.fed = now
             # Before the page is read: what is added from here on may be missing in it,
             # and the one that adds it sets this again.
             host.look = False
-        page = await self._ledger.tasks.page(limit=limit, hosts=[host.name for host in asked])
-        is_full = len(page) == limit
+        asked = {host.name: portion + spareable for host, portion in portions.items()}
+        page = await self._ledger.tasks.page_each(asked)
+        numbers = Counter(task.host for task in page)
         spared = self._spared(page)
         found = self._claimable(page, spared)
         wanted: list[Task] = []
-        for host in asked:
+        for host, portion in portions.items():
             tasks = found.get(host.name, [])
-            if not self._is_open(host, tasks, background):
-                host.look = host.look or is_full
-                continue
-            taken = tasks[: min(self._helping(host, share), room - len(wanted))]
-            wanted += taken
-            host.crowded = len(taken) < len(tasks) or (is_full and len(asked) == 1)
-            host.look = host.look or host.crowded
-        for host in asked:
-            if is_full and found:
-                host.look = True
-            # Spared tasks may have taken the place of any other's.
-            if spared and (is_full or host.name in spared.values()) and not host.busy:
+            is_full = numbers[host.name] == asked[host.name]
+            host.look = host.look or is_full
+            if self._is_open(host, tasks, background):
+                taken = tasks[: min(portion, room - len(wanted))]
+                wanted += taken
+                host.look = host.look or len(taken) < len(tasks)
+            # Of what is behind those that are not for us nothing is known.
+            in_vain = host.name in spared.values() or (is_full and not tasks and not host.lost)
+            if in_vain and not host.busy:
                 host.busy = host.look = True
                 background.start_soon(self._look_later, host)
         await self._claim_all(wanted)
@@ -488,9 +484,11 @@ class Coordinator:
                 return task.url
         return tasks[0].url
 
-    def _spareable(self) -> int:
-        """Return how many tasks of a page may be there in vain."""
-        return 0 if self._patience.spared_since(self._ledger.now()) is None else _MOST_SPARED
+    def _spareable(self, hosts: int = 1) -> int:
+        """Return how many tasks of a page may be there in vain, for each of so many *hosts*."""
+        if self._patience.spared_since(self._ledger.now()) is None:
+            return 0
+        return max(_FEW_SPARED, _MOST_SPARED // hosts)
 
     def _spared(self, page: Iterable[Task]) -> dict[bytes, str]:
         """Return the tasks, and their hosts, that are left to their holders after an outage."""

@@ -251,6 +251,6 @@ class Frontier:
         given_up = host.state.given_up is not None
         not_before = moment + timedelta(seconds=rest) if rest > 0 and not given_up else None
         # Where there is more to do the ledger need not look for it.
-        more = (host.look or host.crowded) and not given_up
+        more = host.look and not given_up
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)

@@ -55,7 +55,6 @@ class HeldHost:
     opened: bool = False  #: whether its robots.txt is known
     busy: bool = False  #: something is done about it in the background
     look: bool = True  #: its due tasks are to be looked at
-    crowded: bool = False  #: it had more of them than there was room for
     phase: Phase = Phase.OPENING  #: changed by `Phases` alone
     lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
     unsaved: bool = False  #: the ledger is to know of its state at once

@@ -251,6 +251,13 @@ class Tasks(Protocol):
         their lease has run out, and never before.
         """
 
+    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
+        """Return the first due tasks of each host in *wanted*, up to so many as it says.
+
+        As `page` of each host alone, by one question for all: a host with many tasks takes no
+        other's place. The tasks of a host are in the order of `page`, the hosts in any.
+        """
+
     async def get(self, task_id: bytes) -> Record | None:
         """Return everything known about a task, or None."""
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -1511,7 +1511,7 @@ class Away(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.tasks = Instead(self.tasks, page=self.page, add=self.add)
+        self.tasks = Instead(self.tasks, page_each=self.page_each, add=self.add)
         self.leases = Instead(self.leases, claim=self.claim)
         self.outcomes = Instead(self.outcomes, commit=self.commit)
         self.queries = Instead(self.queries, horizon=self.horizon, counts=self.counts)
@@ -1521,9 +1521,9 @@ class Away(SqliteLedger):
             self.calls -= 1
             raise LedgerUnavailableError(f"{operation} was not answered")
 
-    async def page(self, **options: Any) -> list[Task]:
-        self._answer("page")
-        return await self.real.tasks.page(**options)
+    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
+        self._answer("page_each")
+        return await self.real.tasks.page_each(wanted)
 
     async def claim(self, *arguments: Any, **options: Any) -> Any:
         self._answer("claim")
@@ -1546,7 +1546,7 @@ class Away(SqliteLedger):
         return await self.real.queries.counts()
 
 
-OPERATIONS = ["page", "claim", "add", "commit", "horizon", "counts"]
+OPERATIONS = ["page_each", "claim", "add", "commit", "horizon", "counts"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -731,14 +731,11 @@ def test_a_host_that_is_left_rests_for_the_next_owner_too():
     assert HOST not in process.frontier
 
 
-@pytest.mark.parametrize(("look", "crowded"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("rest", [0, 2])
-def test_a_host_that_may_have_more_is_ready_when_it_may_be_asked(
-    look: bool, crowded: bool, rest: float
-):
+def test_a_host_that_may_have_more_is_ready_when_it_may_be_asked(rest: float):
     process = Process()
     host = process.serve(not_before=process.at(rest))
-    host.look, host.crowded = look, crowded
+    host.look = True
 
     left = process.part()
 

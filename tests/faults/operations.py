@@ -238,6 +238,7 @@ OPERATIONS = [
     _read("control", lambda w: w.near.notes.control()),
     _read("state", lambda w: w.near.notes.state()),
     _read("page", lambda w: w.near.tasks.page(limit=50, hosts=["p.com", "q.com"])),
+    _read("page_each", lambda w: w.near.tasks.page_each({"p.com": 1, "q.com": 9})),
     _read("find", lambda w: w.near.queries.find(TaskFilter(), limit=3, after=_place(w))),
     _read("held", lambda w: w.near.leases.held("a")),
     _read("horizon", lambda w: w.near.queries.horizon()),

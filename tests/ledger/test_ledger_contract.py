@@ -1,6 +1,7 @@
 """What `Ledger` promises, asked of every store."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -163,6 +164,38 @@ async def test_a_page_has_only_the_hosts_asked_for(ledger: Ledger):
         "c.com",
     }
     assert await ledger.tasks.page(limit=10, hosts=[]) == []
+
+
+async def test_a_page_of_each_host_has_so_many_of_the_first_as_are_wanted(ledger: Ledger):
+    tasks = [
+        make_task(f"http://h{n % 3}.com/{n}", priority=n % 4, due=START - timedelta(seconds=n))
+        for n in range(36)
+    ]
+    await ledger.tasks.add([*tasks, make_task("http://h3.com/")])
+    wanted = {"h0.com": 1, "h1.com": 5, "h3.com": 9, "x.com": 2, "$h.com": 1, "h2.com": 0}
+
+    found = await ledger.tasks.page_each(wanted)
+
+    for host, most in wanted.items():
+        first = await ledger.tasks.page(limit=most, hosts=[host])
+        assert ids(t for t in found if t.host == host) == ids(first)
+    assert Counter(t.host for t in found) == {"h0.com": 1, "h1.com": 5, "h3.com": 1}
+    assert await ledger.tasks.page_each({}) == []
+
+
+async def test_a_page_of_each_host_of_an_empty_ledger_is_empty(ledger: Ledger):
+    assert await ledger.tasks.page_each({"a.com": 3}) == []
+
+
+async def test_a_page_of_each_host_has_nothing_that_is_not_due_yet(
+    ledger: Ledger, clock: FakeClock
+):
+    later = make_task(due=START + timedelta(seconds=10))
+    await ledger.tasks.add([later, make_task("http://other.com/")])
+
+    assert await ledger.tasks.page_each({later.host: 9}) == []
+    clock.advance(seconds=10)
+    assert await ledger.tasks.page_each({later.host: 9}) == [later]
 
 
 async def test_a_page_has_nothing_that_is_not_due_yet(ledger: Ledger, clock: FakeClock):

@@ -4,6 +4,7 @@ The commands are overheard from `MongoLedger` and explained as they were sent.
 """
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from pymongo.monitoring import CommandListener
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
+from crawlcw.ledger.mongo.indexes import BY_HOST
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.searching import Wanted
@@ -162,6 +164,36 @@ async def test_a_page_of_some_hosts_reads_what_it_returns(ledger, crowded, overh
     assert {task.host for task in page} <= set(names)
     # Each host's line is entered once, and left at each of its priorities.
     check_plans(crowded, overheard, "find", spare=20 + 4 * hosts)
+
+
+@pytest.mark.parametrize("most", [1, 8])
+async def test_a_page_of_each_host_seeks_each_and_reads_what_it_returns(
+    ledger, crowded, overheard, most: int
+):
+    names = [f"h{n}.com" for n in range(HOSTS)]
+
+    page = await ledger.tasks.page_each(dict.fromkeys([*names, "other.com"], most))
+
+    assert Counter(task.host for task in page) == dict.fromkeys(names, most)
+    (command,) = [command for command in overheard.commands if "aggregate" in command]
+    (found,) = [stage for stage in explained(crowded, command)["stages"] if "$lookup" in stage]
+    assert found["indexesUsed"] == [BY_HOST]
+    assert found["collectionScans"] == 0
+    assert found["totalDocsExamined"] == HOSTS * most
+    # Each host's line is entered once, and left at each of its priorities.
+    assert found["totalKeysExamined"] <= HOSTS * (most + 4) + 4
+
+
+async def test_pages_of_hosts_of_which_different_numbers_are_wanted_take_few_commands(
+    ledger, crowded, overheard
+):
+    wanted = {f"h{n}.com": n for n in range(1, HOSTS)}
+
+    page = await ledger.tasks.page_each(wanted)
+
+    assert Counter(task.host for task in page) == wanted
+    # Of 1, 2, 4, 8, 16, 32 and 64 tasks each.
+    assert len([command for command in overheard.commands if "aggregate" in command]) == 7
 
 
 async def test_a_page_when_nothing_is_due_reads_next_to_nothing(ledger, crowded, overheard):

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -675,6 +676,26 @@ async def test_workers_that_left_are_forgotten_by_their_index(path: Path):
 
     assert any(line.endswith("USING COVERING INDEX books.workers_left (left>?)") for line in found)
     assert not [line for line in found if "TEMP B-TREE" in line]
+    await ledger.close()
+
+
+@pytest.mark.parametrize("most", [1, 8])
+async def test_a_page_of_each_host_reads_what_it_returns(path: Path, most: int):
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    hosts = [f"h{n}.com" for n in range(20)]
+    await ledger.tasks.add([make_task(f"http://{host}/{n}") for host in hosts for n in range(500)])
+    steps = 0
+
+    def count() -> None:
+        nonlocal steps
+        steps += 1
+
+    await ledger.store.reader.run(Database.set_progress_handler, count, 10)
+    page = await ledger.tasks.page_each(dict.fromkeys(hosts, most))
+
+    assert Counter(task.host for task in page) == dict.fromkeys(hosts, most)
+    # A task takes SQLite's machine 30 instructions, and to find a host's line 100.
+    assert steps * 10 < len(hosts) * (150 + 50 * most)
     await ledger.close()
 
 

@@ -103,6 +103,16 @@ class Download:
         return self._content
 
 
+class Found:
+    """A cursor over what was found."""
+
+    def __init__(self, found: list[dict[str, Any]]) -> None:
+        self._found = found
+
+    async def to_list(self, _: None) -> list[dict[str, Any]]:
+        return self._found
+
+
 class DoubleStore(MongoStore):
     """What the ledger's facets stand on, on the double."""
 
@@ -130,6 +140,15 @@ class Collection:
         for each in indexes:
             options = dict(each.document)
             await self._mocked.create_index(list(options.pop("key").items()), **options)
+
+    async def aggregate(self, pipeline: Sequence[dict[str, Any]], **_: Any) -> "Found":
+        # It knows no pipeline in `$lookup`: the stages before it make a document of each host.
+        _, hosts, _, lookup, *_ = pipeline
+        found: list[dict[str, Any]] = []
+        for host in hosts["$project"]["host"]["$literal"]:
+            stages = [{"$match": {"host": host}}, *lookup["$lookup"]["pipeline"]]
+            found += await self._mocked.aggregate(stages).to_list()
+        return Found(found)
 
     async def bulk_write(
         self, operations: Sequence[UpdateOne], *, ordered: bool

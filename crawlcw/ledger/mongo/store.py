@@ -128,6 +128,19 @@ class MongoStore:
         groups: list[dict[str, Any]] = answer["cursor"]["firstBatch"]
         return groups
 
+    async def made_by(
+        self, pipeline: list[dict[str, Any]], *, most: int
+    ) -> list[documents.Document]:
+        """Return what a pipeline makes of the tasks, *most* documents at most, in one reply."""
+        # Unlike a command's, these may be more than a reply of the server holds, and their times
+        # have a zone.
+        cursor = self.tasks.aggregate(pipeline, hint="_id_", batchSize=most + 1)
+        # PyMongo's aggregate is a coroutine, Motor's is not.
+        if inspect.isawaitable(cursor):
+            cursor = await cursor
+        found: list[documents.Document] = await cursor.to_list(None)
+        return found
+
     async def count(self, where: dict[str, Any], *, hint: str, most: int = 0) -> int:
         """Return how many tasks match, *most* at most; 0: however many."""
         command = {"count": self.spider, "query": where, "hint": hint}

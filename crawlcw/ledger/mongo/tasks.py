@@ -1,7 +1,10 @@
 """Adding tasks, and reading them: those that are due, or one with all that is known of it."""
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pymongo import UpdateOne
@@ -107,20 +110,65 @@ class Tasks:
         """Return due tasks by one index range, in the index's order."""
         if limit < 1:
             return []  # to the server, no limit
-        due: dict[str, Any] = {
-            "priority": {"$lte": ANY_PRIORITY},
-            "due": {"$lte": self._store.now()},
-        }
-        hint = BY_PRIORITY
+        due, hint = self._due(), BY_PRIORITY
         if hosts is not None:
             due = {"host": {"$in": list(hosts)}, **due}
             hint = BY_HOST
         with mapped():
             # A projection of this call's own: a driver may add to it.
-            left_out = {**_RESULTS, **_CARRIED} if self._store.kind.tracked else {**_RESULTS}
-            cursor = self._store.tasks.find(due, left_out)
+            cursor = self._store.tasks.find(due, {**self._left_out()})
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(found) for found in await all_of(cursor, limit)]
+
+    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
+        """Ask for hosts of which about as many tasks are wanted by one command."""
+        alike: defaultdict[int, list[str]] = defaultdict(list)
+        for host, most in wanted.items():
+            if most > 0:
+                alike[1 << (most - 1).bit_length()].append(host)
+        parts = await asyncio.gather(*(self._first(hosts, most) for most, hosts in alike.items()))
+        left = Counter(wanted)
+        tasks: list[Task] = []
+        for found in chain.from_iterable(parts):
+            if left[found["host"]] > 0:
+                left[found["host"]] -= 1
+                tasks.append(documents.task(found))
+        return tasks
+
+    async def _first(self, hosts: Sequence[str], most: int) -> list[documents.Document]:
+        """Return the first *most* due tasks of each host, each by a seek in one index."""
+        # The host is in the order so that no other index has it.
+        order = {"host": 1, "priority": -1, "due": 1}
+        pipeline = [
+            # Any task, for a pipeline needs something to begin with: of none there is no page.
+            {"$limit": 1},
+            {"$project": {"_id": 0, "host": {"$literal": hosts}}},
+            {"$unwind": "$host"},
+            {
+                "$lookup": {
+                    "from": self._store.spider,
+                    "localField": "host",
+                    "foreignField": "host",
+                    "pipeline": [
+                        {"$match": self._due()},
+                        {"$sort": order},
+                        {"$limit": most},
+                        {"$project": self._left_out()},
+                    ],
+                    "as": "task",
+                }
+            },
+            {"$unwind": "$task"},
+            {"$replaceRoot": {"newRoot": "$task"}},
+        ]
+        with mapped():
+            return await self._store.made_by(pipeline, most=most * len(hosts))
+
+    def _due(self) -> dict[str, Any]:
+        return {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self._store.now()}}
+
+    def _left_out(self) -> dict[str, int]:
+        return _RESULTS | _CARRIED if self._store.kind.tracked else _RESULTS
 
     async def get(self, task_id: bytes) -> Record | None:
         """Read one whole document."""

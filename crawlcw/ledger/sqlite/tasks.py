@@ -2,7 +2,7 @@
 
 import heapq
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -81,6 +81,19 @@ class Tasks:
             lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
         return [documents.task(document_of(row)) for row in islice(due, limit)]
+
+    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
+        """See `protocol.Tasks.page_each`."""
+        return await self._store.reader.run(
+            self._page_each, wanted, milliseconds(self._store.now())
+        )
+
+    def _page_each(self, db: sqlite3.Connection, wanted: Mapping[str, int], now: int) -> list[Task]:
+        return [
+            documents.task(document_of(row))
+            for host, most in wanted.items()
+            for row in islice(self._due_of_host(db, most, now, host), most)
+        ]
 
     def _due(self, db: sqlite3.Connection, limit: int, now: int) -> Iterator[sqlite3.Row]:
         for priority in priorities(db, self._store.sql):
