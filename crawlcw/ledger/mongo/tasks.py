@@ -139,7 +139,7 @@ class Tasks:
         """Return the first *most* due tasks of each host, each by a seek in one index."""
         # The host is in the order so that no other index has it.
         order = {"host": 1, "priority": -1, "due": 1}
-        pipeline = [
+        pipeline: list[dict[str, Any]] = [
             # Any task, for a pipeline needs something to begin with: of none there is no page.
             {"$limit": 1},
             {"$project": {"_id": 0, "host": {"$literal": hosts}}},
