@@ -405,16 +405,18 @@ class Coordinator:
             return False
         room = self._room()
         share = max(1, room // len(hungry))
-        # Those that were fed longest ago go first, for the room may not be enough for all.
-        hungry.sort(key=lambda host: host.fed)
+        # Those that were fed longest ago go first, for the room may not be enough for all; but a
+        # turn that a delayed host misses is lost, while others make up for it.
+        hungry.sort(key=lambda host: (not host.delay, host.fed))
         portions = {host: min(room, self._portion(host, share)) for host in hungry[:_HOSTS_A_PAGE]}
         await self._feed_some(portions, room, background)
         return True
 
     def _portion(self, host: HeldHost, share: int) -> int:
         """Return how many tasks to claim for a host: its *share* of the room, or two turns."""
-        turn = 1 if host.delay else 2 * host.limit.concurrency or _TURN
-        return min(self._lanes.room(host.name), max(share, turn))
+        # By what it may be asked for now: more for it is less for others, and they wait.
+        turns = 1 if host.delay else 2 * host.allowed or _TURN
+        return min(self._lanes.room(host.name), max(share, turns))
 
     async def _feed_some(
         self, portions: dict[HeldHost, int], room: int, background: anyio.abc.TaskGroup
