@@ -429,7 +429,6 @@ class Coordinator:
         spareable = self._spareable(len(portions))
         now = time.monotonic()
         for host in portions:
-            host.fed = now
             # Before the page is read: what is added from here on may be missing in it,
             # and the one that adds it sets this again.
             host.look = False
@@ -446,6 +445,8 @@ class Coordinator:
             if self._is_open(host, tasks, background):
                 taken = tasks[: min(portion, room - len(wanted))]
                 wanted += taken
+                if taken:
+                    host.fed = now
                 host.look = host.look or len(taken) < len(tasks)
             # Of what is behind those that are not for us nothing is known.
             in_vain = host.name in spared.values() or (is_full and not tasks and not host.lost)

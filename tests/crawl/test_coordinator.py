@@ -109,7 +109,7 @@ class Counted(SqliteLedger):
     def __init__(self, store: SqliteStore) -> None:
         super().__init__(store)
         self.real = SqliteLedger(store)
-        self.tasks = Noting(self, Instead(self.tasks, add=self.add), "page")
+        self.tasks = Noting(self, Instead(self.tasks, add=self.add), "page", "page_each")
         self.leases = Noting(self, Instead(self.leases, claim=self.claim), "claim")
         self.queries = Noting(self, self.queries, "horizon")
         self.hosts = Noting(self, self.hosts, "next_ready", "due", "get")
@@ -449,6 +449,66 @@ def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turn
     assert all(pause >= least - 1e-6 for pause, least in pauses)
 
 
+def _of_hosts(number: int, *, each: int) -> list[Task]:
+    return [make_task(f"http://h{n}.example/{m}") for n in range(number) for m in range(each)]
+
+
+def test_many_hosts_with_many_tasks_each_are_fed_by_one_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add(_of_hosts(80, each=20))
+        around = Around(ledger, concurrency=100, delay="5s")
+
+        await around.stopped_after(42, work=0.1)
+
+        asked = Counter(url.split("/")[2] for _, url in around.starts)
+        assert len(asked) == 80
+        assert min(asked.values()) >= 8, "one every 5 s"
+        questions = [name for name, _ in ledger.asked if name in ("page", "page_each")]
+        assert len(questions) < 200, "640 where each host is asked about by itself"
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_for_a_host_no_more_is_claimed_than_two_turns_of_what_it_may_be_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add(_of_hosts(60, each=20))
+        around = Around(ledger, concurrency=20, obey_robots=False)
+
+        # So long that none of them has answered yet.
+        await around.stopped_after(5, work=60)
+
+        hosts = Counter(lease.task.host for lease in around.coordinator.undispatched())
+        hosts.update(url.split("/")[2] for _, url in around.starts)
+        assert len(around.starts) == 20
+        assert max(hosts.values()) <= 2
+        assert len(hosts) >= 30
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_host_with_a_delay_gets_its_turns_beside_many_that_keep_all_fetchers_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add(make_tasks(50))
+        await ledger.tasks.add(_of_hosts(110, each=20))
+        robots = Replay(body="User-agent: *\nCrawl-delay: 2\n")
+        around = Around(ledger, robots=robots, concurrency=30)
+
+        await around.stopped_after(60, work=2)
+
+        delayed = [time for time, url in around.starts if url.startswith("http://example.com/")]
+        # Each of the others gets one in 10 s.
+        assert len(around.starts) > 500
+        assert len(delayed) >= 15
+
+    quickly(main, tmp_path, monkeypatch)
+
+
 def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
         await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
@@ -492,7 +552,7 @@ def test_a_ledger_of_hosts_that_have_no_room_is_seldom_asked_too(
 
         asked = [what for what, _ in ledger.asked]
         assert len(around.starts) <= 7
-        assert asked.count("page") <= 60, "one a second is plenty"
+        assert asked.count("page_each") <= 60, "one a second is plenty"
 
     quickly(main, tmp_path, monkeypatch)
 
@@ -594,7 +654,7 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
             records = [await ledger.tasks.get(lease.task.id) for lease in leases]
             assert {record.task.fence > 1 for record in records if record} == {taken_over}
             asked = Counter(name for name, time in ledger.asked if time - ledger.began > away[1])
-            assert asked["page"] <= 60, "a few times a second is plenty"
+            assert asked["page"] + asked["page_each"] <= 60, "a few times a second is plenty"
             assert asked["claim"] <= 11
 
         quickly(main, tmp_path, monkeypatch)
@@ -656,7 +716,7 @@ def test_a_lease_of_a_host_that_came_late_is_waited_for_until_it_is_renewed(
         assert await Around(ledger).until_it_ends() == "drained"
 
         asked = Counter(name for name, _ in ledger.asked)
-        assert asked["page"] <= 20, "10,000 where it asks on and on"
+        assert asked["page"] + asked["page_each"] <= 20, "10,000 where it asks on and on"
 
     quickly(main, tmp_path, monkeypatch)
 
