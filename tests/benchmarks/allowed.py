@@ -1,13 +1,17 @@
-"""The least time in which many hosts can be crawled: no CPU, no slow start, only limits.
+"""The least time in which many hosts can be crawled: no CPU, only limits.
 
 Requests end when their host's latency is over; a host has so many under way at
 once, their starts are a delay apart, and all hosts together have so many slots.
 Of the hosts that may be asked, the one goes first that has the most left to do.
+The slow start of new hosts is one of the limits where it is asked for; that
+slow answers bring a delay is none (`hosts.SLOW_ANSWER`).
 """
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from crawlcw.crawl.slow_start import SlowStart
 
 LINKS = 20  #: page n links to the pages 20n + 1 to 20n + 20, as `many_hosts` has it
 
@@ -19,6 +23,7 @@ class Limits:
     slots: int  #: requests under way to all hosts
     per_host: int  #: to one host
     delay: float  #: seconds between the starts of two requests to one host
+    slow_start: bool = False  #: whether a host is asked for few pages at once at first
 
 
 @dataclass(slots=True)
@@ -29,10 +34,24 @@ class _Progress:
     active: int = 0
     ended: int = 0
     next_start: float = 0.0
+    slow_start: SlowStart = field(default_factory=SlowStart)
 
     def may_start(self, now: float, limits: Limits) -> bool:
-        free = self.known > 0 and self.active < limits.per_host
+        free = self.known > 0 and self.active < self._window(limits)
         return free and self.next_start <= now
+
+    def _window(self, limits: Limits) -> int:
+        if not limits.slow_start:
+            return limits.per_host
+        return min(limits.per_host, self.slow_start.window(finished=max(0, self.ended - 1)))
+
+    def end(self, pages: int) -> None:
+        """Note that a request has ended, the first of which was for robots.txt."""
+        self.active -= 1
+        self.known += _found(self.ended, pages)
+        if self.ended:
+            self.slow_start.answered(latency=self.latency)
+        self.ended += 1
 
     def urgency(self, limits: Limits) -> float:
         return self.left * max(self.latency / limits.per_host, limits.delay)
@@ -66,9 +85,7 @@ def least_seconds(latencies: Sequence[float], *, pages: int, limits: Limits) -> 
         host = hosts[n]
         if is_end:
             free += 1
-            host.active -= 1
-            host.known += _found(host.ended, pages)
-            host.ended += 1
+            host.end(pages)
         if host.may_start(now, limits):
             heapq.heappush(ready, (-host.urgency(limits), n))
     return now
