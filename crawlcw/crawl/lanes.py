@@ -181,12 +181,13 @@ class Lanes:
 
         Hosts take turns. Where more have their turn than there are fetchers,
         each priority of a host's best task counts like a second of waiting:
-        higher ones go first, and nobody waits for ever.
+        higher ones go first, and nobody waits for ever. So does a host's delay, up to
+        `AHEAD`: a turn that it misses is lost, while others make up for it.
         """
         while self._turns and self._turns[0][0] <= now:
             turn, order, lane = heapq.heappop(self._turns)
             if self._may_start(lane, now):
-                earlier = bonus(-lane.waiting[0][0])
+                earlier = bonus(-lane.waiting[0][0]) + min(lane.delay, AHEAD)
                 heapq.heappush(self._urgent, (turn - earlier, order, lane))
         while self._urgent:
             lane = heapq.heappop(self._urgent)[2]

@@ -420,6 +420,25 @@ def test_a_priority_is_worth_as_many_seconds_of_waiting_up_to_ten(
     assert taken_one(lanes, now=100 + seconds) is not None
 
 
+@pytest.mark.parametrize(
+    ("delay", "seconds", "first"), [(3, 2, B), (3, 4, A), (60, 4, B), (60, 6, A)]
+)
+def test_a_hosts_delay_counts_as_waiting_up_to_what_is_held_for_it(
+    delay: float, seconds: float, first: str
+):
+    lanes = Lanes(half_lease=1800)
+    for host, pause in ((A, 0), (B, delay)):
+        begin(lanes, host, delay=pause)
+        lanes.open(host, now=0)
+    lanes.add(lease(f"http://{A}/"), now=100)
+    lanes.add(lease(f"http://{B}/"), now=100 + seconds)
+
+    found = lanes.take(now=200)
+
+    assert found is not None
+    assert found.task.host == first
+
+
 def test_the_best_task_of_a_host_counts_for_it():
     lanes = lanes_of()
     begin(lanes, B)
