@@ -28,7 +28,7 @@ _SCHEMES = ("http", "https")
 #: The WHATWG URL standard's forbidden domain code points.
 _NOT_IN_HOSTS = re.compile(r"[\x00-\x20\x7f#%/:<>?@\[\\\]^`{|}]")
 #: By the same standard such a host is an IPv4 address, or none.
-_ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\.?\Z")
+_ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
 #: As everybody writes them: four numbers below 256, without leading zeros.
 _IPV4 = re.compile(
     r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z", re.ASCII
@@ -304,7 +304,8 @@ def _is_disguised(host: str) -> bool:
     `2130706433`, `0x7f.1` and `127.0.0.1.` lead there in some resolvers. Nobody writes them but
     to get past a check, and what is wrong with the last would be laid to that very host.
     """
-    return bool(_ENDS_IN_A_NUMBER.search(host)) and not _IPV4.match(host)
+    # Any number of dots behind it is left out where it is connected to, and in its identity.
+    return bool(_ENDS_IN_A_NUMBER.search(host.rstrip("."))) and not _IPV4.match(host)
 
 
 def _checked(url: yarl.URL, text: str) -> yarl.URL:

@@ -99,6 +99,8 @@ def assert_leads_to_its_host(location: Location) -> None:
 @example(url="http://\N{FRACTION SLASH}.EXAMPLE.com/")
 @example(url="http://example.com~EXAMPLE.com\N{IDEOGRAPHIC FULL STOP}/")
 @example(url="http://[2606:4700::1111%25any text]/")
+@example(url="http://0\N{TWO DOT LEADER}/")
+@example(url="http://127.0.0.1\N{HORIZONTAL ELLIPSIS}/")
 def test_any_text_is_refused_or_has_one_canonical_form_and_one_host(url: str) -> None:
     location = located(url)
     if location is not None:
