@@ -117,6 +117,17 @@ async def test_what_another_crawlcw_or_another_kind_has_written_is_refused(
             await MongoLedger.open(url, "books", driver=driver, create=create)
 
 
+async def test_a_ledger_that_is_just_being_made_has_no_tasks_yet(
+    mongodb_uri: str, database_name: str, url: str
+):
+    ledger = await MongoLedger.open(url, "books", create=False)
+    with pymongo.MongoClient(mongodb_uri) as client:
+        client[database_name].create_collection("books")
+
+        assert not await ledger.queries.has(tuple(Status))
+    await ledger.close()
+
+
 async def test_an_index_that_is_another_one_is_refused_by_name(
     mongodb_uri: str, database_name: str, url: str
 ):

@@ -12,6 +12,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from pymongo.errors import OperationFailure
+
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.counting import among_all, by_index, of_status
@@ -35,6 +37,8 @@ from crawlcw.model.task import DONE, Record, Status
 #: How many tasks one command counts by the index alone, and how many it reads.
 _COUNTED = 50_000
 _READ = 5_000
+#: The server's BadValue: nothing else in a look for a task can be one.
+_NO_SUCH_INDEX = 2
 #: How many tasks are read at once with their items.
 _WITH_ITEMS = 100
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
@@ -82,7 +86,14 @@ class Queries:
         among = {"status": {"$in": [int(status) for status in statuses]}}
         with mapped():
             cursor = self._store.tasks.find(among, {"_id": 0, "status": 1}).limit(1).hint(BY_STATUS)
-            return bool(await cursor.to_list(1))
+            try:
+                return bool(await cursor.to_list(1))
+            except OperationFailure as error:
+                if error.code != _NO_SUCH_INDEX:
+                    raise
+                # Somebody is just making the collection, and its indexes come next: a ledger with
+                # tasks has them when it is opened.
+                return False
 
     async def counts(self) -> Counts:
         """Count by the status index alone."""
