@@ -177,18 +177,10 @@ def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
 def test_before_it_is_told_to_go_a_worker_loads_its_ledger_and_opens_nothing(
     tmp_path: Path, url: str, module: str
 ) -> None:
-    script = f"import sys; from crawlcw.cli.processes import worker; worker.load({url!r})"
-    loaded = subprocess.run(
-        [sys.executable, "-c", f"{script}; print(*sys.modules)"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
-        check=True,
-    )
+    script = f"from crawlcw.cli.processes import worker; worker.load({url!r}); print(*sys.modules)"
+    loaded = printed(tmp_path, script)
 
-    assert {module, "crawlcw.downloader.aiohttp"} <= set(loaded.stdout.split())
+    assert {module, "crawlcw.downloader.aiohttp"} <= set(loaded.split())
     assert list(tmp_path.iterdir()) == []
 
 

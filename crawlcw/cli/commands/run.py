@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -30,8 +29,6 @@ from crawlcw.cli.terminal import logs
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
-
-_SAID: Mapping[str, str] = MappingProxyType({})
 
 
 @click.command("run")
@@ -116,12 +113,16 @@ def command(
     says which.
     """
 
-    # A worker and a child have the environment of who started them, and said so.
     def made_as_told(
-        share: int | None = None, environment: Mapping[str, str] = _SAID
+        share: int | None = None, environment: Mapping[str, str] | None = None
     ) -> tuple[Spider, Settings]:
-        level = log_level or ("warning" if quiet else "info")
-        logs.set_up(level, style=log_format, file=log_file, environment=environment)
+        logs.set_up(
+            log_level or ("warning" if quiet else "info"),
+            style=log_format,
+            file=log_file,
+            # A worker and a child have the environment of who started them, and said so.
+            environment=environment or {},
+        )
         limit = share or max_pages
         shorthands = _assigned(concurrency=concurrency, max_pages=limit, claim=claim)
         return _made(spider, arguments, [*assignments, *shorthands])

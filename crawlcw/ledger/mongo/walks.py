@@ -24,13 +24,10 @@ async def place_of(
     store: MongoStore, where: Mapping[str, Any], order: list[tuple[str, int]], *, number: int
 ) -> Cursor | None:
     """Return the place of the task of that *number*, from 1, by the index alone; None: too few."""
-    cursor = store.tasks.find(where, {"_id": 1, "update_time": 1}).sort(order)
+    cursor = store.tasks.find(where, PLACE).sort(order)
     with mapped():
         found = await all_of(cursor.skip(number - 1).limit(1).hint(BY_STATUS), 1)
-    if not found:
-        return None
-    update_time, task_id = _place(found[0])
-    return Cursor(update_time=update_time, id=task_id)
+    return _cursor(found[0]) if found else None
 
 
 async def found_behind(
@@ -106,8 +103,7 @@ async def places(
         if not found:
             return
         yield [each["_id"] for each in found]
-        update_time, task_id = _place(found[-1])
-        after = Cursor(update_time=update_time, id=task_id)
+        after = _cursor(found[-1])
 
 
 def behind(
@@ -163,6 +159,11 @@ def hosts_too(where: Mapping[str, Any], chosen: TaskFilter, kind: LedgerKind) ->
 
 def _within(texts: Range) -> dict[str, str]:
     return {"$gte": texts.first} | ({} if texts.end is None else {"$lt": texts.end})
+
+
+def _cursor(found: Mapping[str, Any]) -> Cursor:
+    update_time, task_id = _place(found)
+    return Cursor(update_time=update_time, id=task_id)
 
 
 def _place(found: Mapping[str, Any]) -> tuple[datetime, bytes]:

@@ -70,9 +70,7 @@ class ChosenTasks:
         if not self._chosen.statuses:
             return 0
         with snapshot(db):
-            narrow = self._told_by_index() or self._narrow(db)
-            if narrow is None and self._is_narrowed and not self._has_few_statuses(db):
-                narrow = self._among_all
+            narrow = self._told_by_index() or self._counted_by(db)
             if narrow is not None:
                 return number_of(db, narrow.count, self._bounds)
             rows = [{**self._bounds, "status": status} for status in set(self._chosen.statuses)]
@@ -85,9 +83,7 @@ class ChosenTasks:
         if not self._chosen.statuses:
             return 0
         with snapshot(db):
-            narrow = self._narrow(db)
-            if narrow is None and self._is_narrowed and not self._has_few_statuses(db):
-                narrow = self._among_all
+            narrow = self._counted_by(db)
             statement = self._sql.count_failed if narrow is None else narrow.count_failed
             return number_of(db, statement, self._bounds)
 
@@ -118,6 +114,13 @@ class ChosenTasks:
             if number_of(db, narrow.few, self._bounds) <= FEW:
                 return narrow
         return None
+
+    def _counted_by(self, db: sqlite3.Connection) -> NarrowStatements | None:
+        """Return the statements of an index, or of all as they lie; None: those by the statuses."""
+        narrow = self._narrow(db)
+        if narrow is None and self._is_narrowed and not self._has_few_statuses(db):
+            return self._among_all
+        return narrow
 
     def _has_few_statuses(self, db: sqlite3.Connection) -> bool:
         rows = [{**self._bounds, "status": status} for status in set(self._chosen.statuses)]
