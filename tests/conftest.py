@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Ledger
-from tests.support import ledgers, mongod
+from tests.support import driver_sockets, ledgers, mongod
 from tests.support.ledgers import BACKENDS, FakeClock, Ledgers
 
 # Nothing here is asked through the proxies that this machine may be told of.
@@ -186,7 +186,10 @@ def pytest_report_header() -> str:
 def mongodb_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A real server. Where there is none the tests fail: a skipped test proves nothing."""
     try:
-        with mongod.running(tmp_path_factory.mktemp("mongod")) as uri:
+        with (
+            mongod.running(tmp_path_factory.mktemp("mongod")) as uri,
+            driver_sockets.closed_when_cancelled(),
+        ):
             yield uri
     except mongod.MongodMissingError as error:
         pytest.fail(str(error), pytrace=False)

@@ -24,6 +24,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import bson
 
+from tests.support.listeners import closed
+
 T = TypeVar("T")
 
 #: messageLength, requestID, responseTo, opCode.
@@ -183,7 +185,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_ANSWERS_WITHIN)
 
     async def _stop(self) -> None:
-        self._listener.close()
+        await closed(self._listener)
         for link in list(self._links):
             link.stop()
         while self._links:

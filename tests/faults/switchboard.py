@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.support.listeners import closed
+
 T = TypeVar("T")
 
 #: Everybody who is none of the servers.
@@ -83,9 +85,7 @@ class Switchboard:
 
     async def _stop(self) -> None:
         for listener in self._listeners:
-            listener.close()
-        # A call that is cancelled before it has begun would close nothing.
-        await asyncio.sleep(0)
+            await closed(listener)
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)

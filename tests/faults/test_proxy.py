@@ -1,11 +1,15 @@
 """The proxy does to the driver's commands what it says, on a real server."""
 
+import gc
+import random
 import socket
 import struct
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import bson
@@ -267,3 +271,24 @@ def test_it_leaves_no_thread(mongodb_uri: str):
         client.admin.command("ping")
 
     assert "fault proxy" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_who_connects_while_it_stops_leaves_no_socket(mongodb_uri: str):
+    def call(port: int) -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as calling:
+            calling.recv(1)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for seed in range(50):
+            with proxied(mongodb_uri) as (proxy, _):
+                calls = [threading.Thread(target=call, args=(proxy.port,)) for _ in range(3)]
+                for each in calls:
+                    each.start()
+                # So long that some have come, some are coming and some will be refused.
+                threading.Event().wait(random.Random(seed).uniform(0, 0.002))
+            for each in calls:
+                each.join()
+        gc.collect()
+
+    assert [str(warning.message) for warning in warned] == []

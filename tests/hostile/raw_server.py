@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
+from tests.support.listeners import closed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endless:
@@ -54,7 +56,7 @@ async def serving(pages: Mapping[str, bytes | Endless]) -> AsyncIterator[RawServ
     try:
         yield state
     finally:
-        server.close()
+        await closed(server)
         await server.wait_closed()
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from tests.hostile import catalogue, endpoints
 from tests.hostile.pages import KEEP, MIB, PAGE, PAGES, Exchange, response
 from tests.support.docs import REPOSITORY
+from tests.support.listeners import closed
 
 __all__ = [
     "MIB",
@@ -116,7 +117,7 @@ async def running() -> AsyncIterator[HostileServer]:
     try:
         yield state
     finally:
-        server.close()
+        await closed(server)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.support.listeners import closed
 from tests.support.site_threads import in_thread
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -74,11 +75,9 @@ class ProxyServer:
 
     async def _close(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await closed(self._server)
         for writer in list(self._open):
             writer.transport.abort()
-        # What has just been accepted has no task yet.
-        await asyncio.sleep(0)
 
     async def _serve(self, handle, reader, writer) -> None:  # type: ignore[no-untyped-def]
         self.connections += 1
