@@ -10,29 +10,26 @@ from pathlib import Path
 import pytest
 
 from crawlcw.api.request import Request
-from crawlcw.cli.main import cli, exit_code
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker
+from tests.support.commands import invoke
 from tests.support.ledgers import claimed, failure, success
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(
-    ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> Run:
+def run(ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a command on the test's ledger; return its exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CRAWLCW_LEDGER", ledger_url)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = exit_code(lambda: cli.main(arguments, prog_name="crawlcw", standalone_mode=False))
-        out, err = capsys.readouterr()
-        return code, out, err
+        done = invoke(*arguments)
+        return done.returncode, done.stdout, done.stderr
 
     return run
 
