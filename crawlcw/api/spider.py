@@ -59,6 +59,7 @@ class Spider:
     """
 
     name: ClassVar[str] = ""
+    #: Empty where all pages are added from elsewhere (`crawlcw add`).
     start_urls: Iterable[str] = ()
     #: Hosts that links are followed to, with all below them; `"*"` for all.
     #: None: the hosts of the start URLs.
@@ -239,7 +240,7 @@ def check(spider: Spider) -> None:
         raise SpiderError(f"{kind}.{error}") from None
     _check_sessions(spider)
     if type(spider).start is Spider.start and not list(spider.start_urls):
-        raise SpiderError(f"{kind} has neither start_urls nor start()")
+        _check_no_start(spider)
     if not inspect.isasyncgenfunction(type(spider).start):
         raise SpiderError(f"{kind}.start() must be `async def` and yield requests")
     for url in spider.start_urls:
@@ -249,6 +250,21 @@ def check(spider: Spider) -> None:
             named = redacted(repr(url))
             raise SpiderError(f"{kind}.start_urls: {named} is no URL to fetch: {error}") from None
     check_kind(spider)
+
+
+def _check_no_start(spider: Spider) -> None:
+    """Refuse a spider that begins nowhere, unless it says so: then others add its pages."""
+    kind = type(spider).__name__
+    if spider.start_urls is Spider.start_urls:
+        raise SpiderError(
+            f"{kind} has neither start_urls nor start(): say where the crawl begins, "
+            "or start_urls = [] where `crawlcw add` gives it all its pages"
+        )
+    if spider.allowed_hosts is None:
+        raise SpiderError(
+            f"{kind}.start_urls is empty, so nothing is in its scope: name its hosts in "
+            'allowed_hosts, or "*" for all'
+        )
 
 
 def _check_item_hook(spider: Spider) -> None:

@@ -73,6 +73,11 @@ def _too_many(report: Report, most: int | float) -> bool:
 def last_word(report: Report, faults: Sequence[str]) -> str:
     """Return the last line of a crawl: why it ended, and what is wrong with that."""
     wrong = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
+    if report.drained and report.counts is not None and report.counts.total == 0:
+        return (
+            f"Drained: the ledger has no page of {report.spider} yet; "
+            f"`crawlcw add {report.spider} URL` gives it some."
+        )
     if report.drained and faults:
         return (
             f"Drained, but {wrong}: `crawlcw tasks {report.spider}` shows what failed, "

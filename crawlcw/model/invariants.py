@@ -27,6 +27,7 @@ _NOBODY = "doctor:0"
 #: So begins the name of a worker that asks for its share, and of no process.
 _ASKING = "@"
 _LARGEST_OFFSET = timedelta(seconds=1)
+_REASONS = frozenset(Reason)
 
 
 class Kind(StrEnum):
@@ -465,7 +466,7 @@ def _of_reason(found: Mapping[str, Any], status: Status) -> Iterator[Violation]:
     if status in (Status.TODO, Status.FINISHED):
         yield Violation(kind=Kind.REASON_LEFT, detail=says(), mend={"reason": None})
         return
-    if reason not in frozenset(Reason):
+    if reason not in _REASONS:
         yield Violation(kind=Kind.REASON_UNKNOWN, detail=f"reason {reason!r}")
         return
     unwanted = status is Status.FAILED and reason not in FAILURE_REASONS

@@ -53,6 +53,7 @@ def test_good_spiders_pass():
     check(spider_with(start_urls=("http://a.example/", "https://b.example:8443/x?y")))
     check(spider_with(allowed_hosts=("*",), settings=Settings(concurrency=1)))
     check(spider_with(allowed_hosts="*"))
+    check(spider_with(start_urls=[], allowed_hosts=["a.example"]))
     check(spider_with(limits={"a.example": Limit(delay="1s"), "*": Limit(concurrency=1)}))
     check(spider_with(limits=MappingProxyType({"*.a.example": Limit()})))
 
@@ -74,7 +75,7 @@ def _generator(self: Spider) -> Any:
         ({"name": "$books"}, "Broken.name"),
         ({"name": "x" * 61}, "Broken.name"),
         ({"start_urls": "http://a.example/"}, "Broken.start_urls is one text: make it a list"),
-        ({"start_urls": []}, "Broken has neither start_urls nor start()"),
+        ({"start_urls": []}, "Broken.start_urls is empty, so nothing is in its scope: name its"),
         ({"start_urls": None}, "Broken.start_urls"),
         ({"start_urls": 7}, "Broken.start_urls"),
         ({"start_urls": (url for url in ["http://a.example/"])}, "Broken.start_urls"),
@@ -116,6 +117,16 @@ def test_a_spider_that_cannot_be_run_is_one_clear_error(attributes: dict[str, An
 
 def test_a_start_of_its_own_needs_no_start_urls():
     check(spider_with(start_urls=(), start=Seeded.start))
+
+
+def test_a_spider_that_says_nothing_of_where_it_begins_is_told_of_its_ways():
+    class Nowhere(Spider):
+        name = "nowhere"
+
+    with pytest.raises(
+        SpiderError, match=r"has neither .*, or start_urls = \[\] where `crawlcw add"
+    ):
+        check(Nowhere())
 
 
 @pytest.mark.parametrize("name", ["books", "B", "books-2_x", "x" * 60])

@@ -9,6 +9,7 @@ from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK, USAGE, worst
 from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.cli.showing import Output, sum_up
 from crawlcw.engine.stats import MOST_NAMED, Report, Stats
+from crawlcw.ledger.protocol import Counts
 
 DEAD = {"https://a.example": "connect"}
 
@@ -87,6 +88,9 @@ def test_the_last_word_names_each_fault():
         "Drained, but nothing was finished, 1 host was given up (https://a.example: connect) and "
         "3 of 3 pages failed, more than max_failures=2: `crawlcw tasks books` shows what failed, "
         "`crawlcw retry-failed books` brings it back."
+    )
+    assert said(any_finished=False, pages=0, counts=Counts()) == (
+        "Drained: the ledger has no page of books yet; `crawlcw add books URL` gives it some."
     )
     assert said(finish_reason="callback-broken", detail="parse raised KeyError", released=7) == (
         "Stopped: 7 tasks were released, and a callback is broken: parse raised KeyError. "

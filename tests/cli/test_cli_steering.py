@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,17 @@ class Pages(Spider):
 
     def other(self, response):
         yield {"by": "other", "n": response.context["n"]}
+"""
+FED = """\
+from crawlcw import Spider
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = []
+    allowed_hosts = ["127.0.0.1"]
+
+    def parse(self, response):
+        yield {"url": response.url}
 """
 
 
@@ -216,6 +228,23 @@ def test_what_is_added_is_begun_while_the_crawl_waits_for_an_answer(
 
     site.release()
     assert crawl.end()[0] == 0
+
+
+def test_a_spider_without_start_urls_crawls_what_it_is_given(folder: Path, site: EndlessSite):
+    spider = folder / "spiders" / "pages.py"
+    spider.write_text(FED)
+    place = site.url.removeprefix("http://").rstrip("/")
+    command = [sys.executable, "-m", "crawlcw", "run", "pages", "-s", f"allow_private={place}"]
+    run = partial(subprocess.run, command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)})
+
+    nothing = run(capture_output=True, text=True, timeout=ENOUGH)
+    told("add", "pages", f"{site.url}new/1")
+    one = run(capture_output=True, text=True, timeout=ENOUGH)
+
+    assert nothing.returncode == 3
+    assert "no page of pages yet; `crawlcw add pages URL` gives it some" in nothing.stdout
+    assert one.returncode == 0
+    assert stats()["counts"]["finished"] == 1
 
 
 def test_what_cannot_be_added_is_counted_by_reason(folder: Path, site: EndlessSite):

@@ -12,7 +12,8 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.rows import row_of
 from crawlcw.ledger.sqlite.schema import COLUMNS
-from crawlcw.model.task import Status
+from crawlcw.model.task import Status, task_id
+from crawlcw.model.urls import locate
 from tests.support.ledgers import START, make_task
 
 HOSTS = 1_000
@@ -34,10 +35,10 @@ def crowd(
         status = _OF_EIGHT.get((n + n // HOSTS) % 8, Status.FINISHED)
         changed = START + timedelta(milliseconds=n)
         host = host_of(n)
+        url = f"https://{host}/catalogue/a-book-of-some-length_{n}.html"
         document = template | {
-            # As hashes are: in no order.
-            "_id": (n * 2_654_435_761 % 2**32).to_bytes(4, "big") + n.to_bytes(12, "big"),
-            "url": f"https://{host}/catalogue/a-book-of-some-length_{n}.html",
+            "_id": task_id(locate(url)),
+            "url": url,
             "host": host,
             "callback": callbacks[n // 7 % len(callbacks)],
             "depth": n % 7,
@@ -47,6 +48,9 @@ def crowd(
         }
         if status in (Status.FAILED, Status.IGNORED):
             document["reason"] = str(reasons[n % len(reasons)])
+            document["retry"] = 1
+        if status is not Status.TODO:
+            document |= {"fence": 1, "settled": 1, "begun": 1}
         if status >= Status.FINISHED:
             del document["due"]
         if status is Status.FINISHED:
