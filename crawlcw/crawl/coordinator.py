@@ -405,9 +405,7 @@ class Coordinator:
             return False
         room = self._room()
         share = max(1, room // len(hungry))
-        # Those that were fed longest ago go first, for the room may not be enough for all; but a
-        # turn that a delayed host misses is lost, while others make up for it.
-        hungry.sort(key=lambda host: (not host.delay, host.fed))
+        hungry.sort(key=_feeding_order)
         portions = {host: min(room, self._portion(host, share)) for host in hungry[:_HOSTS_A_PAGE]}
         await self._feed_some(portions, room, background)
         return True
@@ -437,9 +435,12 @@ class Coordinator:
         numbers = Counter(task.host for task in page)
         spared = self._spared(page)
         found = self._claimable(page, spared)
+        for host in portions:
+            if tasks := found.get(host.name):
+                host.priority = tasks[0].priority
         wanted: list[Task] = []
-        for host, portion in portions.items():
-            tasks = found.get(host.name, [])
+        for host in sorted(portions, key=_feeding_order):
+            portion, tasks = portions[host], found.get(host.name, [])
             is_full = numbers[host.name] == asked[host.name]
             host.look = host.look or is_full
             if self._is_open(host, tasks, background):
@@ -669,6 +670,16 @@ class Coordinator:
             ),
             default=float("inf"),
         )
+
+
+def _feeding_order(host: HeldHost) -> tuple[bool, float]:
+    """Return which place a host has among those whose tasks are wanted, the smallest first.
+
+    There may not be room for all. A turn that a delayed host misses is lost, while others make up
+    for it. Of the others those go first that were fed longest ago, and as in `Lanes.take` each
+    priority of a host's best task counts like a second of waiting.
+    """
+    return not host.delay, host.fed - bonus(host.priority)
 
 
 def _turn(task: Task, now: datetime) -> datetime:

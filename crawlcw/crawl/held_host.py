@@ -50,7 +50,8 @@ class HeldHost:
     limit: HostLimit
     since: float
     answered: int = 0  #: in this slice
-    fed: float = 0.0  #: when its tasks were looked at last
+    fed: float = 0.0  #: when tasks of it were claimed last
+    priority: int = 0  #: of its best task, when its tasks were looked at last
     crawl_delay: float = 0.0  #: what its robots.txt asks for, in seconds
     opened: bool = False  #: whether its robots.txt is known
     busy: bool = False  #: something is done about it in the background

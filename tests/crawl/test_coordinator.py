@@ -509,6 +509,29 @@ def test_a_host_with_a_delay_gets_its_turns_beside_many_that_keep_all_fetchers_b
     quickly(main, tmp_path, monkeypatch)
 
 
+def test_where_there_is_no_room_for_all_hosts_a_priority_counts_like_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add(make_tasks(5))
+        await ledger.tasks.add(
+            [replace(task, priority=10) for task in _of_hosts(6, each=100)],
+        )
+        around = Around(ledger, concurrency=1, obey_robots=False)
+
+        await around.stopped_after(45, work=0.1)
+
+        low = [time for time, url in around.starts if url.startswith("http://example.com/")]
+        since = [low[0] - around.starts[0][0], *(b - a for a, b in pairwise(low))]
+        assert len(around.starts) > 300
+        # Ten seconds of waiting to be claimed, and as many for its turn.
+        assert 10 <= since[0] <= 25
+        assert all(each >= 5 for each in since)
+        assert len(low) >= 2
+
+    quickly(main, tmp_path, monkeypatch)
+
+
 def test_a_task_that_is_due_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def main(ledger: Counted) -> None:
         await ledger.tasks.add([make_task(due=START + timedelta(seconds=100))])
