@@ -24,7 +24,9 @@ from crawlcw.model.task import Task
 
 logger = logging.getLogger(__name__)
 
-_SEED_BATCH = 500
+#: The first ones soon, for fetchers wait for them; then more at a time, which costs SQLite less.
+_FIRST_BATCH = 500
+_BATCH = 5_000
 
 
 class Feed(Protocol):
@@ -144,6 +146,7 @@ class Seeder:
         """Add the spider's start requests, a batch at a time."""
         batch: list[Task] = []
         number = 0
+        wanted = _FIRST_BATCH
         is_whole = unfiltered = unwritten = False
         with spider_code("start()", stop=self._stop):
             async for request in self._spider.start():
@@ -165,9 +168,9 @@ class Seeder:
                 # may have changed for its own once more.
                 unfiltered = unfiltered or request.dont_filter or request.changed is not None
                 batch.append(task)
-                if len(batch) >= _SEED_BATCH:
+                if len(batch) >= wanted:
                     await self._add_seeds(batch)
-                    batch = []
+                    batch, wanted = [], _BATCH
             is_whole = True  # a spider that stops the crawl in `start` does not come here
         if batch:
             await self._add_seeds(batch)

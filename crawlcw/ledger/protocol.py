@@ -35,6 +35,14 @@ class Added:
     known: int = 0
     rejected: tuple[tuple[Task, str], ...] = ()  #: those the store cannot hold, and why
 
+    def __add__(self, other: "Added") -> "Added":
+        """Return what became of both."""
+        return Added(
+            new=self.new + other.new,
+            known=self.known + other.known,
+            rejected=self.rejected + other.rejected,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:

@@ -152,16 +152,12 @@ class Tracker(Questions, Changes):
         self, tasks: Iterable[NewTask | str] | AsyncIterable[NewTask | str]
     ) -> Added:
         """Add the tasks that are not known, 500 at a time, whatever number there is of them."""
-        new = known = 0
-        rejected: tuple[tuple[Task, str], ...] = ()
+        added = Added()
         async for chunk in in_chunks(tasks, size=CHUNK):
             made = [await self._task(each) for each in chunk]
-            added = await self.ledger.tasks.add(made)
-            new += added.new
-            known += added.known
-            rejected += added.rejected
+            added += await self.ledger.tasks.add(made)
             self.added.set()
-        return Added(new=new, known=known, rejected=rejected)
+        return added
 
     async def _task(self, given: NewTask | str) -> Task:
         new = NewTask(given) if isinstance(given, str) else given

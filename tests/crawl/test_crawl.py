@@ -1136,7 +1136,8 @@ async def test_seeds_may_come_slowly_and_be_no_urls_at_all(
 
 
 async def test_more_seeds_than_one_batch(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(seeder, "_SEED_BATCH", 5)
+    monkeypatch.setattr(seeder, "_FIRST_BATCH", 5)
+    monkeypatch.setattr(seeder, "_BATCH", 5)
 
     class Many(Books):
         async def start(self) -> AsyncIterator[Request]:

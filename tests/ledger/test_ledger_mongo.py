@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -20,7 +21,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger, changes, schema
 from crawlcw.ledger.mongo.indexes import BY_STATUS, OUTDATED
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.protocol import Cursor, TaskFilter
+from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.task import Payload, Status
 from crawlcw.model.transitions import Failed, Progress, Succeeded
 from tests.faults.proxy import End, Fault, Loss, proxied
@@ -224,6 +225,22 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
                 overheard.commands.clear()
                 assert len(await ledger.queries.find(each, limit=100, after=after)) == 100
                 assert sum(check_plans(client[database_name], overheard, "find")) == 100
+
+
+async def test_many_tasks_are_added_by_several_bulks_and_counted_together(
+    ledger: MongoLedger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.tasks._ADDED_AT_ONCE", 4)
+    tasks = make_tasks(10)
+    too_large = replace(tasks[5], context={"text": "x" * (17 << 20)})
+
+    first = await ledger.tasks.add(tasks[:3])
+    added = await ledger.tasks.add([*tasks[:5], too_large, *tasks[6:]])
+
+    assert first == Added(new=3)
+    assert (added.new, added.known) == (6, 3)
+    assert [task.id for task, _ in added.rejected] == [too_large.id]
+    assert (await ledger.queries.counts()).total == 9
 
 
 async def test_a_page_is_filled_up_where_a_task_has_changed_meanwhile(

@@ -21,6 +21,8 @@ from crawlcw.ledger.protocol import Added
 from crawlcw.model.task import ChangedTask, Record, Task
 from crawlcw.model.transitions import ADMIT, REOPEN, REOPENED_CHANGED
 
+#: A bulk has as long as any operation: a slow server is to be done with it in that time.
+_ADDED_AT_ONCE = 1_000
 #: What grows with a task's results; `page` leaves it out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
 #: Of a tracked task, likewise, what it carries.
@@ -35,9 +37,13 @@ class Tasks:
         self._items = items
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """Add tasks by unordered upserts that only insert."""
-        if not tasks:
-            return Added()
+        """Add tasks by unordered upserts that only insert, some of them by each bulk."""
+        added = Added()
+        for start in range(0, len(tasks), _ADDED_AT_ONCE):
+            added += await self._add_some(tasks[start : start + _ADDED_AT_ONCE])
+        return added
+
+    async def _add_some(self, tasks: Sequence[Task]) -> Added:
         writes = [_insertion(task) for task in tasks]
         with mapped():
             try:
