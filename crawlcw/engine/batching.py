@@ -1,7 +1,7 @@
 """Writing what gathers in a queue: many things at a time, and a few groups side by side.
 
-Each group waits for the ledger's journal. While a few of them do, the next one
-gathers, so a slow ledger makes larger groups.
+Each group waits for the ledger's journal, and while it does, the next one gathers. Of a ledger
+that is slow, a few are waited for at a time.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ T = TypeVar("T")
 #: The most things in one group.
 LARGEST_GROUP = 200
 _GROUPS_AT_ONCE = 3
+#: Seconds. Groups that follow each other sooner are small, and each costs a command or two.
+_APART = 0.05
 
 
 async def write_in_groups(
@@ -26,17 +28,23 @@ async def write_in_groups(
     """
     room = anyio.Semaphore(_GROUPS_AT_ONCE)
 
-    async def write_out(group: list[T]) -> None:
+    async def write_out(group: list[T], written: anyio.Event) -> None:
         await write(group)
         for _ in group:
             queue.task_done()
         room.release()
+        written.set()
 
+    written: anyio.Event | None = None  # the last group
     async with anyio.create_task_group() as writing:
         while True:
             # First room and then the group, which grows as long as there is none.
             await room.acquire()
+            if written is not None:
+                with anyio.move_on_after(_APART):
+                    await written.wait()
             group = [await queue.get()]
             while len(group) < LARGEST_GROUP and not queue.empty():
                 group.append(queue.get_nowait())
-            writing.start_soon(write_out, group)
+            written = anyio.Event()
+            writing.start_soon(write_out, group, written)

@@ -1,0 +1,87 @@
+"""Groups of what is written: large ones in turn, and of a slow ledger a few side by side."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from crawlcw.engine import batching
+from crawlcw.engine.batching import LARGEST_GROUP, write_in_groups
+
+
+class Slow:
+    """A ledger whose writes wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[int] = asyncio.Queue()
+        self.groups: list[list[int]] = []
+        self.most = 0
+        self._under_way: list[anyio.Event] = []
+
+    async def write(self, group: list[int]) -> None:
+        self.groups.append(group)
+        ended = anyio.Event()
+        self._under_way.append(ended)
+        self.most = max(self.most, len(self._under_way))
+        await ended.wait()
+        self._under_way.remove(ended)
+
+    async def put(self, *things: int) -> None:
+        for thing in things:
+            self.queue.put_nowait(thing)
+            await anyio.wait_all_tasks_blocked()
+
+    async def let_go(self) -> None:
+        for ended in self._under_way:
+            ended.set()
+        await anyio.wait_all_tasks_blocked()
+
+
+@asynccontextmanager
+async def written() -> AsyncIterator[Slow]:
+    slow = Slow()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(write_in_groups, slow.queue, slow.write)
+        yield slow
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_comes_while_a_group_is_written_is_the_next_group(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(batching, "_APART", 1000.0)
+    async with written() as slow:
+        await slow.put(1, 2, 3, 4)
+        await slow.let_go()
+        await slow.let_go()
+        await slow.put(5)
+
+    assert slow.groups == [[1], [2, 3, 4], [5]]
+    assert slow.most == 1
+
+
+async def test_of_a_slow_ledger_three_groups_are_waited_for_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(batching, "_APART", 0.0)
+    async with written() as slow:
+        await slow.put(*range(6))
+        await slow.let_go()
+
+    assert slow.groups == [[0], [1], [2], [3, 4, 5]]
+    assert slow.most == 3
+
+
+async def test_a_group_has_its_most_and_all_is_done():
+    async with written() as slow:
+        for n in range(LARGEST_GROUP + 1):
+            slow.queue.put_nowait(n)
+        with anyio.fail_after(20):
+            while sum(map(len, slow.groups)) <= LARGEST_GROUP:
+                await slow.let_go()
+            await slow.let_go()
+            await slow.queue.join()
+
+    assert [len(group) for group in slow.groups] == [LARGEST_GROUP, 1]
