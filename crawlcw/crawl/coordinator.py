@@ -675,8 +675,8 @@ class Coordinator:
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:
     """Return which place a host has among those whose tasks are wanted, the smallest first.
 
-    There may not be room for all. A turn that a delayed host misses is lost, while others make up
-    for it. Of the others those go first that were fed longest ago, and as in `Lanes.take` each
+    There may not be room for all. Those with a delay go first, for a turn that they miss is lost,
+    while others make up for it; then those that were fed longest ago, and as in `Lanes.take` each
     priority of a host's best task counts like a second of waiting.
     """
     return not host.delay, host.fed - bonus(host.priority)

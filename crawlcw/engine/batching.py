@@ -35,16 +35,16 @@ async def write_in_groups(
         room.release()
         written.set()
 
-    written: anyio.Event | None = None  # the last group
+    last = anyio.Event()
+    last.set()
     async with anyio.create_task_group() as writing:
         while True:
             # First room and then the group, which grows as long as there is none.
             await room.acquire()
-            if written is not None:
-                with anyio.move_on_after(_APART):
-                    await written.wait()
+            with anyio.move_on_after(_APART):
+                await last.wait()
             group = [await queue.get()]
             while len(group) < LARGEST_GROUP and not queue.empty():
                 group.append(queue.get_nowait())
-            written = anyio.Event()
-            writing.start_soon(write_out, group, written)
+            last = anyio.Event()
+            writing.start_soon(write_out, group, last)
