@@ -5,17 +5,22 @@ process that is killed on the way leaves no note, so the next one does all of it
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import anyio
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
+from crawlcw.crawl.ending import LAST_WORDS
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.spider_code import spider_code
 from crawlcw.downloader.credentials import Credentials
+from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
@@ -40,6 +45,15 @@ class Feed(Protocol):
 
     def seeded(self) -> None:
         """Note that no more seeds come: an empty ledger is drained from now on."""
+
+
+@dataclass(slots=True)
+class _Seeding:
+    """One run of `start`."""
+
+    number: int = 0  #: of the requests so far
+    is_whole: bool = False  #: `start` has come to its end
+    is_repeated: bool = False  #: it is to be run by each crawl
 
 
 class Seeder:
@@ -143,19 +157,28 @@ class Seeder:
         await self._ledger.notes.set_state({"depth": depth})
 
     async def _seed(self) -> None:
-        """Add the spider's start requests, a batch at a time."""
-        batch: list[Task] = []
-        number = 0
-        wanted = _FIRST_BATCH
-        is_whole = unfiltered = unwritten = False
+        """Add the spider's start requests, each soon after the spider has yielded it."""
+        seeding = _Seeding()
+        gathering = Gathering(self._add_seeds, first=_FIRST_BATCH, largest=_BATCH)
+        try:
+            await gathering.run(self._read(seeding))
+        finally:
+            # A crawl may end before that, and a spider may have its seeds from where they
+            # are no more. Shielded, but not for ever: a crawl that goes on seeds again.
+            with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
+                await gathering.finish()
+                await self._note_seeded(seeding)
+
+    async def _read(self, seeding: "_Seeding") -> AsyncIterator[Task]:
         with spider_code("start()", stop=self._stop):
             async for request in self._spider.start():
-                number += 1
-                salt = f"{self._worker} seed {number}".encode()
+                seeding.number += 1
+                salt = f"{self._worker} seed {seeding.number}".encode()
                 try:
                     task = request.task(now=self._ledger.now(), salt=salt)
                     # A password is not written down, so each process asks `start` for it.
-                    unwritten = self._credentials.learn(request.url) or unwritten
+                    if self._credentials.learn(request.url):
+                        seeding.is_repeated = True
                 except FetchError as error:
                     logger.warning(
                         "no URL to start from: %s",
@@ -166,15 +189,14 @@ class Seeder:
                 self._note_start(task.host)
                 # One that is not to be filtered asks for another task each time, and one that
                 # may have changed for its own once more.
-                unfiltered = unfiltered or request.dont_filter or request.changed is not None
-                batch.append(task)
-                if len(batch) >= wanted:
-                    await self._add_seeds(batch)
-                    batch, wanted = [], _BATCH
-            is_whole = True  # a spider that stops the crawl in `start` does not come here
-        if batch:
-            await self._add_seeds(batch)
-        if not is_whole or unfiltered or unwritten or len(self._start_hosts) > MOST_HOSTS:
+                if request.dont_filter or request.changed is not None:
+                    seeding.is_repeated = True
+                yield task
+            seeding.is_whole = True  # a spider that stops the crawl in `start` does not come here
+
+    async def _note_seeded(self, seeding: "_Seeding") -> None:
+        """Note that `start` need not be run again: all that it has yielded is written."""
+        if not seeding.is_whole or seeding.is_repeated or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:
             seeds = Seeds(fingerprint=self._fingerprint, hosts=frozenset(self._start_hosts))

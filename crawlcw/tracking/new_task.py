@@ -1,8 +1,9 @@
 """Tasks to be added: one, or any number of them."""
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import islice
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,22 +21,8 @@ class NewTask:
     delay: timedelta = timedelta(0)
 
 
-async def in_chunks(things: Iterable[T] | AsyncIterable[T], *, size: int) -> AsyncIterator[list[T]]:
+def in_chunks(things: Iterable[T], *, size: int) -> Iterator[list[T]]:
     """Yield what *things* yield, *size* at a time, and what is left."""
-    chunk: list[T] = []
-    async for thing in _each(things):
-        chunk.append(thing)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
+    left = iter(things)
+    while chunk := list(islice(left, size)):
         yield chunk
-
-
-async def _each(things: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
-    if isinstance(things, AsyncIterable):
-        async for thing in things:
-            yield thing
-    else:
-        for thing in things:
-            yield thing

@@ -9,6 +9,7 @@ from collections.abc import (
     Collection,
     Iterable,
     Mapping,
+    Sequence,
 )
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
+from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.shielding import run_shielded
 from crawlcw.errors import (
     LeaseLostError,
@@ -151,12 +153,28 @@ class Tracker(Questions, Changes):
     async def add_many(
         self, tasks: Iterable[NewTask | str] | AsyncIterable[NewTask | str]
     ) -> Added:
-        """Add the tasks that are not known, 500 at a time, whatever number there is of them."""
+        """Add the tasks that are not known, up to 500 at a time, whatever number there is of them.
+
+        Those of an asynchronous source are added soon after they were yielded. Where it
+        raises, what it has yielded before is added.
+        """
         added = Added()
-        async for chunk in in_chunks(tasks, size=CHUNK):
+
+        async def add(chunk: Sequence[NewTask | str]) -> None:
+            nonlocal added
             made = [await self._task(each) for each in chunk]
             added += await self.ledger.tasks.add(made)
             self.added.set()
+
+        if isinstance(tasks, AsyncIterable):
+            gathering = Gathering(add, first=CHUNK, largest=CHUNK)
+            try:
+                await gathering.run(tasks)
+            finally:
+                await gathering.finish()
+        else:
+            for chunk in in_chunks(tasks, size=CHUNK):
+                await add(chunk)
         return added
 
     async def _task(self, given: NewTask | str) -> Task:

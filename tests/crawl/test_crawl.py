@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from crawlcw.api.request import Request
@@ -18,8 +19,9 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl import seeder
 from crawlcw.crawl.crawl import Crawl
-from crawlcw.engine.stats import Report
-from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError
+from crawlcw.engine import gathering
+from crawlcw.engine.stats import FinishReason, Report
+from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -1133,6 +1135,55 @@ async def test_seeds_may_come_slowly_and_be_no_urls_at_all(
     assert sorted(web.pages) == [HOME, "http://b.example/"]
     assert report.drained
     assert "no URL to start from: refused-scheme" in caplog.text
+
+
+async def test_a_page_does_not_wait_for_the_seeds_after_it(ledger: SqliteLedger):
+    class Following(Books):
+        parsed = asyncio.Event()
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME)
+            await self.parsed.wait()  # a queue that is filled by what was crawled
+            yield Request("http://b.example/")
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            self.parsed.set()
+            yield from ()
+
+    web = Web({HOME: "", "http://b.example/": ""})
+
+    with anyio.fail_after(30):
+        report = await crawled(Following(), web, ledger)
+
+    assert (report.pages, report.drained) == (2, True)
+
+
+async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(gathering, "_A_WHILE", 1000.0)
+    home = make_task(HOME)  # as an earlier crawl has left it
+    await ledger.tasks.add([home])
+    await ledger.hosts.wake({home.host: home.due})
+    last = "http://a.example/last"
+
+    class Endless(Books):
+        read = asyncio.Event()
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(last)  # out of a queue that does not give it twice
+            self.read.set()
+            await asyncio.Event().wait()
+
+        async def parse(self, response: Response) -> AsyncIterator[Any]:
+            await self.read.wait()
+            raise StopCrawl("enough")
+            yield
+
+    report = await crawled(Endless(), Web({HOME: ""}), ledger)
+
+    assert (report.finish_reason, report.detail) == (FinishReason.STOPPED_BY_SPIDER, "enough")
+    assert last in [record.task.url for record in await ledger.queries.find(TaskFilter(), limit=9)]
 
 
 async def test_more_seeds_than_one_batch(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch):

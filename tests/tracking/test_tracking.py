@@ -501,6 +501,23 @@ async def test_reset_begins_anew_and_ignore_withdraws(tracker: Tracker):
     assert b.reason is None
 
 
+async def test_what_a_source_has_yielded_does_not_wait_for_more(tracker: Tracker):
+    class GoneError(Exception):
+        pass
+
+    async def orders() -> AsyncIterator[str]:
+        yield "order-1"
+        await tracker.added.wait()
+        assert (await tracker.get("order-1")).status is Status.TODO
+        yield "order-2"
+        raise GoneError
+
+    with anyio.fail_after(30), pytest.raises(GoneError):
+        await tracker.add_many(orders())
+
+    assert (await tracker.get("order-2")).status is Status.TODO
+
+
 async def test_purge_leaves_what_is_held(tracker: Tracker):
     await tracker.add_many(["a", "b"])
     async with tracker.start("a"):

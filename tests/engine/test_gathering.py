@@ -1,0 +1,151 @@
+"""What a source yields is written soon, in large lots where there is much, and nothing is left."""
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.engine import gathering
+from crawlcw.engine.gathering import Gathering
+
+
+class Slow:
+    """A ledger whose writes wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.lots: list[list[int]] = []
+        self.is_open = anyio.Event()
+
+    async def write(self, lot: list[int]) -> None:
+        self.lots.append(lot)
+        await self.is_open.wait()
+
+
+async def numbers(number: int) -> AsyncIterator[int]:
+    for n in range(number):
+        yield n
+
+
+async def test_the_first_lot_is_smaller_and_the_next_gathers_while_it_is_written():
+    slow = Slow()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, numbers(12))
+        await anyio.wait_all_tasks_blocked()
+        assert slow.lots == [[0, 1]]
+        slow.is_open.set()
+
+    assert slow.lots == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9, 10, 11]]
+
+
+async def test_what_is_there_does_not_wait_for_more():
+    written = anyio.Event()
+    lots: list[list[int]] = []
+
+    async def write(lot: list[int]) -> None:
+        lots.append(lot)
+        written.set()
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+        await written.wait()
+        yield 3
+
+    with anyio.fail_after(30):
+        await Gathering(write, first=500, largest=5000).run(source())
+
+    assert lots == [[1, 2], [3]]
+
+
+async def test_a_source_that_blocks_the_loop_does_not_keep_what_it_has_yielded(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(gathering, "_A_WHILE", 0.0)
+    lots: list[list[int]] = []
+
+    async def write(lot: list[int]) -> None:
+        lots.append(lot)
+
+    async def source() -> AsyncIterator[int]:
+        number = 0
+        while not lots:
+            yield number
+            number += 1
+
+    with anyio.fail_after(30):
+        await Gathering(write, first=10**9, largest=10**9).run(source())
+
+    assert lots[0][0] == 0
+
+
+async def test_a_source_without_anything():
+    slow = Slow()
+    gathered = Gathering(slow.write, first=1, largest=1)
+
+    await gathered.run(numbers(0))
+    await gathered.finish()
+
+    assert slow.lots == []
+
+
+@given(number=st.integers(0, 40), first=st.integers(1, 9), more=st.integers(0, 9))
+async def test_everything_is_written_once_and_in_order(number: int, first: int, more: int):
+    lots: list[list[int]] = []
+
+    async def write(lot: list[int]) -> None:
+        await anyio.lowlevel.checkpoint()
+        lots.append(lot)
+
+    gathered = Gathering(write, first=first, largest=first + more)
+    await gathered.run(numbers(number))
+    await gathered.finish()
+
+    assert [n for lot in lots for n in lot] == list(range(number))
+    assert all(len(lot) <= (first + more if at else first) for at, lot in enumerate(lots))
+
+
+async def test_what_was_read_before_the_end_is_left_to_be_written():
+    slow = Slow()
+    gathered = Gathering(slow.write, first=2, largest=5)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(gathered.run, numbers(100))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    slow.is_open.set()
+    await gathered.finish()
+    await gathered.finish()
+
+    assert slow.lots == [[0, 1], [0, 1, 2, 3, 4, 5, 6]], "the first may not have been written"
+
+
+async def test_errors_come_by_themselves_and_what_was_read_is_left():
+    lots: list[list[int]] = []
+
+    async def write(lot: list[int]) -> None:
+        if not lots:
+            lots.append(lot)
+            raise ValueError("full")
+        lots.append(lot)
+
+    gathered = Gathering(write, first=2, largest=5)
+    with pytest.raises(ValueError, match="full"):
+        await gathered.run(numbers(7))
+    await gathered.finish()
+
+    assert lots[0] == [0, 1]
+    assert lots[1][:2] == [0, 1]
+
+    async def broken() -> AsyncIterator[int]:
+        yield 1
+        raise KeyError("gone")
+
+    gathered = Gathering(write, first=2, largest=5)
+    with pytest.raises(KeyError, match="gone"):
+        await gathered.run(broken())
+    await gathered.finish()
+
+    assert lots[-1] == [1]
