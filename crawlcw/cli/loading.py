@@ -13,8 +13,9 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from crawlcw.api.spider import Spider, check, is_name
 from crawlcw.errors import SpiderError, UsageError
@@ -184,6 +185,18 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
     ]
 
 
+class _AsWritten(SourceFileLoader):
+    """Compiles a file each time, as Python does with a script.
+
+    The import system takes the code of before for a file that was written anew, as long
+    as it was and within the same second: a spider where one digit was changed.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def load_file(path: Path) -> ModuleType:
     """Return the module in the file at *path*; raises `SpiderError`."""
     if not path.is_file():
@@ -196,6 +209,8 @@ def load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise SpiderError(f"{path} is no Python file: its name must end in .py")
+    if isinstance(spec.loader, SourceFileLoader):
+        spec.loader = _AsWritten(name, str(path))
     module = importlib.util.module_from_spec(spec)
     _allow_imports_from(Path.cwd(), path.resolve().parent)
     # Dataclasses and pickle look a class's module up by its name.

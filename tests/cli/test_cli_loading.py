@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_a_spider_is_found_by_name_file_and_module(text):
     found = loading.find(text)
 
     assert (found.__name__, found.name) == ("Books", "books")
+
+
+def test_a_file_is_loaded_as_it_is_now(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    first = spider("books.py", "books1")
+    before = loading.find("books.py").name
+    written = first.stat()
+    spider("books.py", "books2")
+    os.utime("books.py", ns=(written.st_atime_ns, written.st_mtime_ns))
+
+    assert (before, loading.find("books.py").name) == ("books1", "books2")
 
 
 def test_a_use_case_in_the_place_of_a_spider_is_told_what_works_on_it():
