@@ -179,8 +179,9 @@ class Watchdog:
     async def _watch(self) -> None:
         silence = Silence(now=self._clock(), look_every=_LOOK_EVERY)
         renewal: asyncio.Task[None] | None = None
-        # Less than that nobody needs to know of; but leases may be short.
-        lags_from = min(STANDSTILL, self._renew_every)
+        # Less than that nobody needs to know of; but leases may be short, and some of one is
+        # gone when the loop comes to stand still. A connection is still to be made.
+        lags_from = min(STANDSTILL, self._renew_every / 2)
         woken = asyncio.Event()
         # Before the first look at `_ended`, which is set before this is called.
         self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)

@@ -60,3 +60,36 @@ async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now():
         now = 0.8
         assert dog.lag() == pytest.approx(0.65)
         assert dog.lag() == 0.0
+
+
+async def test_a_short_lease_is_renewed_as_soon_as_it_would_have_been(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(watchdog, "_LOOK_EVERY", 0.001)
+    now = 0.0
+    stands = False
+    renewed: list[float] = []
+    is_renewed = threading.Event()
+
+    class Renewing(Upkeep):
+        async def renew(self) -> None:
+            renewed.append(now)
+            is_renewed.set()
+
+    def clock() -> float:
+        nonlocal now
+        if stands and threading.current_thread().name == "crawlcw watchdog":
+            now += 0.01
+        return now
+
+    every = timedelta(seconds=0.6)
+    dog = Watchdog(Stats(), limit=timedelta(0), renew_every=every, upkeep=Renewing(), clock=clock)
+    async with dog:
+        now = 0.5  # of the time between two renewals
+        while dog.stalls.lag(now):
+            await asyncio.sleep(0)
+        stands = True
+        assert is_renewed.wait(30)  # and the loop stands still
+        stands = False
+
+    assert 0.9 <= renewed[0] < 1.1
