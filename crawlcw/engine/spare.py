@@ -42,7 +42,8 @@ class SpareConnection:
         if self._ledger is None:
             self._ledger = await self._source.another()
         lease = self._lease()
-        if held := self._held.all():
+        # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
+        if held := await self._ledger.leases.held(self._worker):
             await self._ledger.leases.renew(held, lease=lease)
         if hosts := self._hosts():
             await self._ledger.host_leases.renew(hosts, lease=lease)
