@@ -589,8 +589,8 @@ class Coordinator:
         # A task has a due until its outcome is committed, and its links have one before
         # that: a horizon of None hides nothing. What came to this process while it asked
         # is in `_held`, or has set `_changed`.
-        busy = self._held or not self._frontier.page_limit.seeded or self._changed.is_set()
-        if horizon is None and not busy:
+        busy = self._held or self._changed.is_set()
+        if horizon is None and not busy and self._frontier.page_limit.seeded:
             return True
         idle = self._idle
         now = self._ledger.now()
@@ -620,6 +620,8 @@ class Coordinator:
         if horizon is not None and horizon <= now:
             # Tasks are due, and their hosts are not ready.
             until = await self._ledger.hosts.next_ready()
+        if horizon is None and not self._frontier.page_limit.seeded:
+            return Standstill(start=True)
         workers, _ = await self._heartbeat.neighbours()
         # What others hold is leased for no longer, and renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):

@@ -25,6 +25,7 @@ class Standstill:
     why: str = ""  #: why that host rests, such as `429, Retry-After`
     proxies: str = ""  #: what is wrong with the proxies, where all of them rest, `until` then
     others: bool = False  #: other workers have what is due
+    start: bool = False  #: the spider's `start` has not ended, and nothing else is left
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Standstill":
@@ -50,6 +51,8 @@ class Standstill:
             return f"{hosts} until {_time_of_day(self.until)}{because}"
         if self.others:
             return "waiting for other workers"
+        if self.start:
+            return "waiting for what start() yields"
         if self.until is not None:
             return f"nothing is due before {_time_of_day(self.until)}"
         return ""
@@ -97,6 +100,7 @@ def _both(one: Standstill, other: Standstill) -> Standstill:
         away_since=min(away, default=None),
         hosts=one.hosts + other.hosts,
         others=one.others or other.others,
+        start=one.start or other.start,
     )
 
 

@@ -27,6 +27,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model import hosts
 from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
@@ -1156,6 +1157,52 @@ async def test_a_page_does_not_wait_for_the_seeds_after_it(ledger: SqliteLedger)
         report = await crawled(Following(), web, ledger)
 
     assert (report.pages, report.drained) == (2, True)
+
+
+async def test_what_another_process_added_and_did_not_announce_is_found_while_start_waits(
+    ledger: SqliteLedger,
+):
+    left = "http://b.example/"
+    await ledger.tasks.add([make_task(left)])  # and was killed
+
+    class Following(Books):
+        allowed_hosts = ("a.example", "b.example")
+        parsed = asyncio.Event()
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME)
+            await self.parsed.wait()
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            if response.url == left:
+                self.parsed.set()
+            yield from ()
+
+    with anyio.fail_after(30):
+        report = await crawled(Following(), Web({HOME: "", left: ""}), ledger)
+
+    assert (report.pages, report.drained) == (2, True)
+
+
+async def test_a_crawl_that_waits_for_start_alone_says_so(ledger: SqliteLedger):
+    class Waiting(Books):
+        go_on = asyncio.Event()
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME)
+            await self.go_on.wait()
+
+    crawl = crawl_of(Waiting(), Web({HOME: ""}), ledger)
+
+    async def look() -> None:
+        while crawl.standstill != Standstill(start=True):
+            await asyncio.sleep(0.05)
+        Waiting.go_on.set()
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(look)
+            assert (await crawl.run()).drained
 
 
 async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(

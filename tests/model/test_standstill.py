@@ -78,6 +78,7 @@ def test_a_network_that_is_away_explains_everything_else():
 
 def test_what_waits_for_others_or_for_its_time_says_so():
     assert Standstill(others=True).sentence() == "waiting for other workers"
+    assert Standstill(start=True).sentence() == "waiting for what start() yields"
     assert Standstill(until=at(10)).sentence() == "nothing is due before 22:40"
     assert Standstill().sentence() == ""
 
