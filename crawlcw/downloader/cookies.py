@@ -7,6 +7,7 @@ has changed in it, so that a session's cookies can be kept, and takes them back.
 """
 
 import logging
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ _MAX_ATTRIBUTE = 1024
 MOST_COOKIES = 3_300
 #: What the cookies of one jar may amount to: a session is one document of a ledger.
 _MOST_CHARACTERS = 2 << 20
+#: A value that a `Cookie` header can hold as it is: no other cookie begins in it, nor another header.
+_IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
 _DEFAULT_PORTS = frozenset({80, 443})
 #: A later end alone is no news, unless it is so much later: servers move it at each request.
 _NEWS = timedelta(minutes=1)
@@ -95,6 +98,8 @@ class SiteCookies(aiohttp.DummyCookieJar):
             made: SimpleCookie = SimpleCookie({name: value})
         except CookieError as error:
             raise ValueError(str(error)) from None
+        if _IN_ONE_COOKIE.fullmatch(value):
+            _set(made[name], name=name, value=value)
         made[name]["path"] = "/"
         self.update_cookies([(name, made[name])], url)
 
@@ -151,6 +156,9 @@ class SiteCookies(aiohttp.DummyCookieJar):
             for name, cookie in cookies
             if isinstance(cookie, Morsel) and _fits(cookie) and _narrow(cookie, response_url)
         ]
+        for name, cookie in kept:
+            # A server gets back what it has set, to the letter (RFC 6265, section 5.4).
+            _set(cookie, name=name, value=cookie.coded_value)
         if kept:
             self._jar(response_url).update_cookies(kept, response_url)
             for _, cookie in kept:
@@ -170,7 +178,7 @@ class SiteCookies(aiohttp.DummyCookieJar):
     def _jar_of(self, port: int) -> aiohttp.CookieJar:
         if port not in self._jars:
             # Those of IP addresses too: `_narrow` keeps them at their own host.
-            self._jars[port] = aiohttp.CookieJar(unsafe=True)
+            self._jars[port] = aiohttp.CookieJar(unsafe=True, quote_cookie=False)
         self._jars.move_to_end(port)
         return self._jars[port]
 
@@ -264,12 +272,17 @@ def _digest(cookie: Cookie) -> str:
     return blake2b(told.encode(), digest_size=10).hexdigest()
 
 
+def _set(morsel: "Morsel[str]", *, name: str, value: str) -> None:
+    """Give a cookie a value that is sent as it is."""
+    # `set` refuses names that servers use.
+    morsel.__setstate__({"key": name, "value": value, "coded_value": value})  # type: ignore[attr-defined]
+
+
 def _morsel(cookie: Cookie, *, now: datetime, gone: bool) -> "Morsel[str] | None":
     """Return a cookie as aiohttp takes it, None for one that Python refuses."""
     morsel: Morsel[str] = Morsel()
-    state = {"key": cookie.name, "value": cookie.value, "coded_value": cookie.coded}
     try:
-        morsel.__setstate__(state)  # type: ignore[attr-defined]  # `set` refuses names that servers use
+        _set(morsel, name=cookie.name, value=cookie.coded)
     except (CookieError, ValueError):
         return None
     morsel["path"] = cookie.path
