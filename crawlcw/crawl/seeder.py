@@ -5,12 +5,13 @@ process that is killed on the way leaves no note, so the next one does all of it
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import anyio
 
+from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.adding import TaskAdder
@@ -165,34 +166,55 @@ class Seeder:
         finally:
             # A crawl may end before that, and a spider may have its seeds from where they
             # are no more. Shielded, but not for ever: a crawl that goes on seeds again.
-            with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
-                await gathering.finish()
-                await self._note_seeded(seeding)
+            try:
+                with anyio.move_on_after(LAST_WORDS.total_seconds(), shield=True):
+                    await gathering.finish()
+                    await self._note_seeded(seeding)
+            finally:
+                if gathering.left:
+                    logger.warning(
+                        "%d start requests could not be written: start() is asked for them again",
+                        gathering.left,
+                        extra={"event": "not_seeded", "requests": gathering.left},
+                    )
 
     async def _read(self, seeding: "_Seeding") -> AsyncIterator[Task]:
+        start = self._spider.start()
         with spider_code("start()", stop=self._stop):
-            async for request in self._spider.start():
-                seeding.number += 1
-                salt = f"{self._worker} seed {seeding.number}".encode()
-                try:
-                    task = request.task(now=self._ledger.now(), salt=salt)
-                    # A password is not written down, so each process asks `start` for it.
-                    if self._credentials.learn(request.url):
-                        seeding.is_repeated = True
-                except FetchError as error:
-                    logger.warning(
-                        "no URL to start from: %s",
-                        printable(error),
-                        extra={"event": "seed_refused", "reason": error.reason},
-                    )
-                    continue
-                self._note_start(task.host)
-                # One that is not to be filtered asks for another task each time, and one that
-                # may have changed for its own once more.
-                if request.dont_filter or request.changed is not None:
-                    seeding.is_repeated = True
-                yield task
+            try:
+                async for request in start:
+                    if (task := self._task(request, seeding)) is None:
+                        continue
+                    try:
+                        yield task
+                    except GeneratorExit:
+                        return  # the crawl ends
+            finally:
+                if isinstance(start, AsyncGenerator):
+                    await start.aclose()
             seeding.is_whole = True  # a spider that stops the crawl in `start` does not come here
+
+    def _task(self, request: Request, seeding: "_Seeding") -> Task | None:
+        seeding.number += 1
+        salt = f"{self._worker} seed {seeding.number}".encode()
+        try:
+            task = request.task(now=self._ledger.now(), salt=salt)
+            # A password is not written down, so each process asks `start` for it.
+            if self._credentials.learn(request.url):
+                seeding.is_repeated = True
+        except FetchError as error:
+            logger.warning(
+                "no URL to start from: %s",
+                printable(error),
+                extra={"event": "seed_refused", "reason": error.reason},
+            )
+            return None
+        self._note_start(task.host)
+        # One that is not to be filtered asks for another task each time, and one that
+        # may have changed for its own once more.
+        if request.dont_filter or request.changed is not None:
+            seeding.is_repeated = True
+        return task
 
     async def _note_seeded(self, seeding: "_Seeding") -> None:
         """Note that `start` need not be run again: all that it has yielded is written."""

@@ -39,7 +39,7 @@ _MAX_ATTRIBUTE = 1024
 MOST_COOKIES = 3_300
 #: What the cookies of one jar may amount to: a session is one document of a ledger.
 _MOST_CHARACTERS = 2 << 20
-#: A value that a `Cookie` header can hold as it is: no other cookie begins in it, nor another header.
+#: A value that a `Cookie` header can hold as it is: neither it nor the cookie ends in it.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
 _DEFAULT_PORTS = frozenset({80, 443})
 #: A later end alone is no news, unless it is so much later: servers move it at each request.

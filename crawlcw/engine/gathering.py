@@ -4,18 +4,25 @@ While one lot is written the next one gathers, so a source that is fast is writt
 lots, and of one that is slow each thing is written soon.
 """
 
-from collections.abc import AsyncIterable, Awaitable, Callable
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
 from typing import Generic, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
 
-from crawlcw.errors import single_errors
+from crawlcw.model.sanitize import printable
+from crawlcw.model.tracebacks import describe_error
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 #: Seconds that a lot waits for more: sources that yield many things do so at once.
 _A_WHILE = 0.1
+#: Seconds that a source may take to close what it has open, where it is not read to its end.
+_TO_CLOSE = 5.0
 
 
 class Gathering(Generic[T]):
@@ -36,20 +43,37 @@ class Gathering(Generic[T]):
         self._ready = anyio.Event()
         self._has_room = anyio.Event()
 
+    @property
+    def left(self) -> int:
+        """How many things were read and may not be written."""
+        return len(self._taken) + len(self._coming)
+
     async def run(self, source: AsyncIterable[T]) -> None:
-        """Write all that *source* yields.
+        """Write all that *source* yields; a generator is closed in any case.
 
         Raises what *source* or *write* raises. What was read until then, or until this is
         cancelled, and is not written is left for `finish`.
         """
-        with single_errors():
-            async with anyio.create_task_group() as writing:
-                writing.start_soon(self._write_lots)
-                async for thing in source:
-                    await self._put(thing)
-                self._is_over = True
-                self._any.set()
-                self._ready.set()
+        # In a task of its own, for AnyIO cancels again and again: what a source awaits to
+        # close its connections would be cancelled as well.
+        reading = asyncio.create_task(self._read(source))
+        try:
+            await self._write_lots()
+            await reading
+        finally:
+            if not reading.done():
+                await _ended(reading)
+
+    async def _read(self, source: AsyncIterable[T]) -> None:
+        try:
+            async for thing in source:
+                await self._put(thing)
+        finally:
+            if isinstance(source, AsyncGenerator):
+                await source.aclose()
+            self._is_over = True
+            self._any.set()
+            self._ready.set()
 
     async def finish(self) -> None:
         """Write what was read and may not be written, of which some may be: at the end of `run`."""
@@ -84,3 +108,22 @@ class Gathering(Generic[T]):
                 self._any, self._ready = anyio.Event(), anyio.Event()
             await self._write(self._taken)
             self._taken = []
+
+
+async def _ended(reading: "asyncio.Task[None]") -> None:
+    """End a source that is read no further; what it raises meanwhile is told, and no more."""
+    reading.cancel()
+    with anyio.move_on_after(_TO_CLOSE, shield=True):
+        await asyncio.wait({reading})
+    if not reading.done():
+        logger.warning(
+            "what is read no further did not end within %g s of being cancelled",
+            _TO_CLOSE,
+            extra={"event": "not_closed"},
+        )
+    elif not reading.cancelled() and (error := reading.exception()) is not None:
+        logger.warning(
+            "closing what is read no further raised %s",
+            printable(describe_error(error)),
+            extra={"event": "not_closed"},
+        )

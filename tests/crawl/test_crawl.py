@@ -1205,6 +1205,34 @@ async def test_a_crawl_that_waits_for_start_alone_says_so(ledger: SqliteLedger):
             assert (await crawl.run()).drained
 
 
+@pytest.mark.parametrize("seeds", [1, 100_000])
+async def test_start_has_closed_what_it_has_open_before_the_spider_is_closed(
+    ledger: SqliteLedger, seeds: int, caplog: pytest.LogCaptureFixture
+):
+    ends: list[str] = []
+
+    class Ending(Books):
+        async def start(self) -> AsyncIterator[Request]:
+            try:
+                for url in numbered(seeds):
+                    yield Request(url)
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0)
+                ends.append("start")
+
+        def parse(self, response: Response) -> Iterator[Any]:
+            raise StopCrawl("enough")
+
+        async def closed(self, report: Report) -> None:
+            ends.append("spider")
+
+    await crawled(Ending(), Web({numbered(1)[0]: ""}), ledger)
+
+    assert ends == ["start", "spider"]
+    assert "asynchronous generator" not in caplog.text
+
+
 async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ):

@@ -122,6 +122,70 @@ async def test_what_was_read_before_the_end_is_left_to_be_written():
     assert slow.lots == [[0, 1], [0, 1, 2, 3, 4, 5, 6]], "the first may not have been written"
 
 
+async def test_a_source_that_is_read_no_further_closes_what_it_has_open():
+    closed: list[str] = []
+    slow = Slow()
+
+    async def waiting() -> AsyncIterator[int]:
+        try:
+            yield 1
+            await anyio.sleep_forever()
+        finally:
+            await anyio.lowlevel.checkpoint()
+            closed.append("waiting")
+
+    async def fast() -> AsyncIterator[int]:
+        try:
+            async for n in numbers(100):
+                yield n
+        finally:
+            await anyio.lowlevel.checkpoint()
+            closed.append("fast")
+
+    for source in (waiting(), fast()):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, source)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+
+    assert closed == ["waiting", "fast"]
+
+
+async def test_a_source_that_does_not_end_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(gathering, "_TO_CLOSE", 0.05)
+    is_over = anyio.Event()
+
+    async def stubborn() -> AsyncIterator[int]:
+        yield 1
+        try:
+            await anyio.sleep_forever()
+        finally:
+            await is_over.wait()
+
+    async def failing() -> AsyncIterator[int]:
+        yield 1
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise ValueError("no \x1b")
+
+    for source in (stubborn(), failing()):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Gathering(Slow().write, first=1, largest=1).run, source)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+    is_over.set()
+    await anyio.wait_all_tasks_blocked()
+
+    assert "did not end within 0.05 s" in caplog.text
+    assert (
+        "raised ValueError: no \\x1b" in caplog.text
+        or "raised ValueError: no \\u001b" in caplog.text
+    )
+
+
 async def test_errors_come_by_themselves_and_what_was_read_is_left():
     lots: list[list[int]] = []
 
