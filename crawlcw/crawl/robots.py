@@ -211,15 +211,11 @@ def _without_other(line: str, *, agent: str) -> str:
         return line
     name = found[1].partition("#")[0].strip()
     if name != "*":
-        # protego lets `goo*gle` be `google` as well.
-        name = name.replace("*", "")
-        name = name if name and _answers_to(agent.lower(), name.lower()) else _NOBODY
+        # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego would
+        # take `crawl` for `crawler` as well, and `goo*gle` for `google`.
+        token = product_token(name).lower() if name else ""
+        name = agent if token == agent.lower() else _NOBODY
     return f"User-agent: {name}"
-
-
-def _answers_to(agent: str, name: str) -> bool:
-    """Return whether protego finds *name* in *agent*, which it does at the start of a word."""
-    return name in agent and re.search(rf"(?<![\w-]){re.escape(name)}", agent) is not None
 
 
 def origin_of(url: str) -> str:

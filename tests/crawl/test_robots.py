@@ -422,6 +422,28 @@ async def test_closing_ends_what_is_under_way():
 
 
 @pytest.mark.parametrize(
+    ("named", "is_ours"),
+    [
+        ("crawlcw", True),
+        ("CrawlCW", True),
+        ("crawlcw/0.1", True),
+        ("crawlcw 0.1", True),
+        ("crawl", False),
+        ("crawlcw-news", False),
+        ("craw*lcw", False),
+        ("news", False),
+    ],
+)
+async def test_rules_are_for_the_whole_product_token(named: str, is_ours: bool):
+    body = f"User-agent: {named}\nDisallow: /private/\n\nUser-agent: *\nDisallow: /other/\n"
+
+    rules = parse(body.encode(), agent="crawlcw")
+
+    assert rules.allows(PRIVATE) is not is_ours
+    assert rules.allows("http://a.example/other/") is is_ours
+
+
+@pytest.mark.parametrize(
     ("user_agent", "token"),
     [
         ("crawlcw/0.1 (+https://x)", "crawlcw"),
