@@ -82,7 +82,7 @@ async def test_a_file_that_is_gone_is_noticed_by_whatever_is_done_next(path: Pat
         ledger.queries.counts,
         lambda: ledger.tasks.add(make_tasks(1)),
     ):
-        with pytest.raises(LedgerGoneError, match="was removed while it was in use"):
+        with pytest.raises(LedgerGoneError, match="was moved or removed while it was in use"):
             await operation()
     path.write_bytes(away.read_bytes())
     for operation in (ledger.queries.horizon, lambda: ledger.workers.leave("a")):

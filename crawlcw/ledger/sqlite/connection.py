@@ -170,8 +170,9 @@ class Connection:
             return
         if found is None:
             raise LedgerGoneError(
-                f"The ledger {self._path} was removed while it was in use, and what was recorded "
-                "is gone with it: bring back a copy, or run the command again to begin anew."
+                f"The ledger {self._path} was moved or removed while it was in use. If it was "
+                "moved, put it back to its `-wal` file before anything else: that has the newest "
+                "results. If it is gone, bring back a copy, or run the command again to begin anew."
             )
         raise LedgerGoneError(
             f"The ledger {self._path} was replaced by another file while it was in use, and what "
