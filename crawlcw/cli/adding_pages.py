@@ -54,11 +54,16 @@ class PageAdder:
     async def add_all(self, requests: Iterator[Request]) -> None:
         """Add what *requests* yields as soon as it does, and tell the crawls that run.
 
-        Raises `UsageError` for a callback that the spider has not; what came before is added.
+        Raises `UsageError` for what is no request, or has a callback that the spider has not.
+        What was read before is added.
         """
         try:
             async for some in as_they_come(requests, at_once=_AT_ONCE):
                 await self._add(some)
+        except UsageError as error:
+            if self.fed == Fed():
+                raise
+            raise UsageError(f"{error}; what was read before is added") from None
         finally:
             if self.fed.new or self.fed.again:
                 await self._tell()
@@ -107,7 +112,7 @@ class PageAdder:
         try:
             callback_named(self._spider, name)
         except SpiderError as error:
-            raise UsageError(f"{error}: what was read before is added") from None
+            raise UsageError(str(error)) from None
         self._callbacks.add(name)
 
     def _refuse(self, reason: str, url: str) -> None:

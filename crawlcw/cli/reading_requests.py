@@ -21,7 +21,8 @@ def read(lines: Iterable[bytes], *, callback: str | None, priority: int) -> Iter
     """
     for number, line in enumerate(lines, 1):
         try:
-            text = line.decode().strip()
+            # Files from Windows begin with a mark of their encoding.
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
             raise UsageError(f"line {number} is not UTF-8: {error.reason}") from None
         if text:

@@ -258,6 +258,16 @@ def test_what_cannot_be_added_is_counted_by_reason(folder: Path, site: EndlessSi
     assert "refused-scope: " in done.stderr
 
 
+def test_what_was_read_before_a_mistake_is_added(folder: Path, tmp_path: Path, site: EndlessSite):
+    lines = tmp_path / "windows.txt"
+    lines.write_bytes(f"\ufeff{site.url}a\n".encode() + b"\xff\n" + f"{site.url}b\n".encode())
+    done = invoke("add", "pages", str(lines), "-a", f"start_url={site.url}")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "line 2 is not UTF-8: invalid start byte; what was read before is added" in done.stderr
+    assert stats()["total"] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "given", "said"),
     [
