@@ -38,6 +38,10 @@ _SWELLING_FROM = 64 << 20
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
 
 
+#: What servers write that mean none, or the charset; browsers and curl take the body as it is.
+_NO_CODINGS = frozenset({"identity", "none", "utf-8", "utf8", "binary", "8bit"})
+
+
 class BodyDecoder:
     """Collects a body of at most *limit* decoded bytes.
 
@@ -283,7 +287,7 @@ def _stage(name: str, *, room: int) -> _Stage:
 
 
 def _significant(codings: Sequence[str]) -> list[str]:
-    found = [name for name in codings if name != "identity"]
+    found = [name for name in codings if name not in _NO_CODINGS]
     if len(found) > _MAX_CODINGS:
         message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
         raise FetchError(Reason.CONTENT_ENCODING, message)

@@ -33,6 +33,8 @@ def _two_frames(data: bytes) -> bytes:
 
 PACKERS = {
     "identity": ("identity", bytes),
+    "none": ("none", bytes),
+    "a charset": ("utf-8", bytes),
     "gzip": ("gzip", gzip.compress),
     "gzip members": ("x-gzip", _two_members),
     "zlib": ("deflate", zlib.compress),
@@ -41,7 +43,7 @@ PACKERS = {
     "zstd": ("zstd", zstd.compress),
     "zstd frames": ("zstd", _two_frames),
 }
-PACKED = {name: packer for name, packer in PACKERS.items() if name != "identity"}
+PACKED = {name: packer for name, packer in PACKERS.items() if packer[1] is not bytes}
 ONE_STREAM = {name: packer for name, packer in PACKED.items() if not name.endswith("s")}
 
 
