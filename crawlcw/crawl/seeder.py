@@ -16,7 +16,6 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.ending import LAST_WORDS
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.spider_code import spider_code
@@ -33,6 +32,8 @@ logger = logging.getLogger(__name__)
 #: The first ones soon, for fetchers wait for them; then more at a time, which costs SQLite less.
 _FIRST_BATCH = 500
 _BATCH = 5_000
+#: Seconds that the last ones may take when the crawl ends.
+_LAST_WORDS = 2.0
 
 
 class Feed(Protocol):
@@ -167,7 +168,7 @@ class Seeder:
             # A crawl may end before that, and a spider may have its seeds from where they
             # are no more. Shielded, but not for ever: a crawl that goes on seeds again.
             try:
-                with anyio.move_on_after(LAST_WORDS.total_seconds(), shield=True):
+                with anyio.move_on_after(_LAST_WORDS, shield=True):
                     await gathering.finish()
                     await self._note_seeded(seeding)
             finally:
