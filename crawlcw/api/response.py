@@ -163,8 +163,13 @@ class Response(Document):
         return self.url
 
     def urljoin(self, href: str) -> str:
-        """Return the absolute URL of *href*; raises `FetchError` where it is none to fetch."""
-        return urls.resolve(self.base_url, href)
+        """Return the absolute URL of *href*; raises `FetchError` where it is none to fetch.
+
+        What is not ASCII in its query is sent in the page's encoding, as browsers send it.
+        """
+        # To find out the encoding may be to decode the page.
+        encoding = "utf-8" if href.isascii() else self.encoding
+        return urls.resolve(self.base_url, href, encoding=encoding)
 
     def follow(
         self,
@@ -233,7 +238,7 @@ class Response(Document):
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
             try:
-                resolve = resolve or urls.resolver(self.base_url)
+                resolve = resolve or urls.resolver(self.base_url, encoding=self.encoding)
                 location = resolve(_checked(address, node))
             except FetchError as refusal:
                 self.dropped.note(refusal.reason, address or refusal.message)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address
+from urllib.parse import quote
 
 import yarl
 
@@ -40,6 +41,9 @@ _NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_~.-]*"
 _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
 _PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+)/(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_PATH = re.compile(rf"/(?:{_NAME}/)*")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+#: By the WHATWG encoding standard, UTF-16 is written as UTF-8 where something is sent.
+_SENT_AS_UTF8 = ("utf-8", "utf-16-le", "utf-16-be")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +127,12 @@ def origin_of(url: str) -> str:
     return str(yarl.URL(url).origin())
 
 
-def resolve(base: str, href: str) -> str:
-    """Return the absolute URL that *href* means on the page *base*; raises `FetchError`."""
-    return resolved(base, href).url
+def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
+    """Return the absolute URL that *href* means on the page *base*; raises `FetchError`.
+
+    *encoding* is Python's name of the page's encoding, see `resolver`.
+    """
+    return resolver(base, encoding=encoding)(href).url
 
 
 def resolved(base: str, href: str) -> Location:
@@ -133,8 +140,12 @@ def resolved(base: str, href: str) -> Location:
     return resolver(base)(href)
 
 
-def resolver(base: str) -> Callable[[str], Location]:
-    """Return what `resolved` is for the many links of one page."""
+def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location]:
+    """Return what `resolved` is for the many links of one page.
+
+    What is not ASCII in a query is sent in the *encoding* of the page, by Python's name of it,
+    as the WHATWG URL standard has it; in a path it is UTF-8 always.
+    """
     # Only the folder of the base matters for most, and the pages of a folder share most of
     # their links: this is what makes the cache worth having. Nor is yarl given the last
     # segment to take away: it would decode all others.
@@ -150,7 +161,23 @@ def resolver(base: str) -> Callable[[str], Location]:
             return _resolve_in(of, target)
         return _resolve_in.__wrapped__(of, target)
 
-    return resolve_on_page
+    if encoding in _SENT_AS_UTF8:
+        return resolve_on_page
+
+    def resolve_in_encoding(href: str) -> Location:
+        return resolve_on_page(href if href.isascii() else _with_query_in(encoding, href))
+
+    return resolve_in_encoding
+
+
+def _with_query_in(encoding: str, href: str) -> str:
+    """Return *href* without its fragment, what is not ASCII in its query percent-encoded."""
+    path, mark, query = href.partition("#")[0].partition("?")
+    # What the encoding lacks becomes `&#26085;`, which is percent-encoded likewise.
+    encoded = _NOT_ASCII.sub(
+        lambda run: quote(run[0].encode(encoding, "xmlcharrefreplace"), safe=""), query
+    )
+    return f"{path}{mark}{encoded}"
 
 
 @lru_cache(maxsize=1 << 15)

@@ -150,6 +150,18 @@ def test_a_base_moves_the_pages_links(head: str, url: str):
     assert page(f"<html><head>{head}</head><body>").urljoin("x") == url
 
 
+def test_a_query_that_is_not_ascii_is_sent_in_the_encoding_of_the_page():
+    link = "/search?q=日本"
+    body = f'<a href="{link}">x</a>'.encode("shift_jis")
+    response = page(body, headers={"content-type": "text/html; charset=Shift_JIS"})
+    sent = "http://a.example/search?q=%93%FA%96%7B"
+
+    assert response.urljoin(link) == sent
+    assert response.follow(response.css("a")[0]).url == sent
+    assert [request.url for request in response.follow_all("a")] == [sent]
+    assert page(body.decode("shift_jis")).urljoin(link).endswith("?q=%E6%97%A5%E6%9C%AC")
+
+
 def test_follow_takes_a_node_and_what_a_request_takes():
     response = page('<a href="next.html">n</a><img src="/i.png">')
     link = response.css_first("a")

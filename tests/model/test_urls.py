@@ -1,5 +1,7 @@
 """What a URL is: what it resolves to, its identity, its host, its scope."""
 
+from urllib.parse import unquote_to_bytes
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,6 +96,26 @@ def test_the_host_is_named_with_a_port_off_the_default(url: str, host: str):
 )
 def test_a_link_is_resolved_on_its_page(href: str, url: str):
     assert locate(resolve(BASE, href)).canonical == url
+
+
+@pytest.mark.parametrize(
+    ("encoding", "href", "sent"),
+    [
+        ("cp932", "/s?q=日本", "/s?q=%93%FA%96%7B"),
+        ("cp932", "/s?q=ソ+日#日", "/s?q=%83%5C+%93%FA"),
+        ("cp1251", "?q=чай&r=a%20b", "/a/b?q=%F7%E0%E9&r=a%20b"),
+        ("cp1251", "/чай?q=x", "/%D1%87%D0%B0%D0%B9?q=x"),
+        ("cp1252", "\n?q=日é\n", "/a/b?q=%26%2326085%3B%E9"),
+        ("iso2022_jp", "?q=日&r=本", "/a/b?q=%1B$BF%7C%1B(B&r=%1B$BK%5C%1B(B"),
+        ("utf-16-le", "?q=é", "/a/b?q=%C3%A9"),
+        ("utf-8", "?q=é", "/a/b?q=%C3%A9"),
+    ],
+)
+def test_a_query_is_sent_in_the_encoding_of_its_page(encoding: str, href: str, sent: str):
+    url = resolve(BASE, href, encoding=encoding)
+
+    assert url == f"http://example.com{sent}"
+    assert locate(url).url == url
 
 
 @pytest.mark.parametrize(
@@ -252,6 +274,32 @@ def test_resolving_raises_nothing_but_fetch_errors(path: str, href: str):
     assert urls.parse(location.url).scheme in ("http", "https")
     # The parts it was made of say the same as its text.
     assert locate(location.url) == location
+
+
+@given(
+    st.sampled_from(["cp932", "cp1252", "gb18030", "iso2022_jp", "euc-jp", "koi8-r"]),
+    st.text(st.characters(min_codepoint=0x80, exclude_categories=["Cs"]) | st.sampled_from("ab+")),
+)
+def test_a_query_comes_out_as_the_page_has_it(encoding: str, text: str):
+    url = resolve("http://example.com/", f"?q={text}", encoding=encoding)
+
+    assert url.isascii()
+    query = url.partition("?q=")[2]
+    # A form is sent like this, by browsers and here alike: `&#26085;` for what is lacking.
+    expected = text.encode(encoding, "xmlcharrefreplace")
+    assert unquote_to_bytes(query).decode(encoding) == expected.decode(encoding)
+
+
+@given(characters, characters)
+def test_an_encoding_changes_nothing_but_what_is_not_ascii_in_a_query(path: str, href: str):
+    def found(encoding: str) -> str:
+        try:
+            return resolve(BASE, f"{path}{href}", encoding=encoding)
+        except FetchError as error:
+            return error.reason
+
+    if f"{path}{href}".partition("#")[0].partition("?")[2].isascii():
+        assert found("cp1252") == found("utf-8")
 
 
 names = st.text("ab.-_~0%:;@+ \u00e4", max_size=4)
