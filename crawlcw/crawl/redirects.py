@@ -222,11 +222,8 @@ def _target(response: Response) -> str:
 def _check_credentials(location: str) -> None:
     # A link's user and password are left out, but a redirect that hands some
     # out wants them to be used.
-    if "@" in location:
-        # Resolved it has been already, so this parses.
-        given = yarl.URL("".join(location.split()))
-        if given.raw_user is not None or given.raw_password is not None:
-            raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
+    if "@" in location and urls.has_userinfo(location):
+        raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
 
 
 def _next(request: Request, status: int, *, same_origin: bool) -> Request:

@@ -42,6 +42,10 @@ _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
 _PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+)/(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_PATH = re.compile(rf"/(?:{_NAME}/)*")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+#: What names the host of a link, its backslashes read as slashes; none where it names none.
+_AUTHORITY = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{2,}[^/]*/?")
+#: By the WHATWG URL standard more than two are two.
+_SLASHES = re.compile(r"\A((?:https?:)?//)/+", re.IGNORECASE)
 #: By the WHATWG encoding standard, UTF-16 is written as UTF-8 where something is sent.
 _SENT_AS_UTF8 = ("utf-8", "utf-16-le", "utf-16-be")
 
@@ -220,8 +224,11 @@ def _plain_folder(folder: str) -> tuple[str, str, str] | None:
 
 
 def _parsed_in(folder: str, href: str) -> Location:
-    text = _bounded(_stripped(href))
+    text = _referred(href)
     reference = _parsed(text)
+    if text == "?":
+        # yarl cannot tell an empty query from none, which would keep that of the page.
+        folder = folder.partition("#")[0].partition("?")[0]
     is_empty = not reference.raw_authority and not reference.raw_path
     if is_empty and text[:1] not in ("", "?") and reference.scheme in ("", *_SCHEMES):
         # `//` and `http:` announce a host and name none.
@@ -235,6 +242,16 @@ def _parsed_in(folder: str, href: str) -> Location:
         return _location(_checked(url, text))
     except ValueError as error:
         raise FetchError(Reason.URL_INVALID, _mistake(href, f": {error}")) from None
+
+
+def has_userinfo(href: str) -> bool:
+    """Return whether a link, relative or not, has a user or a password; raises `FetchError`."""
+    parsed = _parsed(_referred(href))
+    return parsed.raw_user is not None or parsed.raw_password is not None
+
+
+def _referred(href: str) -> str:
+    return _SLASHES.sub(r"\1", _bounded(_stripped(href)))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -296,13 +313,22 @@ def _bounded(text: str) -> str:
     return text
 
 
+def _slashed(text: str) -> str:
+    """Return *text* with slashes for the backslashes of its path, as browsers read them."""
+    before = text.partition("?")[0].partition("#")[0]
+    if "\\" not in before:
+        return text
+    slashed = before.replace("\\", "/")
+    authority = _AUTHORITY.match(slashed)
+    if authority and "\\" in before[: authority.end()]:
+        # Readers of these disagree about the host: some have it end there, and others do not.
+        raise FetchError(Reason.URL_INVALID, _mistake(text, " has a backslash at its host"))
+    return slashed + text[len(before) :]
+
+
 def _parsed(text: str) -> yarl.URL:
-    if "\\" in text.partition("?")[0].partition("#")[0]:
-        # Browsers read a backslash as a slash and yarl does not: they would
-        # disagree about the host.
-        raise FetchError(Reason.URL_INVALID, _mistake(text, " has a backslash"))
     try:
-        url = yarl.URL(text)
+        url = yarl.URL(_slashed(text))
         if url.raw_host and url.raw_host != url.raw_host.lower():
             # Where a label is none that IDNA knows, yarl leaves the others as they are written.
             url = yarl.URL(str(url))

@@ -76,6 +76,7 @@ async def test_every_hop_is_asked_for_scope_and_robots(tmp_path: Path):
         pytest.param("http:\\\\b.example/", "redirect-invalid", id="HOSTILE 4.8 other host"),
         pytest.param("http://u:p@a.example/", "refused-credentials", id="HOSTILE 4.9 password"),
         pytest.param("//u@a.example/", "refused-credentials", id="HOSTILE 4.9 user"),
+        pytest.param("///u@a.example/", "refused-credentials", id="HOSTILE 4.9 slashes"),
     ],
 )
 async def test_a_location_that_is_no_page_says_why(location: str, outcome: str, tmp_path: Path):

@@ -92,10 +92,44 @@ def test_the_host_is_named_with_a_port_off_the_default(url: str, host: str):
         ("c#top", "http://example.com/a/c"),
         (" c \n", "http://example.com/a/c"),
         ("c?x=/y/z", "http://example.com/a/c?x=/y/z"),
+        ("?", "http://example.com/a/b"),
+        (" ?\n#top", "http://example.com/a/b"),
+        ("\\c\\d", "http://example.com/c/d"),
+        ("..\\c", "http://example.com/c"),
+        ("http://other.com/c\\d?x=\\", "http://other.com/c/d?x=%5C"),
+        ("///other.com/c", "http://other.com/c"),
+        ("http:////other.com/c", "http://other.com/c"),
     ],
 )
 def test_a_link_is_resolved_on_its_page(href: str, url: str):
     assert locate(resolve(BASE, href)).canonical == url
+
+
+@pytest.mark.parametrize(
+    "href",
+    [
+        *("\\\\b.example\\x", "/\\b.example", "\\/b.example", "http:\\\\b.example/x"),
+        *("http://b.example\\x", "http://b.example\\@example.com/", "///\\b.example/x"),
+        *("http:///\\b.example", "///b.example\\@example.com/", "//u\\:p@b.example/"),
+    ],
+)
+def test_a_link_with_a_backslash_at_its_host_leads_nowhere(href: str):
+    with pytest.raises(FetchError) as caught:
+        resolve(BASE, href)
+
+    assert caught.value.reason is Reason.URL_INVALID
+
+
+@given(st.text("/\\ab.:@", max_size=12))
+def test_a_backslash_never_leads_to_another_host(href: str):
+    try:
+        location = urls.resolved(BASE, href)
+    except FetchError:
+        return
+
+    if "\\" in href:
+        assert location == urls.resolved(BASE, href.replace("\\", "/"))
+    assert "\\" not in location.url
 
 
 @pytest.mark.parametrize(
