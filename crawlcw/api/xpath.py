@@ -46,4 +46,5 @@ def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
             "response.xpath() and response.selector need parsel: "
             "install it with `pip install 'crawlcw[xpath]'`"
         ) from None
-    return Selector(body=source, encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])
+    # parsel takes no body for a missing argument; to it a blank one is an empty page.
+    return Selector(body=source or b" ", encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])

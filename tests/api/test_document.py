@@ -35,6 +35,16 @@ def test_xpath_is_parsels():
     assert response.selector.css("a::attr(href)").re(r"\d") == ["1", "2"]
 
 
+@pytest.mark.parametrize("kind", ["text/html", "application/xml"])
+def test_an_empty_page_has_a_selector_that_finds_nothing(kind: str):
+    response = page("", kind)
+
+    assert response.xpath("//a").getall() == []
+    assert response.selector.css("a::text").getall() == []
+    with pytest.raises(ValueError, match="the page has no form 'form'"):
+        response.form()
+
+
 def test_a_selector_leads_on_as_a_node_does():
     response = page("<a href=/1>1</a><img src=2.png><p>no link")
 
