@@ -166,7 +166,13 @@ class Response(Document):
         """Return the absolute URL of *href*; raises `FetchError` where it is none to fetch.
 
         What is not ASCII in its query is sent in the page's encoding, as browsers send it.
+        Raises `TypeError` for what is no text.
         """
+        if not isinstance(href, str):
+            kind = type(href).__name__  # type: ignore[unreachable]  # spiders are not all typed
+            raise TypeError(
+                f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
+            )
         # To find out the encoding may be to decode the page.
         encoding = "utf-8" if href.isascii() else self.encoding
         return urls.resolve(self.base_url, href, encoding=encoding)
@@ -300,8 +306,15 @@ def _address(target: "Link") -> str | None:
         of_node = target.attrs
         href = of_node.get("href")  # which may be empty: a link to the page itself
         return of_node.get("src") if href is None else href
-    if isinstance(target.root, str):
-        return target.root  # of `//a/@href`
+    try:
+        root = target.root
+    except AttributeError:
+        kind = type(target).__name__
+        raise TypeError(
+            f"a link is an address, a node or None, not a {kind}; follow_all() takes many links"
+        ) from None
+    if isinstance(root, str):
+        return root  # of `//a/@href`
     of_selector = target.attrib
     href = of_selector.get("href")
     return of_selector.get("src") if href is None else href

@@ -47,4 +47,6 @@ def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
             "install it with `pip install 'crawlcw[xpath]'`"
         ) from None
     # parsel takes no body for a missing argument; to it a blank one is an empty page.
-    return Selector(body=source or b" ", encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])
+    return Selector(
+        body=source or b" ", encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind]
+    )

@@ -176,6 +176,21 @@ def test_follow_takes_a_node_and_what_a_request_takes():
     assert response.follow(image).url == "http://a.example/i.png"
 
 
+def test_what_can_be_no_link_is_named():
+    response = page("<a href=x>1")
+    several: Any = response.css("a")
+    nothing: Any = None
+
+    with pytest.raises(TypeError, match=r"not a list; follow_all\(\) takes many"):
+        response.follow(several)
+    with pytest.raises(TypeError, match=r"not a SelectorList; follow_all\(\) takes many"):
+        response.follow(response.xpath("//a"))  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(TypeError, match=r"not a list"):
+        list(response.follow_all([several]))
+    with pytest.raises(TypeError, match=r"takes an address, not a NoneType; follow\(\) takes"):
+        response.urljoin(nothing)
+
+
 def refusal(request: Request) -> FetchError:
     with pytest.raises(FetchError) as caught:
         request.identity()
