@@ -110,7 +110,7 @@ def parse(url: str) -> yarl.URL:
 
 
 def _parsed_whole(url: str) -> yarl.URL:
-    text = _bounded(_stripped(url))
+    text = _referred(url)
     return _checked(_parsed(text), text)
 
 
@@ -118,7 +118,7 @@ def userinfo(url: str) -> Userinfo | None:
     """Return the user and the password of an absolute *url*, None without; raises `FetchError`."""
     if "@" not in url:
         return None
-    text = _bounded(_stripped(url))
+    text = _referred(url)
     parsed = _parsed(text)
     origin = str(_checked(parsed, text).origin())
     if parsed.raw_user is None and parsed.raw_password is None:
