@@ -12,9 +12,10 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, SettingsError
 from crawlcw.model import durations, urls
 
-_DEFAULT_PORTS = (80, 443)
+#: Those that no task's host is written with.
+DEFAULT_PORTS = (80, 443)
 #: What a URL may have around a host, and the empty port, which yarl takes.
-_NOT_IN_KEYS = re.compile(r"[\s/?#@*]|:\Z")
+NOT_IN_HOSTS = re.compile(r"[\s/?#@*]|:\Z")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -122,7 +123,7 @@ def _host(key: str) -> str:
     if not isinstance(key, str):
         raise mistake
     name = key.removeprefix("*.")
-    if _NOT_IN_KEYS.search(name):
+    if NOT_IN_HOSTS.search(name):
         raise mistake
     try:
         url = urls.parse(f"http://{name}/")
@@ -131,7 +132,7 @@ def _host(key: str) -> str:
     host = urls.host_of(url)
     if name != key and ":" in host:  # what is below an address, or at one port
         raise mistake
-    if url.explicit_port in _DEFAULT_PORTS:
+    if url.explicit_port in DEFAULT_PORTS:
         # A task's host has neither, see `urls.Location`: this limit would never count.
         raise SettingsError(
             f"limits[{key!r}]: leave out the port, 80 and 443 are not in the names of hosts"

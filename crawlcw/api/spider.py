@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from crawlcw.api import rules
+from crawlcw.api import allowed_hosts, rules
 from crawlcw.api.host_limits import Limit, Limits
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -61,7 +61,8 @@ class Spider:
     name: ClassVar[str] = ""
     #: Empty where all pages are added from elsewhere (`crawlcw add`).
     start_urls: Iterable[str] = ()
-    #: Hosts that links are followed to, with all below them; `"*"` for all.
+    #: Hosts that links are followed to, with all below them: `example.com`, or
+    #: `example.com:8080` for that port alone; `"*"` for all.
     #: None: the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
@@ -226,8 +227,8 @@ def check(spider: Spider) -> None:
     # It is read more than once, and an iterator would be empty the second time.
     if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
         raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: make it a list")
-    if isinstance(spider.allowed_hosts, str) and spider.allowed_hosts != "*":
-        raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
+    if spider.allowed_hosts is not None:
+        allowed_hosts.checked(spider.allowed_hosts, kind)
     if not isinstance(spider.settings, Settings):
         raise SpiderError(f"{kind}.settings must be a crawlcw.Settings(...)")
     if spider.invalid_items not in ("page", "item"):
@@ -309,7 +310,7 @@ def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
 def scope(spider: Spider) -> frozenset[str] | None:
     """Return the hosts that links may lead to, or None where the seeds are to decide it."""
     if spider.allowed_hosts is not None:
-        return frozenset(host.strip().lower() for host in spider.allowed_hosts)
+        return allowed_hosts.checked(spider.allowed_hosts, type(spider).__name__)
     if named := entry_urls(spider):
         return frozenset(urls.locate(url).host for url in named)
     return None

@@ -84,6 +84,18 @@ def _generator(self: Spider) -> Any:
         ({"start_urls": ["http://a.example/", 7]}, "Broken.start_urls: 7 is no URL to fetch"),
         ({"start_urls": [None]}, "Broken.start_urls: None is no URL to fetch"),
         ({"allowed_hosts": "a.example"}, "Broken.allowed_hosts is one text: make it a list"),
+        ({"allowed_hosts": 7}, "Broken.allowed_hosts is 7: make it a list"),
+        ({"allowed_hosts": iter(["a.example"])}, "make it a list"),
+        (
+            {"allowed_hosts": ["http://a.example/"]},
+            "Broken.allowed_hosts: 'http://a.example/' is no host: write example.com for it and",
+        ),
+        ({"allowed_hosts": ["a.example", "*.a.example"]}, "'*.a.example' is no host"),
+        ({"allowed_hosts": [".a.example"]}, "'.a.example' is no host"),
+        ({"allowed_hosts": ["a.example/x"]}, "'a.example/x' is no host"),
+        ({"allowed_hosts": [""]}, "'' is no host"),
+        ({"allowed_hosts": [None]}, "None is no host"),
+        ({"allowed_hosts": ["a.example:443"]}, "'a.example:443': leave out the port"),
         ({"settings": {"concurrency": 5}}, "Broken.settings must be a crawlcw.Settings(...)"),
         ({"settings": Settings}, "Broken.settings must be a crawlcw.Settings(...)"),
         ({"limits": None}, "Broken.limits is None: make it a dict of hosts and Limit(...)"),
@@ -196,6 +208,11 @@ def test_the_scope_is_what_the_spider_allows_or_else_the_hosts_it_starts_from():
     assert scope(Books()) == {"a.example"}
     assert scope(spider_with(start_urls=["http://A.example:8080/x"])) == {"a.example:8080"}
     assert scope(spider_with(allowed_hosts=[" B.example "])) == {"b.example"}
+    assert scope(spider_with(allowed_hosts=["B.example.:81", "[::1]", "ü.example."])) == {
+        "b.example:81",
+        "[::1]",
+        "xn--tda.example",
+    }
     assert scope(spider_with(allowed_hosts=())) == frozenset()
     assert scope(spider_with(allowed_hosts="*")) == {"*"}
     assert scope(Seeded()) is None
