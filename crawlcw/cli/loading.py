@@ -261,6 +261,11 @@ def _broken(place: str, error: BaseException) -> SpiderError:
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):
         said = "it exits when it is loaded (SystemExit)"
+    if isinstance(error, ImportError) and str(error).startswith("attempted relative import"):
+        said += (
+            ": write `from helpers import x` for what lies beside the file, or give the spider "
+            "as package.module:Class"
+        )
     # The outermost frame is the user's; those further in may be a library's.
     where = f"{_short(frames[0].filename)}, line {frames[0].lineno}" if frames else place
     return SpiderError(f"{where}: {said}")

@@ -134,6 +134,16 @@ def test_an_error_in_the_users_file_names_file_line_and_error(code, said):
     assert str(caught.value).startswith(said)
 
 
+def test_a_relative_import_in_a_file_is_told_the_ways_out():
+    write("helpers.py", "x = 1\n")
+    write("bad.py", "from .helpers import x\n")
+
+    with pytest.raises(SpiderError, match=r"bad\.py, line 1: ImportError: .* `from helpers") as told:
+        loading.find("bad.py")
+
+    assert "package.module:Class" in str(told.value)
+
+
 def test_an_error_in_what_the_users_file_imports_names_the_line_that_did():
     write("inner.py", "raise RuntimeError('inside')\n")
     write("bad.py", "\nimport inner\n")
