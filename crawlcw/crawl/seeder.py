@@ -22,7 +22,7 @@ from crawlcw.crawl.spider_code import spider_code
 from crawlcw.downloader.credentials import Credentials
 from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.stats import Stats
-from crawlcw.errors import FetchError
+from crawlcw.errors import FetchError, SpiderError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
@@ -184,6 +184,8 @@ class Seeder:
         with spider_code("start()", stop=self._stop):
             try:
                 async for request in start:
+                    if not isinstance(request, Request):
+                        raise SpiderError(_no_request(request))
                     if (task := self._task(request, seeding)) is None:
                         continue
                     try:
@@ -244,3 +246,11 @@ class Seeder:
         self._seen.add(task.id for task in batch if task.id not in rejected)
         await self._feed.announce(batch)
         self._feed.wake()
+
+
+def _no_request(thing: object) -> str:
+    what = "None" if thing is None else f"a {printable(type(thing).__name__)}"
+    return (
+        f"the spider's start() yielded {what}: it must yield Requests, as `yield Request(url)`; "
+        "items come from callbacks"
+    )

@@ -1321,14 +1321,6 @@ async def test_what_the_spiders_own_code_raises_ends_the_crawl_with_one_clear_er
     assert bool((await ledger.queries.counts()).total) == fetches
 
 
-async def test_what_start_yields_that_is_no_request_is_one_clear_error(ledger: SqliteLedger):
-    async def start(self: Spider) -> AsyncIterator[Any]:
-        yield HOME
-
-    with pytest.raises(SpiderError, match=r"the spider's start\(\) raised"):
-        await crawled(raising("start", asynchronous=start), Web({}), ledger)
-
-
 async def test_a_spider_that_cannot_run_is_refused_before_anything_is_done(
     ledger: SqliteLedger,
 ):
@@ -1818,3 +1810,17 @@ async def test_answers_that_waited_for_the_loop_do_not_slow_their_host_down(
 
     host = (await ledger.hosts.get(["a.example"]))["a.example"]
     assert (report.pages, host.delay) == (5, 0)
+
+
+@pytest.mark.parametrize(("thing", "what"), [({"n": 1}, "a dict"), (HOME, "a str"), (None, "None")])
+async def test_a_start_that_yields_no_request_is_told_so(
+    ledger: SqliteLedger, thing: Any, what: str
+):
+    class Wrong(Books):
+        async def start(self):
+            yield thing
+
+    with pytest.raises(SpiderError) as caught:
+        await crawled(Wrong(), Web({}), ledger)
+
+    assert f"start() yielded {what}: it must yield Requests" in str(caught.value)
