@@ -118,7 +118,8 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
     def read(self, value: timedelta | float | str) -> timedelta:
         found = durations.duration(value)
         if found < self.minimum:
-            raise SettingsError(f"{value!r} is less than {durations.format_duration(self.minimum)}")
+            least = self.minimum.total_seconds()
+            raise SettingsError(f"{value!r} is too short: the least is {least:g} s")
         return found
 
     def shown(self) -> str:
