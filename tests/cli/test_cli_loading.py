@@ -138,9 +138,10 @@ def test_a_relative_import_in_a_file_is_told_the_ways_out():
     write("helpers.py", "x = 1\n")
     write("bad.py", "from .helpers import x\n")
 
-    with pytest.raises(SpiderError, match=r"bad\.py, line 1: ImportError: .* `from helpers") as told:
+    with pytest.raises(SpiderError, match=r"bad\.py, line 1: ImportError: ") as told:
         loading.find("bad.py")
 
+    assert "`from helpers" in str(told.value)
     assert "package.module:Class" in str(told.value)
 
 
