@@ -213,7 +213,7 @@ def _without_other(line: str, *, agent: str) -> str:
     if name != "*":
         # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego would
         # take `crawl` for `crawler` as well, and `goo*gle` for `google`.
-        token = product_token(name).lower() if name else ""
+        token = product_token(name).rstrip("*").lower() if name else ""
         name = agent if token == agent.lower() else _NOBODY
     return f"User-agent: {name}"
 

@@ -276,7 +276,7 @@ async def test_links_beyond_those_allowed_are_counted_and_not_even_resolved(
     resolved = []
     resolve = urls.resolver(PAGE.url)
     monkeypatch.setattr(
-        urls, "resolver", lambda _base: lambda link: resolved.append(link) or resolve(link)
+        urls, "resolver", lambda _base, **_: lambda link: resolved.append(link) or resolve(link)
     )
     body = b"".join(b"<a href=/%d>x</a>" % n for n in [*range(10), 9])
     response = Response(PAGE.url, request=Request(PAGE.url), body=body)

@@ -428,6 +428,7 @@ async def test_closing_ends_what_is_under_way():
         ("CrawlCW", True),
         ("crawlcw/0.1", True),
         ("crawlcw 0.1", True),
+        ("crawlcw*", True),
         ("crawl", False),
         ("crawlcw-news", False),
         ("craw*lcw", False),
