@@ -29,6 +29,7 @@ from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.hooks import hooked
 from crawlcw.crawl.host_leasing import HostLeaser
+from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
@@ -380,6 +381,7 @@ class _Assembly:
             credentials=self.credentials,
             robots=self.robots,
             frontier=self.frontier,
+            turns=self._turns,
             blame=self._blame,
             scope=self.scope,
             held=session.held,
@@ -466,6 +468,10 @@ class _Assembly:
         return hooked(noted, self.spider, self.session.watchdog)
 
     @cached_property
+    def _turns(self) -> HostTurns:
+        return HostTurns(self.robots, self.frontier)
+
+    @cached_property
     def _identities(self) -> Identities:
         session, spider = self.session, self.spider
         has_login = logs_in(spider)
@@ -474,7 +480,7 @@ class _Assembly:
             ledger=session.ledger,
             downloader=self.downloader,
             settings=self.settings,
-            politeness=HeldHosts(self.robots, self.frontier, self.watch, self.proxies),
+            politeness=HeldHosts(self.robots, self.frontier, self._turns, self.watch, self.proxies),
             stalled=session.watchdog.stalled,
             stop=self.ending.wished,
         )

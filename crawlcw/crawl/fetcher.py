@@ -23,6 +23,7 @@ from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callback_errors import CallbackErrors
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities, LoggedOutError, NotReadyError
 from crawlcw.crawl.moved_pages import MovedPages
 from crawlcw.crawl.recording import Recorder
@@ -86,6 +87,7 @@ class Fetcher:
     credentials: Credentials
     robots: Robots
     frontier: Frontier
+    turns: HostTurns
     blame: Blame
     scope: Scope
     held: HeldLeases
@@ -141,10 +143,14 @@ class Fetcher:
 
         Whatever is raised belongs to that task alone.
         """
+        last_sent = self.frontier.last_sent(lease.task.host)
         try:
             identified = await self.identities.admit(lease.task)
         except NotReadyError as wait:
             return put_off(lease, until=wait.until)
+        if self.frontier.last_sent(lease.task.host) > last_sent:
+            # A login has asked its host since its turn came.
+            await self.turns.wait(lease.task.url)
         means = self.means if identified is None else replace(self.means, identified=identified)
         if children := self.suspects.children_for(lease):
             # The browser, and the page that it keeps open for the callback, are this process's.
@@ -326,6 +332,7 @@ class Fetcher:
     async def _admit_hop(self, url: str) -> None:
         self.scope.admit_url(url)
         await self.robots.admit(url)
+        await self.turns.wait(url)
 
 
 def _may_be_banned(response: Response, means: Means) -> bool:

@@ -193,7 +193,11 @@ class Frontier:
     def delay(self, name: str) -> float:
         """Return the seconds between the starts of two requests to a host."""
         host = self._hosts.get(name)
-        return host.delay if host is not None else 0.0
+        return host.delay if host is not None else self._limit_of(name).delay
+
+    def last_sent(self, name: str) -> float:
+        """Return when a host was asked last, or will be, as far as is known; `-inf`: never."""
+        return self.lanes[name].began if name in self._hosts else float("-inf")
 
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""

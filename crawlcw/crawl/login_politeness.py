@@ -6,10 +6,9 @@ between each other, and the host's next page keeps it after them.
 
 import time
 
-import anyio
-
 from crawlcw.crawl.blame import is_in_doubt
 from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.robots import Robots
 from crawlcw.downloader.proxy_pool import ProxyPool
@@ -22,27 +21,27 @@ class HeldHosts:
     """The hosts as this process holds them; fulfils `logins.Politeness`."""
 
     def __init__(
-        self, robots: Robots, frontier: Frontier, watch: NetworkWatch, proxies: ProxyPool
+        self,
+        robots: Robots,
+        frontier: Frontier,
+        turns: HostTurns,
+        watch: NetworkWatch,
+        proxies: ProxyPool,
     ) -> None:
         self._robots = robots
         self._frontier = frontier
+        self._turns = turns
         self._watch = watch
         self._proxies = proxies
-        self._asked: dict[str, float] = {}
 
     async def before(self, url: str) -> None:
         """See `logins.Politeness.before`."""
         await self._robots.admit(url)
-        host = urls.locate(url).host
-        # No fetcher's page waits for its turn here: it is the login itself that does.
-        wait = self._asked.get(host, 0.0) + self._frontier.delay(host) - time.monotonic()
-        await anyio.sleep(max(0.0, wait))
+        await self._turns.wait(url)
 
     def asked(self, url: str) -> None:
         """See `logins.Politeness.asked`."""
-        host = urls.locate(url).host
-        self._asked[host] = time.monotonic()
-        self._frontier.sent(host, at=time.monotonic())
+        self._frontier.sent(urls.locate(url).host, at=time.monotonic())
 
     def failed(self, url: str, error: FetchError, *, began: float) -> bool:
         """See `logins.Politeness.failed`."""

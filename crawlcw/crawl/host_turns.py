@@ -1,0 +1,55 @@
+"""Turns of requests that no lane gives one: hops of redirects, and those of logins.
+
+Each takes the next place by its host's delay, and the host's next task keeps its
+distance from that place.
+"""
+
+import time
+
+import anyio
+
+from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.robots import Robots
+from crawlcw.downloader.memory_budget import deadline_paused
+from crawlcw.model import urls
+
+#: Hosts that are not held are forgotten above so many, once their delay has passed.
+_REMEMBERED = 1000
+
+
+class HostTurns:
+    """The next turns at the hosts that one process asks."""
+
+    def __init__(self, robots: Robots, frontier: Frontier) -> None:
+        self._robots = robots
+        self._frontier = frontier
+        #: Until when hosts are left alone that this process does not hold.
+        self._free_at: dict[str, float] = {}
+
+    async def wait(self, url: str) -> None:
+        """Take the next turn at the host of *url*, and wait for it; no deadline runs meanwhile."""
+        host, now = urls.locate(url).host, time.monotonic()
+        delay = self._delay(host, url)
+        if not delay:
+            self._frontier.sent(host, at=now)
+            return
+        turn = max(now, self._frontier.last_sent(host) + delay, self._free_at.get(host, now))
+        # Before it sleeps: whoever comes next is to keep its distance from this turn.
+        self._frontier.sent(host, at=turn)
+        if host not in self._frontier:
+            self._remember(host, turn + delay, now)
+        if turn > now:
+            with deadline_paused():
+                await anyio.sleep(turn - now)
+
+    def _delay(self, host: str, url: str) -> float:
+        delay = self._frontier.delay(host)
+        if host in self._frontier:
+            return delay
+        rules = self._robots.known(url)
+        return delay if rules is None else max(delay, rules.crawl_delay)
+
+    def _remember(self, host: str, free_at: float, now: float) -> None:
+        if len(self._free_at) >= _REMEMBERED:
+            self._free_at = {name: at for name, at in self._free_at.items() if at > now}
+        self._free_at[host] = free_at
