@@ -143,12 +143,12 @@ class Fetcher:
 
         Whatever is raised belongs to that task alone.
         """
-        last_sent = self.frontier.last_sent(lease.task.host)
+        last_sent = self.turns.last(lease.task.host)
         try:
             identified = await self.identities.admit(lease.task)
         except NotReadyError as wait:
             return put_off(lease, until=wait.until)
-        if self.frontier.last_sent(lease.task.host) > last_sent:
+        if self.turns.last(lease.task.host) > last_sent:
             # A login has asked its host since its turn came.
             await self.turns.wait(lease.task.url)
         means = self.means if identified is None else replace(self.means, identified=identified)

@@ -195,10 +195,6 @@ class Frontier:
         host = self._hosts.get(name)
         return host.delay if host is not None else self._limit_of(name).delay
 
-    def last_sent(self, name: str) -> float:
-        """Return when a host was asked last, or will be, as far as is known; `-inf`: never."""
-        return self.lanes[name].began if name in self._hosts else float("-inf")
-
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""
         if host := self._hosts.get(name):

@@ -26,6 +26,11 @@ class HostTurns:
         #: Until when hosts are left alone that this process does not hold.
         self._free_at: dict[str, float] = {}
 
+    def last(self, host: str) -> float:
+        """Return when *host* was asked last, or will be, as far as is known; `-inf`: never."""
+        held = host in self._frontier
+        return self._frontier.lanes[host].began if held else float("-inf")
+
     async def wait(self, url: str) -> None:
         """Take the next turn at the host of *url*, and wait for it; no deadline runs meanwhile."""
         host, now = urls.locate(url).host, time.monotonic()
@@ -33,7 +38,7 @@ class HostTurns:
         if not delay:
             self._frontier.sent(host, at=now)
             return
-        turn = max(now, self._frontier.last_sent(host) + delay, self._free_at.get(host, now))
+        turn = max(now, self.last(host) + delay, self._free_at.get(host, now))
         # Before it sleeps: whoever comes next is to keep its distance from this turn.
         self._frontier.sent(host, at=turn)
         if host not in self._frontier:

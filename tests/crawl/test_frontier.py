@@ -102,13 +102,13 @@ def test_a_host_without_delay_does_not_rest_when_a_request_was_sent():
     assert process.resting() == 0
 
 
-def test_the_delay_of_a_host_that_is_not_here_is_none():
+def test_the_delay_of_a_host_that_is_not_here_is_that_of_its_limits():
     process = Process(delay=2)
     process.begin()
     process.open(crawl_delay=3)
 
     assert process.frontier.delay(HOST) == 3
-    assert process.frontier.delay("other.example") == 0
+    assert process.frontier.delay("other.example") == 2
 
 
 def test_a_host_that_rests_in_the_ledger_rests_here():
