@@ -28,6 +28,7 @@ class Base:
         self.ledger = self.session.ledger
         #: Set when this process has made tasks due.
         self.added = asyncio.Event()
+        self.closed = False  #: whether its end has begun
         self._portal = LoopPortal()
         self._blobs = Blobs(self.ledger)
         #: Reads tasks by their ids, together with those that others ask for.

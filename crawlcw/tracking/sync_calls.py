@@ -1,5 +1,7 @@
 """What a tracker is asked for, from another thread than that of its event loop."""
 
+import asyncio
+import concurrent.futures
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -7,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.from_thread import BlockingPortal
 
+from crawlcw.errors import LeaseLostError, LedgerError
 from crawlcw.ledger.protocol import Added, Counts
 from crawlcw.model.task import Status
 from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.sync_execution import SyncExecution
+from crawlcw.tracking.thread_block import ThreadBlock
 from crawlcw.tracking.views import Page, TrackedTask
 
 if TYPE_CHECKING:
@@ -41,9 +45,17 @@ class SyncCalls:
         enter_from: Status | Collection[Status] = (),
         stage: str | None = None,
     ) -> Iterator[SyncExecution]:
-        """See `Tracker.start`."""
-        started = self.tracker.start(key, enter_from=enter_from, stage=stage)
-        with self._portal().wrap_async_context_manager(started) as execution:
+        """See `Tracker.start`.
+
+        Where the tracker is closed before the block has ended, the task goes back, and
+        the end of the block raises `LedgerError`.
+        """
+        block = ThreadBlock(self.tracker.start(key, enter_from=enter_from, stage=stage))
+        with (
+            self._unless_closed(f", and the work on task {key!r} with it"),
+            self._portal().wrap_async_context_manager(block) as execution,
+            block.left_by_its_thread(),
+        ):
             yield SyncExecution(execution, call=self._call)
 
     def get(self, key: str) -> TrackedTask:
@@ -71,4 +83,20 @@ class SyncCalls:
         return self._call(self.tracker.reset, *chosen_keys, stage=stage)  # type: ignore[no-any-return]
 
     def _call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return self._portal().call(functools.partial(function, *args, **kwargs))
+        with self._unless_closed():
+            return self._portal().call(functools.partial(function, *args, **kwargs))
+
+    @contextmanager
+    def _unless_closed(self, what: str = "") -> Iterator[None]:
+        """Say of a portal that has ended why it has; *what* says what ended with it."""
+        try:
+            yield
+        except (
+            RuntimeError,
+            LeaseLostError,
+            asyncio.CancelledError,
+            concurrent.futures.CancelledError,
+        ) as error:
+            if not self.tracker.closed:
+                raise
+            raise LedgerError(f"the tracker was closed{what}") from error

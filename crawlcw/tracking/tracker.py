@@ -99,7 +99,11 @@ class Tracker(Questions, Changes):
         await run_shielded(self.close())
 
     async def close(self) -> None:
-        """Give back what is held, and let go of the ledger."""
+        """Give back what is held, and let go of the ledger.
+
+        What is at work in a block of `start` goes back, in other threads as well.
+        """
+        self.closed = True
         await self._portal.close()
         await self.session.close()
         await self.ledger.close()

@@ -10,6 +10,7 @@ import pytest
 
 from crawlcw.errors import (
     LeaseLostError,
+    LedgerError,
     Reason,
     SettingsError,
     TaskFinishedError,
@@ -21,8 +22,10 @@ from crawlcw.errors import (
 )
 from crawlcw.model.task import BlobRef, Status, key_id
 from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase
+from crawlcw.tracking.sync_calls import SyncCalls
 
 LEASE = timedelta(seconds=30)
+ENOUGH = 20.0
 
 
 @pytest.fixture
@@ -649,6 +652,73 @@ async def test_threads_use_a_tracker_by_its_sync(tracker: Tracker):
     assert (await tracker.get("order-1")).results["todo"] != threading.get_ident()
     with pytest.raises(UsageError, match="in a coroutine use the tracker itself"):
         tracker.sync.add("order-2")
+
+
+class InAThread:
+    """A block of `start` in a thread, which is in the middle of it until it may go on."""
+
+    def __init__(self, sync: SyncCalls) -> None:
+        self._sync = sync
+        self._entered, self._go_on = threading.Event(), threading.Event()
+        self.raised: list[BaseException] = []
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+        assert self._entered.wait(ENOUGH)
+
+    def _work(self) -> None:
+        try:
+            with self._sync.start("order-1") as execution:
+                execution.data["half"] = True
+                self._entered.set()
+                assert self._go_on.wait(ENOUGH)
+        except BaseException as error:
+            self.raised.append(error)
+
+    def ends_with(self) -> str:
+        self._go_on.set()
+        self._thread.join(ENOUGH)
+        return "; ".join(f"{type(each).__name__}: {each}" for each in self.raised)
+
+
+CLOSED = "LedgerError: the tracker was closed, and the work on task 'order-1' with it"
+
+
+async def test_a_thread_that_is_not_done_when_the_tracker_is_closed_gives_its_task_back(
+    tracker: Tracker, ledger_url: str
+):
+    await tracker.add("order-1", {"amount": 3})
+    async with Tracker.open(ledger_url, "orders") as other:
+        thread = await anyio.to_thread.run_sync(InAThread, other.sync)
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
+    assert task.data == {"amount": 3}
+    assert await anyio.to_thread.run_sync(thread.ends_with) == CLOSED
+    assert await tracker.get("order-1") == task
+    with pytest.raises(LedgerError, match="the tracker was closed"):
+        await anyio.to_thread.run_sync(other.sync.get, "order-1")
+
+
+def test_a_thread_that_is_not_done_when_a_script_ends_gives_its_task_back(ledger_url: str):
+    with SyncTracker.open(ledger_url, "orders") as tracker:
+        tracker.add("order-1")
+        thread = InAThread(tracker)
+
+    assert thread.ends_with() == CLOSED
+    with SyncTracker.open(ledger_url, "orders") as tracker:
+        task = tracker.get("order-1")
+        assert (task.status, task.retry, task.lost) == (Status.TODO, 0, 0)
+
+
+async def test_a_thread_whose_lease_is_lost_in_the_middle_has_not_finished(tracker: Tracker):
+    await tracker.add("order-1")
+    thread = await anyio.to_thread.run_sync(InAThread, tracker.sync)
+    # As the renewal does where it was too late; nobody else has the task yet.
+    tracker.session.held.lose([key_id("order-1")])
+    said = await anyio.to_thread.run_sync(thread.ends_with)
+
+    assert said.startswith("LeaseLostError"), said
+    assert (await tracker.get("order-1")).status is Status.PROCESSING
 
 
 async def test_a_use_case_is_no_spider(tracker: Tracker, ledger_url: str):
