@@ -23,6 +23,7 @@ from crawlcw.tracking.endings import (
     Finish,
     Refusal,
     Release,
+    check_ending,
     holds,
     refusal_of,
 )
@@ -172,6 +173,8 @@ class Dispenser:
         release what is not held any more is accepted. Raises `UsageError`.
         """
         me = holder(worker)
+        for ending in endings.values():
+            check_ending(ending)
         fences = fences or {}
         records = await self._records(list(endings))
         held, others = {}, []

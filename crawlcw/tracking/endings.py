@@ -9,6 +9,7 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.model.task import Record
 from crawlcw.model.transitions import Event
+from crawlcw.tracking import keys
 from crawlcw.tracking.lease_broker import is_held
 
 
@@ -52,6 +53,14 @@ class Release:
 
 
 Ending = Finish | Advance | Fail | Ignore | Release
+
+
+def check_ending(ending: Ending) -> None:
+    """Raise `UsageError` where an ending names what cannot be, before anything is recorded."""
+    if isinstance(ending, Advance):
+        keys.stage(ending.stage)
+        keys.delay(ending.delay)
+
 
 #: What a task's trace says where an ending was recorded.
 _EVENTS: Mapping[type[Ending], frozenset[Event]] = {

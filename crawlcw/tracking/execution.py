@@ -122,9 +122,10 @@ class Execution:
         """End this stage and queue the next one, in one write: no attempt of it is spent yet.
 
         *context* is what it finds in `Execution.context`; it is due after *delay*.
+        Raises `UsageError`, and has not ended then.
         """
         self._check()
-        stage = keys.stage(stage)
+        stage, delay = keys.stage(stage), keys.delay(delay)
         passed = None if not context else await self._stowed(keys.data(context))
         progress = await self._progress()
         await self._succeed(Advanced(stage=stage, progress=progress, context=passed, delay=delay))
@@ -168,8 +169,10 @@ class Execution:
 
     async def _end(self, outcome: Outcome) -> None:
         self._check()
+        written = self._session.settle(self.lease, outcome)
+        # Not before: an ending that cannot be recorded leaves it to the next one.
         self.ended = True
-        await self._session.settle(self.lease, outcome)
+        await written
 
     async def _progress(self) -> Progress:
         self._check()

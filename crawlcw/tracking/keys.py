@@ -1,7 +1,8 @@
-"""Keys, stages and data: what a tracked task may be called and may carry."""
+"""Keys, stages, data and delays: what a tracked task may be called and may carry."""
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from crawlcw.api.spider import is_name
@@ -10,6 +11,8 @@ from crawlcw.model import values
 
 LONGEST_KEY = 1024
 LARGEST_PRIORITY = 1000
+#: Any date that is so far away can still be written.
+LONGEST_DELAY = timedelta(days=36_500)
 _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -64,4 +67,15 @@ def priority(given: object) -> int:
             f"a priority is a whole number from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
             f"not {given!r}"
         )
+    return given
+
+
+def delay(given: object) -> timedelta:
+    """Return *given* if a task can be due after it, 100 years at most; raises `UsageError`."""
+    if not isinstance(given, timedelta):
+        raise UsageError(
+            f"a delay is a timedelta, not {given!r}: write timedelta(seconds=...), or leave it out"
+        )
+    if abs(given) > LONGEST_DELAY:
+        raise UsageError(f"a delay is at most {LONGEST_DELAY.days:,} days, not {given.days:,}")
     return given

@@ -109,12 +109,13 @@ class Session(engine.Session[TrackedLedger]):
             for lease in claiming.result().leases:
                 self.held.orphan(lease)
 
-    async def settle(self, lease: Lease, outcome: Outcome) -> None:
-        """Record an outcome, together with others that are on their way, and end the lease.
+    def settle(self, lease: Lease, outcome: Outcome) -> asyncio.Future[None]:
+        """Let an outcome be recorded, together with others on their way, and the lease end.
 
-        Raises `LeaseLostError` where somebody else holds the task now, and
-        `LedgerError` where the store cannot hold the outcome: then the task is
-        given up as `store-rejected`.
+        What is returned is done when that has happened. It raises `LeaseLostError`
+        where somebody else holds the task now, and `LedgerError` where the store
+        cannot hold the outcome: then the task is given up as `store-rejected`.
+        Raises `LedgerError` at once where nothing can be recorded any more.
         """
         settlement = settle(
             lease,
@@ -124,10 +125,10 @@ class Session(engine.Session[TrackedLedger]):
             chance=random.random(),
         )
         self._check()
-        written = asyncio.get_running_loop().create_future()
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The waiter may be cancelled, and this with it: the outcome is recorded all the same.
         self._outcomes.put_nowait(_Waiting(settlement, written))
-        await written
+        return written
 
     async def release(self, leases: Iterable[Lease]) -> None:
         """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""

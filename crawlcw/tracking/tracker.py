@@ -196,7 +196,7 @@ class Tracker(Questions, Changes):
             callback=stage,
             context=await self._blobs.offload(task_id, context, limit=limit),
             priority=keys.priority(new.priority),
-            due=now + new.delay,
+            due=now + keys.delay(new.delay),
             update_time=now,
             create_time=now,
             carried=Payload(data=data),

@@ -688,3 +688,15 @@ async def test_a_wrong_mapping_changes_nothing(tracker: Tracker, dispenser: Disp
         await dispenser.rebuild({"a": 1, "b": 1_001})
 
     assert await tracker.ledger.tasks.get(key_id("a")) is None
+
+
+async def test_an_ending_with_a_bad_delay_is_refused_before_anything_is_ended(
+    tracker: Tracker, dispenser: Dispenser
+):
+    await add(tracker, "a", "b")
+    await dispenser.assign("w1", 2)
+    late: Any = 5
+    with pytest.raises(UsageError, match="a delay is a timedelta, not 5"):
+        await dispenser.end("w1", {"a": Release(), "b": Advance(stage="ship", delay=late)})
+
+    assert await dispenser.check("w1", ["a", "b"]) == {"a", "b"}

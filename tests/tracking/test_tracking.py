@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import anyio
 import pytest
@@ -20,8 +21,9 @@ from crawlcw.errors import (
     TaskNotFoundError,
     UsageError,
 )
-from crawlcw.model.task import BlobRef, Status, key_id
-from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase
+from crawlcw.model.task import BlobRef, Lease, Status, key_id
+from crawlcw.model.transitions import Failed, Outcome, Settlement
+from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase, session
 from crawlcw.tracking.sync_calls import SyncCalls
 
 LEASE = timedelta(seconds=30)
@@ -564,6 +566,46 @@ async def test_data_that_is_no_mapping_at_the_end_is_a_failure(tracker: Tracker)
             execution.data = None  # type: ignore[assignment]
 
     assert (await tracker.get("order-1")).status is Status.FAILED
+
+
+BAD_DELAYS: list[Any] = [5, None, timedelta.max, timedelta.min]
+
+
+@pytest.mark.parametrize("delay", BAD_DELAYS)
+async def test_a_bad_delay_is_refused_and_the_attempt_fails(tracker: Tracker, delay: Any):
+    with pytest.raises(UsageError, match="a delay is"):
+        await tracker.add("order-1", delay=delay)
+    with pytest.raises(UsageError, match="a delay is"):
+        await tracker.add_many([NewTask("order-1", delay=delay)])
+    await tracker.add("order-1")
+    with pytest.raises(UsageError, match="a delay is"):
+        async with tracker.start("order-1") as execution:
+            await execution.advance("ship", delay=delay)
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.stage, task.retry) == (Status.FAILED, "todo", 1)
+    assert tracker.session.held.all() == []
+
+
+async def test_an_ending_that_cannot_be_decided_leaves_the_task_to_the_next_one(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch
+):
+    await tracker.add("order-1")
+    decide = session.settle
+
+    def decide_failures_only(lease: Lease, outcome: Outcome, **given: Any) -> Settlement:
+        if not isinstance(outcome, Failed):
+            raise OverflowError("date value out of range")
+        return decide(lease, outcome, **given)
+
+    monkeypatch.setattr(session, "settle", decide_failures_only)
+    with pytest.raises(OverflowError):
+        async with tracker.start("order-1"):
+            pass
+
+    task = await tracker.get("order-1")
+    assert (task.status, task.retry) == (Status.FAILED, 1)
+    assert tracker.session.held.all() == []
 
 
 async def test_a_decorated_function_works_on_the_task_of_its_key(tracker: Tracker):
