@@ -1,16 +1,19 @@
 """The user's own code: whatever it raises is its own error, and what of it runs can be told.
 
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` out of a
-callback are errors like any other. Only a cancellation of the task that runs it
-passes, for that is how a crawl ends what it has begun.
+callback are errors like any other. Only a cancellation from outside passes, for that
+is how a crawl ends what it has begun; code that cancels its own task does not end more.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeVar
+
+import anyio
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -79,34 +82,79 @@ def raised(result: Any) -> Any:
 
 
 class Cancellation:
-    """Tells a cancellation of the running task from a `CancelledError` that user code raises.
+    """Tells a cancellation from outside from one that user code raises, or asks for itself.
 
     Made before the user's code runs. Code that is cancelled by its own timeouts
     and scopes takes that back before it ends, so it does not count.
+
+    What runs in a task group is cancelled from outside by a scope around it, or by the
+    *deadline* that is given. Where a `task.cancel()` was neither, it came from the
+    user's code, and is taken back. A task that is in no group anybody may cancel.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, deadline: asyncio.Timeout | None = None) -> None:
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
+        self._deadline = deadline
 
     def passes(self, error: BaseException) -> bool:
         """Return whether *error* comes from outside and is to be raised on."""
         if isinstance(error, asyncio.CancelledError):
-            return self._task is not None and self._task.cancelling() > self._before
+            if not self._is_asked_for():
+                return False
+            if self._is_outside():
+                return True
+            self._take_back()
+            return False
         # A coroutine that nobody awaits any more is closed by this.
         return isinstance(error, GeneratorExit) and self._is_abandoned()
 
-    @contextmanager
-    def contained(self) -> Iterator[None]:
+    async def strike(self) -> None:
+        """Raise the cancellation that the code has asked for and has not waited to see.
+
+        To be awaited where the code has ended: it would strike whatever awaits next.
+        """
+        if self._is_asked_for():
+            await asyncio.sleep(0)
+            if not self._is_outside():
+                self._take_back()  # it had struck, and the code has gone on
+
+    async def after(self, error: BaseException) -> None:
+        """Do what `strike` does where the code has raised *error*, and it did not pass."""
+        try:
+            await self.strike()
+        except asyncio.CancelledError as cancelled:
+            if self.passes(cancelled):
+                raise cancelled from error
+
+    @asynccontextmanager
+    async def contained(self) -> AsyncIterator[None]:
         """Raise what is no `Exception` and does not pass as an `EscapedError`."""
         try:
             yield
-        except Exception:
+            await self.strike()
+        except Exception as error:
+            await self.after(error)
             raise
         except BaseException as error:
             if self.passes(error):
                 raise
+            await self.after(error)
             raise EscapedError(error) from error
+
+    def _is_asked_for(self) -> bool:
+        return self._task is not None and self._task.cancelling() > self._before
+
+    def _is_outside(self) -> bool:
+        if self._deadline is not None and self._deadline.expired():
+            return True
+        if anyio.current_effective_deadline() == -math.inf:
+            return True  # a scope around it is cancelled
+        return anyio.get_current_task().parent_id is None
+
+    def _take_back(self) -> None:
+        while self._task is not None and self._task.cancelling() > self._before:
+            self._task.uncancel()
 
     def _is_abandoned(self) -> bool:
         try:

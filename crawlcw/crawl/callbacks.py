@@ -169,6 +169,7 @@ async def run(
             await _sort(result, sorter, pace)
         for response in pages if rules else ():
             await _sort(requests(rules, response), sorter, pace)
+        await cancellation.strike()
     except ParseRefusedError as error:
         return Failed(reason=error.reason, message=error.message)
     except StopCrawl as told:
@@ -176,6 +177,7 @@ async def run(
     except BaseException as error:  # the spider's code may raise anything
         if cancellation.passes(error):
             raise
+        await cancellation.after(error)
         if (retired := _retired(pages)) is not None:
             return Produced(retired=retired)
         raised = Raised.by(error, own=_OUR_FILES, function=callback)

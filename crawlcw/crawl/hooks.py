@@ -115,12 +115,14 @@ async def _run(
             if inspect.isawaitable(result):
                 async with time_limit(called, watch.limit, stalled=watch.stalled):
                     result = await result
+        await cancellation.strike()
         return read(result, given, url)
     except (FetchError, StopCrawl):
         raise  # its verdict
     except BaseException as error:  # the spider's code may raise anything
         if cancellation.passes(error):
             raise
+        await cancellation.after(error)
         raised = Raised.by(error, own=_OUR_FILES, function=hook)
         raise SpiderFaultError(name, raised) from None
     finally:

@@ -129,12 +129,14 @@ class Logins:
             within = self.settings.login_timeout.total_seconds()
             async with time_limit(called, within, stalled=self.stalled):
                 await self.spider.login(session)
+            await cancellation.strike()
         except StopCrawl as told:
             self.stop(printable(text_of(told)))
             return f"the spider stopped the crawl: {text_of(told)}"
         except BaseException as error:  # the spider's code may raise anything
             if cancellation.passes(error):
                 raise
+            await cancellation.after(error)
             return describe_error(error)
         return None
 

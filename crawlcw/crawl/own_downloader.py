@@ -16,6 +16,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code
 from crawlcw.crawl.callbacks import Raised
 from crawlcw.crawl.spider_fault import SpiderFaultError
+from crawlcw.downloader.memory_budget import attempt_deadline
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, LedgerError, Reason, SpiderError
 from crawlcw.model.sanitize import printable
@@ -77,9 +78,10 @@ class _OwnDownloader:
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response; see `Downloader`."""
         called = Called(name=_NAME, subject=url)
-        cancellation = Cancellation()
+        cancellation = Cancellation(deadline=attempt_deadline.get(None))
         try:
             response = await self._own.fetch(request, url=url)
+            await cancellation.strike()
             _check(response, url)
         except (FetchError, LedgerError):
             raise
@@ -90,6 +92,7 @@ class _OwnDownloader:
         except BaseException as error:  # the user's code may raise anything
             if cancellation.passes(error):
                 raise
+            await cancellation.after(error)
             raised = Raised.by(error, own=_OUR_FILES, function=self._own.fetch)
             raise SpiderFaultError(called.name, raised) from None
         response.request = request

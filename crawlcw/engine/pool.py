@@ -6,6 +6,7 @@ and returns when there is nothing more to do.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Any
 import anyio
 
 from crawlcw.engine.stats import FinishReason
+from crawlcw.errors import UsageError
 from crawlcw.model.task import Lease
 
 
@@ -74,10 +76,11 @@ class Pool:
 
         Where it is not drained *give_back* is awaited first: what nobody has begun with
         others may take while the rest finishes. *grace* returns what bounds the wait for
-        the rest; what is at work after that is cancelled.
+        the rest; what is at work after that is cancelled. Raises `UsageError` where
+        somebody else cancels a worker's task: it would be missing from now on.
         """
         async with anyio.create_task_group() as workers:
-            self._begin_one = partial(workers.start_soon, work)
+            self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
             self.resize(self.size)
             reason = await source()
             if reason is not FinishReason.DRAINED:
@@ -92,3 +95,16 @@ class Pool:
         while self.dispatched:
             self._one_is_done.clear()
             await self._one_is_done.wait()
+
+
+async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
+    """Work; raises `UsageError` where that is cancelled by other means than a scope around it."""
+    try:
+        await work()
+    except asyncio.CancelledError as error:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise
+        raise UsageError(
+            "code of yours has cancelled a task of crawlcw's own: cancel those alone that it has "
+            "made itself, not all of asyncio.all_tasks()"
+        ) from error

@@ -271,7 +271,7 @@ class Worker:
             async with self._tracker.executing(lease) as execution:
                 while not await self._poison_guard.enter(lease):
                     pass  # another task had to be alone, and was
-                with Cancellation().contained():
+                async with Cancellation().contained():
                     await handle(
                         handler, execution, threads=self._threads, processes=self._processes
                     )

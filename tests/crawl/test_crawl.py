@@ -685,6 +685,47 @@ B = "http://b.example/"
 SECRET = {"Authorization": "Basic c2VjcmV0", "Accept-Language": "de"}
 
 
+def cancel_own_task() -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    me.cancel()
+
+
+class CancellingSync(Books):
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield from super().parse(response)
+        if response.url.endswith("/1"):
+            cancel_own_task()
+
+
+class CancellingAwaiting(Books):
+    async def parse(self, response: Response) -> AsyncIterator[Any]:
+        for each in super().parse(response):
+            yield each
+        if response.url.endswith("/1"):
+            cancel_own_task()
+            await asyncio.sleep(60)
+
+
+class CancellingHook(Books):
+    async def before_request(self, request: Request) -> None:
+        if request.url.endswith("/1"):
+            cancel_own_task()
+
+
+@pytest.mark.parametrize("kind", [CancellingSync, CancellingAwaiting, CancellingHook])
+async def test_code_that_cancels_its_own_task_costs_its_own_page_only(
+    kind: type[Books], ledger: SqliteLedger
+):
+    report = await crawled(kind(), Web(site(4)), ledger)
+
+    assert (report.finish_reason, report.failures) == ("drained", {"parse-error": 1})
+    assert report.pages == 4
+    bad = await record(ledger, f"{HOME}1")
+    assert (bad.task.status, bad.task.reason) == (Status.IGNORED, Reason.PARSE_ERROR)
+    assert "CancelledError" in bad.errors[0].message
+
+
 class Careful(Books):
     """Sends a secret to its first host; both hosts are its own."""
 

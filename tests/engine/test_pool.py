@@ -8,6 +8,7 @@ import pytest
 
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.stats import FinishReason
+from crawlcw.errors import UsageError, single_errors
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_tasks
 
@@ -155,3 +156,26 @@ async def test_a_worker_that_fails_ends_all_of_it():
         await pool.run(fail, source, give_back=give_back, grace=anyio.CancelScope)
     assert [str(each) for each in raised.value.exceptions] == ["broken"]
     assert ended.is_set()
+
+
+async def test_a_worker_that_somebody_else_cancels_ends_the_pool_with_the_reason():
+    pool, workers = Pool(2), list[asyncio.Task[None]]()
+
+    async def work() -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        workers.append(me)
+        await pool.get()
+
+    async def source() -> FinishReason:
+        while len(workers) < 2:
+            await asyncio.sleep(0)
+        workers[0].cancel()
+        await asyncio.Event().wait()
+        return FinishReason.DRAINED
+
+    async def give_back() -> None:
+        pytest.fail("it has ended")
+
+    with pytest.raises(UsageError, match="cancelled a task of crawlcw's own"), single_errors():
+        await pool.run(work, source, give_back=give_back, grace=lambda: anyio.move_on_after(0))

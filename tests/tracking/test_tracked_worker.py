@@ -6,7 +6,7 @@ import os
 import selectors
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -378,3 +378,70 @@ async def test_a_worker_without_a_handler_is_refused(tracker: Tracker):
 async def test_limits_that_make_no_sense_are_refused(tracker: Tracker, options: dict[str, int]):
     with pytest.raises(UsageError, match=next(iter(options))):
         draining(tracker, measured, **options)
+
+
+async def cancel_awaiting() -> None:
+    cancel_own_task()
+    await asyncio.sleep(ENOUGH)
+
+
+async def cancel_and_return() -> None:
+    cancel_own_task()
+
+
+async def cancel_and_raise() -> None:
+    cancel_own_task()
+    raise ValueError("no")
+
+
+async def cancel_by_a_helper() -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    asyncio.get_running_loop().call_soon(me.cancel)
+    await asyncio.sleep(ENOUGH)
+
+
+def cancel_own_task() -> None:
+    me = asyncio.current_task()
+    assert me is not None
+    me.cancel()
+
+
+@pytest.mark.parametrize(
+    ("cancel", "said"),
+    [
+        (cancel_awaiting, "CancelledError"),
+        (cancel_and_return, "CancelledError"),
+        (cancel_and_raise, "ValueError: no"),
+        (cancel_by_a_helper, "CancelledError"),
+    ],
+)
+async def test_a_handler_that_cancels_its_own_task_spends_an_attempt(
+    tracker: Tracker, cancel: Callable[[], Awaitable[None]], said: str
+):
+    await tracker.add_many(["bad", *(f"order-{n}" for n in range(5))])
+
+    async def charge(execution):
+        if execution.key == "bad":
+            await cancel()
+
+    report = await draining(tracker, charge, concurrency=2).run()
+
+    assert (report.finish_reason, report.done, report.failed) == ("drained", 5, 2)
+    task = await tracker.get("bad")
+    assert (task.status, task.reason, task.retry) == (Status.IGNORED, Reason.TASK_ERROR, 2)
+    assert [each.message.rstrip(": ") for each in task.errors] == [said] * 2
+
+
+async def test_a_handler_that_cancels_its_own_task_and_goes_on_is_done(tracker: Tracker):
+    await tracker.add_many(["order-1", "order-2"])
+
+    async def charge(execution):
+        try:
+            await cancel_awaiting()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+
+    report = await draining(tracker, charge, concurrency=1).run()
+
+    assert (report.done, report.failed) == (2, 0)
