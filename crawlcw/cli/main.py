@@ -28,6 +28,7 @@ from crawlcw.cli.exit_codes import (
     UNAVAILABLE,
     USAGE,
 )
+from crawlcw.cli.lingering import end_process
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,
@@ -191,7 +192,7 @@ def main() -> NoReturn:
         # What is still buffered has no reader either, and Python would say so
         # when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    end_process(code)
 
 
 def exit_code(command: Callable[[], object]) -> int:

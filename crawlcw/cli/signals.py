@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import FrameType
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.model.durations import format_duration
@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 #: What a loop that runs takes to obey; one that does not by then stands still.
 _OBEYED_WITHIN = 0.7
+#: What an end at once takes, a ledger that is away included; code that is cancelled and goes
+#: on would keep the process for ever.
+_ENDS_WITHIN = 8.0
 #: What giving everything back may take, where the loop cannot do it.
 _LAST_WORDS = 6.0
 
@@ -59,13 +62,15 @@ def stopping(
 
     At the third the process exits, whatever it is doing; *kill* is called
     before. *grace* is how long the first one leaves it. Where the loop stands
-    still, *stuck* is given up at the second signal, and the process exits.
+    still, *stuck* is given up at the second signal, and the process exits; likewise
+    where that has not ended *crawl* in time.
     """
     stop = _Stop(crawl, grace, kill, stuck)
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        stop.ended.set()
         for each, handler in before.items():
             signal.signal(each, handler)
 
@@ -85,6 +90,7 @@ class _Stop:
         self._kill = kill
         self._stuck = stuck
         self._received = 0
+        self.ended = threading.Event()
         self._loop = asyncio.get_running_loop()
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
@@ -103,9 +109,17 @@ class _Stop:
         waiting.start()
 
     def _wait(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
-        """See to it that something happens although the loop stands still."""
+        """See to it that something happens although the loop stands still, or code goes on."""
         stuck = self._stuck
-        if stuck is None or obeyed.wait(_OBEYED_WITHIN):
+        if stuck is None:
+            return
+        if obeyed.wait(_OBEYED_WITHIN):
+            if which > 1 and not self.ended.wait(_ENDS_WITHIN):
+                logger.warning(
+                    "code that was cancelled goes on: releasing everything, and exiting",
+                    extra={"event": "stop_now"},
+                )
+                _give_up(stuck)
             return
         where = stuck.stuck_in()
         where = f" ({printable(where)})" if where else ""
@@ -123,18 +137,7 @@ class _Stop:
             where,
             extra={"event": "stop_now"},
         )
-        last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
-        last.daemon = True
-        last.start()
-        try:
-            stuck.abandon()
-        except Exception as error:
-            logger.warning(
-                "leases not given back, they will run out: %s",
-                printable(error),
-                extra={"event": "not_given_back"},
-            )
-        os._exit(INTERRUPTED)
+        _give_up(stuck)
 
     def _obey(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
         obeyed.set()
@@ -153,3 +156,19 @@ class _Stop:
                 "%s again: releasing everything at once", received.name, extra={"event": "stop_now"}
             )
             self._crawl.stop_now()
+
+
+def _give_up(stuck: Abandonable) -> NoReturn:
+    """Give everything back, and exit."""
+    last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
+    last.daemon = True
+    last.start()
+    try:
+        stuck.abandon()
+    except Exception as error:
+        logger.warning(
+            "leases not given back, they will run out: %s",
+            printable(error),
+            extra={"event": "not_given_back"},
+        )
+    os._exit(INTERRUPTED)

@@ -26,6 +26,34 @@ async def charge(execution):
     await asyncio.sleep(execution.data["seconds"])
     return os.getpid()
 """
+HANGING = """\
+import asyncio, os, time
+from pathlib import Path
+from crawlcw.tracking import UseCase
+
+orders = UseCase("orders", lease="60s")
+
+@orders.stage
+def charge(execution):
+    Path(os.environ["BEGUN"]).write_text(execution.key)
+    time.sleep(600)
+"""
+DEAF = """\
+import asyncio, os, time
+from pathlib import Path
+from crawlcw.tracking import UseCase
+
+orders = UseCase("orders", lease="60s")
+
+@orders.stage
+async def charge(execution):
+    Path(os.environ["BEGUN"]).write_text(execution.key)
+    while True:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            time.sleep(0.05)  # so that it leaves the processor to others
+"""
 STOPPED_AT_ONCE = 130
 
 Start = Callable[..., Working]
@@ -119,6 +147,40 @@ def test_a_second_signal_releases_everything_at_once(
 
     assert code == STOPPED_AT_ONCE, worker.log
     assert said.startswith("stopped-at-once: 0 done"), said
+    assert_nothing_is_held_or_spent(ledger_url)
+
+
+def test_a_worker_whose_thread_hangs_ends_when_it_is_stopped(
+    ledger_url: str, start: Start, begun: Callable[[], list[str]], tmp_path: Path
+):
+    add(ledger_url, 1, seconds=0)
+    (tmp_path / "orders.py").write_text(HANGING)
+    worker = start("--grace", "50ms")
+    wait_until(begun)
+    worker.send(SIGTERM)
+    code, said = worker.end()
+
+    assert code == 0, worker.log
+    assert said.startswith("stopped: 0 done, 0 failed attempts, 1 released here"), said
+    assert "a thread is still in code of yours" in worker.log
+    assert_nothing_is_held_or_spent(ledger_url)
+
+
+@pytest.mark.thorough  # it waits for the time that an end may take
+def test_a_second_signal_ends_a_worker_whose_handler_goes_on_although_it_is_cancelled(
+    ledger_url: str, start: Start, begun: Callable[[], list[str]], tmp_path: Path
+):
+    (tmp_path / "orders.py").write_text(DEAF)
+    add(ledger_url, 1, seconds=0)
+    worker = start("--grace", "50ms")
+    wait_until(begun)
+    worker.send(SIGTERM)
+    wait_until(lambda: "claiming nothing more" in worker.log)
+    worker.send(SIGTERM)
+    code, _ = worker.end()
+
+    assert code == STOPPED_AT_ONCE, worker.log
+    assert "code that was cancelled goes on" in worker.log
     assert_nothing_is_held_or_spent(ledger_url)
 
 
