@@ -121,15 +121,16 @@ class Renewer:
         ledger: Ledger,
         held: HeldLeases,
         *,
-        lease: timedelta,
+        lease: Callable[[], timedelta],
         patience: Patience,
         renew_hosts: Callable[[], Awaitable[None]],
         on_lost: Callable[[set[bytes]], None],
         announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
         renewing: Callable[[], None] = lambda: None,
     ) -> None:
-        """*renew_hosts* does for hosts what this does for tasks; *renewing* is called before.
+        """*lease* returns how long a lease is just now; where that changes, call `hurry`.
 
+        *renew_hosts* does for hosts what this does for tasks; *renewing* is called before.
         *announce* is told the tasks that were given back, for their work was cancelled.
         """
         self._ledger = ledger
@@ -140,15 +141,21 @@ class Renewer:
         self._on_lost = on_lost
         self._announce = announce
         self._renewing = renewing
+        self._hurried = anyio.Event()
+
+    def hurry(self) -> None:
+        """Renew at once, and by the lease of now from here on."""
+        self._hurried.set()
 
     async def run(self) -> None:
         """Renew until cancelled."""
-        every = self._lease.total_seconds() / 3
         began = anyio.current_time()
         while True:
             # What took long, because the ledger was away, is not added to the pause:
             # others spare leases that ran out meanwhile only for a while.
-            await anyio.sleep_until(began + every)
+            with anyio.CancelScope(deadline=began + self._lease().total_seconds() / 3):
+                await self._hurried.wait()
+            self._hurried = anyio.Event()
             began = anyio.current_time()
             self._renewing()
             await self._patience.insist(self._renew)
@@ -168,7 +175,7 @@ class Renewer:
             await self._patience.insist(lambda: self._announce([each.task for each in orphans]))
 
     async def _renew(self) -> None:
-        lost = await self._ledger.leases.renew(self._held.all(), lease=self._lease)
+        lost = await self._ledger.leases.renew(self._held.all(), lease=self._lease())
         # What was committed meanwhile is not lost, nor is what may just have
         # been: of that the commit itself will tell.
         gone = {i for i in lost if i in self._held and not self._held.is_settling(i)}

@@ -56,6 +56,7 @@ class Session(Generic[AnyLedger]):
         self.held = HeldLeases()
         self._this = this_worker(now=ledger.now())
         self._lease = lease
+        self._renewer: Renewer | None = None
         signs = VitalSigns(
             self.stats, in_flight=lambda: len(self.held), lag=lambda: self.watchdog.lag()
         )
@@ -102,12 +103,12 @@ class Session(Generic[AnyLedger]):
         """Renew and beat until cancelled; *on_lost* is told the tasks that others have now.
 
         *announce* is told those that were given back, for their work was cancelled.
-        The pauses are those for the lease of now: where that changes, begin anew.
+        Where the lease changes meanwhile, call `lease_changed`.
         """
-        renewer = Renewer(
+        self._renewer = renewer = Renewer(
             self.opened,
             self.held,
-            lease=self._lease(),
+            lease=self._lease,
             patience=self.patience,
             renew_hosts=renew_hosts,
             on_lost=on_lost,
@@ -117,6 +118,16 @@ class Session(Generic[AnyLedger]):
         async with anyio.create_task_group() as running:
             running.start_soon(renewer.run)
             running.start_soon(self.heartbeat.run)
+
+    def lease_changed(self) -> None:
+        """Renew what is held at once, and by the lease of now from here on.
+
+        The next claims are for that one already: a shorter one would run out during the
+        pause of the one before, and those held for a shorter one during that of a longer.
+        """
+        self.watchdog.renew_every(self._lease() / 3)
+        if self._renewer is not None:
+            self._renewer.hurry()
 
     async def release_all(self) -> int:
         """Give all tasks back that are held; return how many went back."""

@@ -111,6 +111,10 @@ class Watchdog:
         if not self._active:
             self._fuse.put_out()
 
+    def renew_every(self, pause: timedelta) -> None:
+        """Renew after that *pause* from now on, while the loop stands still."""
+        self._renew_every = pause.total_seconds()
+
     def renewed(self) -> None:
         """Note that the loop itself renews just now."""
         self._renewed = self._clock()
@@ -179,9 +183,6 @@ class Watchdog:
     async def _watch(self) -> None:
         silence = Silence(now=self._clock(), look_every=_LOOK_EVERY)
         renewal: asyncio.Task[None] | None = None
-        # Less than that nobody needs to know of; but leases may be short, and some of one is
-        # gone when the loop comes to stand still. A connection is still to be made.
-        lags_from = min(STANDSTILL, self._renew_every / 2)
         woken = asyncio.Event()
         # Before the first look at `_ended`, which is set before this is called.
         self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)
@@ -191,7 +192,9 @@ class Watchdog:
             now = self._clock()
             lag = self.stalls.lag(now)
             silent = silence.look(now, heard=lag < _LOOK_EVERY)
-            if lag < lags_from:
+            # Less than that nobody needs to know of; but leases may be short, and some of one is
+            # gone when the loop comes to stand still. A connection is still to be made.
+            if lag < min(STANDSTILL, self._renew_every / 2):
                 continue
             if now - self._renewed >= self._renew_every and (renewal is None or renewal.done()):
                 self._renewed = now

@@ -123,6 +123,7 @@ class Dispenser:
 
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
         """Do what `touch` does; return the keys of the tasks that are still held."""
+        await self._broker.follow_policy()
         held = await self._broker.held(holder(worker))
         wanted = None if keys is None else frozenset(keys)
         chosen = [lease for lease in held if wanted is None or lease.task.url in wanted]

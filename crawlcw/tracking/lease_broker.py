@@ -55,7 +55,7 @@ class LeaseBroker:
         return self._ttl or self._tracker.policy.lease
 
     async def follow_policy(self) -> None:
-        """Look now and then whether somebody has changed the settings."""
+        """Look now and then, where somebody asks, whether the settings were changed elsewhere."""
         now = time.monotonic()
         if now - self._policy_seen > _POLICY_CHECK:
             self._policy_seen = now

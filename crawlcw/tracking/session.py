@@ -83,15 +83,19 @@ class Session(engine.Session[TrackedLedger]):
         return [Claimed(leases=got.pop(task.id, ())) for task in tasks]
 
     async def _claim(self, tasks: Sequence[Task]) -> Claimed:
+        lease = self.policy.lease
         claimed = await self.ledger.leases.claim(
             tasks,
             worker=self.worker,
-            lease=self.policy.lease,
+            lease=lease,
             max_lost=self.policy.max_lost,
         )
         self.stats.claims += len(tasks)
         self.stats.claims_missed += claimed.missed
         self.held.add(claimed.leases)
+        if lease != self.policy.lease:
+            # What was renewed when that changed was without these.
+            self.lease_changed()
         return claimed
 
     async def _undo(self, claiming: asyncio.Future[Claimed]) -> None:
@@ -172,6 +176,7 @@ class Session(engine.Session[TrackedLedger]):
 
     async def refresh(self) -> None:
         """Follow the settings that the ledger has now; raises `LedgerUnavailableError`."""
+        before = self.policy.lease
         try:
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
@@ -181,6 +186,8 @@ class Session(engine.Session[TrackedLedger]):
                 printable(error),
                 extra={"event": "policy_wrong"},
             )
+        if self.policy.lease != before:
+            self.lease_changed()
 
     def _check(self) -> None:
         if self._broken is not None:
@@ -200,6 +207,7 @@ class Session(engine.Session[TrackedLedger]):
     async def _keep_up(self) -> None:
         try:
             async with anyio.create_task_group() as running:
+                running.start_soon(partial(self.keep_up, on_lost=self._count_lost))
                 running.start_soon(self._follow_policy)
                 running.start_soon(write_in_groups, self._outcomes, self._write_outcomes)
         except* Exception as errors:
@@ -219,16 +227,11 @@ class Session(engine.Session[TrackedLedger]):
             self._outcomes.task_done()
 
     async def _follow_policy(self) -> None:
-        """Renew and beat by the settings as they are now."""
+        """Look now and then whether another process has changed the settings."""
         while True:
-            lease = self.policy.lease
-            async with anyio.create_task_group() as running:
-                running.start_soon(partial(self.keep_up, on_lost=self._count_lost))
-                while self.policy.lease == lease:
-                    await anyio.sleep(_POLICY_CHECK)
-                    with suppress(LedgerUnavailableError):
-                        await self.refresh()
-                running.cancel_scope.cancel()
+            await anyio.sleep(_POLICY_CHECK)
+            with suppress(LedgerUnavailableError):
+                await self.refresh()
 
     def _count_lost(self, task_ids: set[bytes]) -> None:
         self.stats.leases_lost += len(task_ids)

@@ -124,7 +124,7 @@ class Tracker(Questions, Changes):
         return self.session.policy
 
     async def configure(self, **policy: Any) -> Policy:
-        """Write settings down: every process on the use case follows them within seconds.
+        """Write settings down: this process follows them at once, the others within half a minute.
 
         Return all that are in force. Raises `SettingsError`.
         """

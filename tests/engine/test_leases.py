@@ -94,7 +94,7 @@ async def renewed_once(
     renewer = Renewer(
         ledger,
         held,
-        lease=SHORT,
+        lease=lambda: SHORT,
         patience=Patience(timedelta(minutes=1)),
         renew_hosts=renew_hosts,
         on_lost=reported.update,
@@ -219,7 +219,7 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
     renewer = Renewer(
         ledger,
         held,
-        lease=timedelta(seconds=3 * waited),
+        lease=lambda: timedelta(seconds=3 * waited),
         patience=Patience(timedelta(minutes=1)),
         renew_hosts=renew_hosts,
         on_lost=lambda _: None,

@@ -583,7 +583,7 @@ class Worker(Process):
         self._renewer = Renewer(
             self.ledger,
             self._held,
-            lease=LEASE,
+            lease=lambda: LEASE,
             patience=insistence,  # type: ignore[arg-type]  # it is no Patience but serves
             renew_hosts=self._no_hosts,
             on_lost=self._lost,

@@ -394,6 +394,29 @@ async def test_what_is_configured_holds_for_all_and_stays(tracker: Tracker, ledg
         assert tracker.policy.max_retry == 1
 
 
+@pytest.mark.parametrize(("before", "after"), [("1h", "30m"), ("30m", "1h")])
+async def test_what_is_held_is_renewed_at_once_when_the_lease_changes(
+    tracker: Tracker, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+):
+    await tracker.configure(lease=before)
+    await tracker.add("order-1")
+    renewed: asyncio.Queue[tuple[int, timedelta]] = asyncio.Queue()
+    leases = tracker.session.opened.leases
+    renew = leases.renew
+
+    async def noted(held, *, lease):
+        lost = await renew(held, lease=lease)
+        renewed.put_nowait((len(held), lease))
+        return lost
+
+    monkeypatch.setattr(leases, "renew", noted)
+    async with tracker.start("order-1"):
+        await asyncio.sleep(0)
+        await tracker.configure(lease=after)
+        with anyio.fail_after(30):
+            assert await renewed.get() == (1, tracker.policy.lease)
+
+
 async def test_a_setting_that_does_not_exist_is_named(tracker: Tracker, ledger_url: str):
     with pytest.raises(SettingsError, match="'max_retries': did you mean max_retry"):
         await tracker.configure(max_retries=1)
