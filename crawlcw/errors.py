@@ -305,7 +305,8 @@ class TaskIgnoredError(TaskMissedError):
     """The task was given up, or is unwanted."""
 
     def __init__(self, key: str, *, reason: Reason | None) -> None:
-        super().__init__(key, f"is ignored ({reason}): `retry` brings back what failed")
+        again = "retry" if reason in FAILURE_REASONS else "reset"
+        super().__init__(key, f"is ignored ({reason}): `{again}` brings it back")
         self.reason = reason
 
 

@@ -1,15 +1,17 @@
 """Questions on the tasks of a use case."""
 
 import dataclasses
-from collections.abc import AsyncGenerator, Collection
+import heapq
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Any
 
-from crawlcw.errors import Reason, UsageError
-from crawlcw.ledger.protocol import Counts, TaskFilter
-from crawlcw.model.task import Status
-from crawlcw.tracking import keys, views
+from crawlcw.errors import Reason
+from crawlcw.ledger.protocol import Counts
+from crawlcw.model.task import Record
+from crawlcw.tracking import choices, keys, views
 from crawlcw.tracking.base import Base
+from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.views import Page, TrackedTask
 
 
@@ -19,8 +21,10 @@ class Questions(Base):
     async def get(self, key: str) -> TrackedTask:
         """Return all that is known of a task; raises `TaskNotFoundError`."""
         record = await self._record(keys.key(key))
-        task = TrackedTask.of(record)
-        return await self._whole(task)
+        return await self._whole(self._view(record))
+
+    def _view(self, record: Record) -> TrackedTask:
+        return TrackedTask.of(record, stage=self.use_case.named(record.task.callback))
 
     async def _whole(self, task: TrackedTask) -> TrackedTask:
         return dataclasses.replace(
@@ -33,8 +37,8 @@ class Questions(Base):
     async def find(
         self,
         *,
-        status: Status | Collection[Status] | None = None,
-        reason: Reason | None = None,
+        status: Statuses | None = None,
+        reason: Reason | str | None = None,
         stage: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -44,19 +48,23 @@ class Questions(Base):
         """Return the tasks that are as asked, the last changed first; *after* goes on.
 
         *since* and *until* (aware) bound the last change of their status. Large
-        values are `BlobRef`s: `get` reads them.
+        values are `BlobRef`s: `get` reads them. Raises `UsageError`.
         """
-        chosen = TaskFilter(
-            statuses=statuses(status), reason=reason, host=stage, since=since, until=until
-        )
+        chosen = choices.chosen(status=status, reason=reason, since=since, until=until)
+        limit = choices.limit(limit)
         place = views.place(after) if after is not None else None
-        if limit < 1:
-            raise UsageError("limit is at least 1")
-        found = await self.ledger.queries.find(chosen, limit=limit + 1, after=place)
-        more = len(found) > limit
+        found: dict[bytes, Record] = {}
+        for host in choices.places(self.use_case, stage):
+            some = dataclasses.replace(chosen, host=host)
+            # One that moves meanwhile is in the later answer.
+            found |= {
+                each.task.id: each
+                for each in await self.ledger.queries.find(some, limit=limit + 1, after=place)
+            }
+        nearest = heapq.nlargest(limit + 1, found.values(), key=_place_of)
         return Page(
-            tasks=tuple(TrackedTask.of(record) for record in found[:limit]),
-            after=views.cursor(found[limit - 1]) if more else None,
+            tasks=tuple(self._view(record) for record in nearest[:limit]),
+            after=views.cursor(nearest[limit - 1]) if len(nearest) > limit else None,
         )
 
     async def walk(self, **asked: Any) -> AsyncGenerator[TrackedTask, None]:
@@ -79,8 +87,5 @@ class Questions(Base):
         return await self.ledger.queries.reasons()
 
 
-def statuses(given: Status | Collection[Status] | None) -> tuple[Status, ...]:
-    """Return the statuses that are meant: of None all."""
-    if given is None:
-        return tuple(Status)
-    return (given,) if isinstance(given, Status) else tuple(given)
+def _place_of(record: Record) -> tuple[datetime, bytes]:
+    return record.task.update_time, record.task.id

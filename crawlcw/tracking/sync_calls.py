@@ -11,7 +11,7 @@ from anyio.from_thread import BlockingPortal
 
 from crawlcw.errors import LeaseLostError, LedgerError
 from crawlcw.ledger.protocol import Added, Counts
-from crawlcw.model.task import Status
+from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.new_task import NewTask
 from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.thread_block import ThreadBlock
@@ -42,7 +42,7 @@ class SyncCalls:
         self,
         key: str,
         *,
-        enter_from: Status | Collection[Status] = (),
+        enter_from: Statuses = (),
         stage: str | None = None,
     ) -> Iterator[SyncExecution]:
         """See `Tracker.start`.
@@ -78,9 +78,9 @@ class SyncCalls:
         """See `Tracker.ignore`."""
         return self._call(self.tracker.ignore, *chosen_keys, **asked)  # type: ignore[no-any-return]
 
-    def reset(self, *chosen_keys: str, stage: str | None = None) -> int:
+    def reset(self, *chosen_keys: str, **asked: Any) -> int:
         """See `Tracker.reset`."""
-        return self._call(self.tracker.reset, *chosen_keys, stage=stage)  # type: ignore[no-any-return]
+        return self._call(self.tracker.reset, *chosen_keys, **asked)  # type: ignore[no-any-return]
 
     def _call(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         with self._unless_closed():

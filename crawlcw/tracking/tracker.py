@@ -31,8 +31,9 @@ from crawlcw.ledger.protocol import Added, TaskFilter
 from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Lease, Payload, Record, Status, Task, key_id
 from crawlcw.model.transitions import ended_since, is_suspect
-from crawlcw.tracking import keys, views
+from crawlcw.tracking import choices, keys, views
 from crawlcw.tracking.changes import A_MILLISECOND, Changes
+from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.new_task import NewTask, in_chunks
@@ -207,7 +208,7 @@ class Tracker(Questions, Changes):
         self,
         key: str,
         *,
-        enter_from: Status | Collection[Status] = (),
+        enter_from: Statuses = (),
         stage: str | None = None,
     ) -> AsyncIterator[Execution]:
         """Work on a task: it is locked and processing inside the block, and its lease renewed.
@@ -218,7 +219,7 @@ class Tracker(Questions, Changes):
         Raises `TaskMissedError` in its kinds where it cannot be worked on now, and
         `LeaseLostError` where somebody else has taken it over.
         """
-        entered = (enter_from,) if isinstance(enter_from, Status) else tuple(enter_from)
+        entered = choices.statuses(enter_from)
         lease = await self._claimed(keys.key(key), entered, stage)
         async with self.executing(lease) as execution:
             yield execution

@@ -37,13 +37,13 @@ class TrackedTask:
     trace: tuple[AttemptRecord, ...]
 
     @classmethod
-    def of(cls, record: Record) -> Self:
-        """Return what a record says."""
+    def of(cls, record: Record, *, stage: str) -> Self:
+        """Return what a record says of a task in *stage*, as its use case calls it."""
         task = record.task
         carried = task.carried or Payload()
         return cls(
             key=task.url,
-            stage=task.callback,
+            stage=stage,
             status=task.status,
             reason=task.reason,
             data=carried.data,
@@ -89,6 +89,8 @@ def written(place: Cursor) -> str:
 def place(text: str) -> Cursor:
     """Return the place that `written` was given; raises `UsageError` for any other text."""
     try:
+        if not isinstance(text, str):
+            raise ValueError
         raw = base64.b64decode(text, altchars=b"-_", validate=True)
         if len(raw) != 24:
             raise ValueError

@@ -124,11 +124,11 @@ async def test_the_pool_is_cleared_but_for_what_somebody_holds(
     tracker: Tracker, dispenser: Dispenser, pool: list[str]
 ):
     held = await given(dispenser, "w1", 2)
-    cleared = await tracker.purge()
+    cleared = await tracker.purge(all=True)
     with pytest.raises(UsageError):
         await tracker.purge(status=Status.PROCESSING)
     left = [task.key async for task in tracker.walk()]
-    forced = await tracker.purge(force=True)
+    forced = await tracker.purge(all=True, force=True)
 
     assert (cleared, sorted(left), forced) == (8, held, 2)
     assert (await dispenser.done("w1", held)).accepted == frozenset()

@@ -106,7 +106,7 @@ async def test_a_second_pass_is_made_over_what_is_finished_and_over_nothing_else
         await finish(tracker, "one")
     async with tracker.start("one", enter_from=Status.FINISHED, stage="again") as execution:
         stage = execution.stage
-    entered = await tracker.enter("once-more")
+    entered = await tracker.enter("once-more", all=True)
 
     assert stage == "again"
     assert entered == 1
@@ -125,4 +125,6 @@ async def test_a_step_is_not_entered_twice_by_two_who_come_at_once(
     await tracker.add("one")
     await finish(tracker, "one")
 
-    assert sorted(await asyncio.gather(tracker.enter("again"), other.enter("again"))) == [0, 1]
+    assert sorted(
+        await asyncio.gather(tracker.enter("again", all=True), other.enter("again", all=True))
+    ) == [0, 1]

@@ -145,7 +145,7 @@ async def test_the_same_key_in_two_use_cases_is_two_tasks(use_cases: UseCases):
     await refunds.add("1", {"kind": "refund"})
     await finish(orders, "1")
     async with refunds.start("1"):
-        await orders.purge(force=True)
+        await orders.purge(all=True, force=True)
         kind = (await refunds.get("1")).data
 
     assert kind == {"kind": "refund"}

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import anyio
@@ -325,7 +325,7 @@ async def test_an_execution_may_be_ignored_failed_for_good_or_given_back(tracker
     assert (hopeless.status, hopeless.reason) == (Status.IGNORED, Reason.TASK_ERROR)
     assert hopeless.retry == 1
     assert (later.status, later.retry) == (Status.TODO, 0)
-    assert await tracker.retry() == 1  # the unwanted one is no failure
+    assert await tracker.retry(all=True) == 1  # the unwanted one is no failure
     assert (await tracker.get("hopeless")).status is Status.TODO
 
 
@@ -495,8 +495,8 @@ async def test_a_second_pass_takes_up_what_is_finished(tracker: Tracker):
         async with tracker.start(f"v{n}") as execution:
             execution.result = n
 
-    assert await tracker.enter("thumbnail") == 2
-    assert await tracker.enter("thumbnail") == 0  # they are not finished any more
+    assert await tracker.enter("thumbnail", all=True) == 2
+    assert await tracker.enter("thumbnail", all=True) == 0  # they are not finished any more
 
     async with tracker.start("v0") as execution:
         assert (execution.stage, execution.results) == ("thumbnail", {"todo": 0})
@@ -551,9 +551,9 @@ async def test_purge_leaves_what_is_held(tracker: Tracker):
     async with tracker.start("a"):
         with pytest.raises(UsageError, match="force"):
             await tracker.purge(status=Status.PROCESSING)
-        assert await tracker.purge() == 1
+        assert await tracker.purge(all=True) == 1
     assert (await tracker.counts()).total == 1
-    assert await tracker.purge(force=True) == 1
+    assert await tracker.purge(all=True, force=True) == 1
 
 
 async def test_questions_are_answered_in_one_order_over_all_statuses(tracker: Tracker):
@@ -795,3 +795,103 @@ async def test_a_use_case_is_no_spider(tracker: Tracker, ledger_url: str):
     await spider.close()
     with pytest.raises(LedgerConfigurationError, match="spider"):
         await Tracker.open(ledger_url, "books")
+
+
+async def test_an_empty_list_of_keys_changes_nothing(tracker: Tracker):
+    await tracker.add_many(["a", "b"])
+    async with tracker.start("a"):
+        pass
+    none: list[str] = []
+
+    for change in (tracker.retry, tracker.ignore, tracker.reset, tracker.purge):
+        with pytest.raises(UsageError, match="all=True"):
+            await change(*none)
+    with pytest.raises(UsageError, match="all=True"):
+        await tracker.enter("again", *none)
+    with pytest.raises(UsageError, match="either some keys or all=True"):
+        await tracker.purge("a", all=True)
+
+    assert (await tracker.counts()).by_status == {Status.TODO: 1, Status.FINISHED: 1}
+    assert await tracker.ignore(all=True) == 1
+    assert await tracker.reset(all=True) == 2
+    assert await tracker.purge(status="todo") == 2
+
+
+async def test_a_stage_has_the_tasks_that_were_added_without_one(tracker: Tracker, ledger_url: str):
+    await tracker.add_many(["1", "2", "3"])  # as a script does that does not know the stages
+    videos = UseCase("orders", chain=["download", "publish"])
+    async with Tracker.open(ledger_url, videos) as downloads:
+        await downloads.add_many(["4", "5"])
+        await downloads.add("6", stage="publish")
+
+        page = await downloads.find(stage="download", limit=3)
+        rest = await downloads.find(stage="download", limit=3, after=page.after)
+
+        assert {task.stage for task in (*page.tasks, *rest.tasks)} == {"download"}
+        assert sorted(task.key for task in (*page.tasks, *rest.tasks)) == ["1", "2", "3", "4", "5"]
+        assert rest.after is None
+        assert (await downloads.get("1")).stage == "download"
+        for key in ("1", "4"):
+            async with downloads.start(key) as execution:
+                await execution.fail("no", again=False)
+        assert await downloads.retry(stage="publish") == 0
+        assert await downloads.retry(stage="download") == 2
+        assert await downloads.ignore(stage="download") == 5
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"status": "done"},
+        {"status": 20},
+        {"status": ["finished", None]},
+        {"reason": "junk"},
+        {"stage": {"$gt": ""}},
+        {"stage": ""},
+        {"since": datetime(2020, 1, 1)},  # noqa: DTZ001  # it is what is refused
+        {"until": timedelta(days=1)},
+        {"since": datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))},
+        {"limit": 2**70},
+        {"limit": True},
+        {"limit": "5"},
+        {"after": 5},
+    ],
+    ids=str,
+)
+async def test_a_question_that_makes_no_sense_is_refused(
+    tracker: Tracker, asked: dict[str, object]
+):
+    name = next(iter(asked))
+
+    with pytest.raises(UsageError, match=name):
+        await tracker.find(**asked)  # type: ignore[arg-type]
+
+
+async def test_a_status_and_a_reason_may_be_named(tracker: Tracker):
+    await tracker.add_many(["a", "b"])
+    async with tracker.start("a") as execution:
+        await execution.fail("no", again=False)
+
+    found = await tracker.find(status="ignored", reason="task-error")
+
+    assert [task.key for task in found.tasks] == ["a"]
+    async with tracker.start("a", enter_from="ignored"):
+        pass
+    assert await tracker.enter("again", enter_from=["finished", Status.IGNORED]) == 1
+
+
+async def test_what_brings_an_ignored_task_back_is_named(tracker: Tracker):
+    await tracker.add_many(["withdrawn", "failed"])
+    await tracker.ignore("withdrawn")
+    async with tracker.start("failed") as execution:
+        await execution.fail("no", again=False)
+
+    with pytest.raises(TaskIgnoredError, match="`reset`"):
+        async with tracker.start("withdrawn"):
+            pass
+    with pytest.raises(TaskIgnoredError, match="`retry`"):
+        async with tracker.start("failed"):
+            pass
+
+    assert await tracker.retry("withdrawn", "failed") == 1
+    assert await tracker.reset("withdrawn") == 1
