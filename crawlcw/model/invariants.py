@@ -189,7 +189,8 @@ ADVICE: Mapping[Kind, Advice] = {
     ),
     Kind.BLOB_LEFT: Advice(
         meaning="a value was set aside, and no task refers to it",
-        todo="nothing: a worker died before it could; --repair deletes what is older than a day",
+        todo="nothing: a process ended, or lost the ledger, between two writes; --repair deletes "
+        "what is older than a day",
         note=True,
     ),
     Kind.HOST_MALFORMED: Advice(

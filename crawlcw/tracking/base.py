@@ -8,6 +8,7 @@ from crawlcw.errors import TaskNotFoundError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.tracked import TrackedLedger
 from crawlcw.model.task import Record, key_id
+from crawlcw.tracking.adding import Adder
 from crawlcw.tracking.blobs import Blobs
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
@@ -31,6 +32,7 @@ class Base:
         self.closed = False  #: whether its end has begun
         self._portal = LoopPortal()
         self._blobs = Blobs(self.ledger)
+        self._adder = Adder(self.ledger, use_case)
         #: Reads tasks by their ids, together with those that others ask for.
         self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 

@@ -29,9 +29,10 @@ from crawlcw.errors import (
 )
 from crawlcw.ledger.protocol import Added, TaskFilter
 from crawlcw.ledger_opening import open_tracked
-from crawlcw.model.task import Lease, Payload, Record, Status, Task, key_id
+from crawlcw.model.task import Lease, Payload, Record, Status, Task
 from crawlcw.model.transitions import ended_since, is_suspect
 from crawlcw.tracking import choices, keys, views
+from crawlcw.tracking.adding import check_many
 from crawlcw.tracking.changes import A_MILLISECOND, Changes
 from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.execution import Execution
@@ -161,14 +162,15 @@ class Tracker(Questions, Changes):
         """Add the tasks that are not known, up to 500 at a time, whatever number there is of them.
 
         Those of an asynchronous source are added soon after they were yielded. Where it
-        raises, what it has yielded before is added.
+        raises, what it has yielded before is added. Raises `UsageError` for what can be
+        no task; those before it are added, but for some that were to be written with it.
         """
+        check_many(tasks)
         added = Added()
 
         async def add(chunk: Sequence[NewTask | str]) -> None:
             nonlocal added
-            made = [await self._task(each) for each in chunk]
-            added += await self.ledger.tasks.add(made)
+            added += await self._adder.add(chunk, inline_limit=self.policy.inline_limit)
             self.added.set()
 
         if isinstance(tasks, AsyncIterable):
@@ -181,27 +183,6 @@ class Tracker(Questions, Changes):
             for chunk in in_chunks(tasks, size=CHUNK):
                 await add(chunk)
         return added
-
-    async def _task(self, given: NewTask | str) -> Task:
-        new = NewTask(given) if isinstance(given, str) else given
-        now = self.ledger.now()
-        task_id = key_id(keys.key(new.key))
-        stage = keys.stage(new.stage or self.use_case.first)
-        limit = self.policy.inline_limit
-        data = await self._blobs.offload(task_id, keys.data(new.data), limit=limit)
-        context = keys.data(new.context) if new.context else None
-        return Task(
-            id=task_id,
-            url=new.key,
-            host=stage,
-            callback=stage,
-            context=await self._blobs.offload(task_id, context, limit=limit),
-            priority=keys.priority(new.priority),
-            due=now + keys.delay(new.delay),
-            update_time=now,
-            create_time=now,
-            carried=Payload(data=data),
-        )
 
     @asynccontextmanager
     async def start(

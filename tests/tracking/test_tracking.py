@@ -895,3 +895,38 @@ async def test_what_brings_an_ignored_task_back_is_named(tracker: Tracker):
 
     assert await tracker.retry("withdrawn", "failed") == 1
     assert await tracker.reset("withdrawn") == 1
+
+
+async def test_adding_a_known_task_leaves_no_large_value_behind(tracker: Tracker):
+    await tracker.configure(inline_limit="1KiB")
+    large = {"v": "x" * 2000}
+    many = [NewTask("one", large | {"n": n}, context=large) for n in range(3)]
+
+    await asyncio.gather(tracker.add("one", large), tracker.add_many(many))
+    await tracker.add("one", large)
+    await tracker.add_many(["two", NewTask("two", large), NewTask("three", large)])
+    with pytest.raises(UsageError):
+        await tracker.add_many([NewTask("four", large), NewTask("")])
+
+    left = tracker.ledger.inspection.unreferenced_blobs()
+    assert [each async for each in left] == []
+    assert (await tracker.get("one")).data["v"] == (await tracker.get("three")).data["v"]
+    assert (await tracker.get("two")).data == {}
+
+
+@pytest.mark.parametrize("given", ["order-1", b"order-1", {"order-1": {}}, None, 5])
+async def test_only_several_tasks_are_many(tracker: Tracker, given: object):
+    with pytest.raises(UsageError, match="iterable"):
+        await tracker.add_many(given)  # type: ignore[arg-type]
+
+    assert not (await tracker.counts()).total
+
+
+@pytest.mark.parametrize("given", [{"key": "x"}, ("x", {}), NewTask("x", delay=5)], ids=str)  # type: ignore[arg-type]
+async def test_what_can_be_no_task_is_named(tracker: Tracker, given: object):
+    with pytest.raises(UsageError, match=r"not (dict|tuple|5)"):
+        await tracker.add_many([given])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="delay"):
+        await tracker.add("x", delay=timedelta.max)
+
+    assert not (await tracker.counts()).total
