@@ -9,6 +9,8 @@ from crawlcw.errors import UsageError
 from crawlcw.tracking import NewTask, keys
 
 FORMATS = ("lines", "jsonl", "csv")
+#: The largest field of a CSV file, in characters: as much as a large value set aside may have.
+_LARGEST_FIELD = 64 << 20
 
 
 def read(source: IO[bytes], style: str, *, key: str, priority: int) -> Iterator[NewTask]:
@@ -29,7 +31,8 @@ def read(source: IO[bytes], style: str, *, key: str, priority: int) -> Iterator[
 def _decoded(source: IO[bytes]) -> Iterator[str]:
     for number, line in enumerate(source, 1):
         try:
-            yield line.decode()
+            # Windows' programs write a mark before the first line, which is no part of it.
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UsageError(f"line {number} is not UTF-8: {error.reason}") from None
 
@@ -60,6 +63,9 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
 
 
 def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
+    # What is too large for a task is refused as such. The limit is the whole process's, which
+    # reads one file.
+    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
     rows = csv.DictReader(lines)
     try:
         names = rows.fieldnames or ()
@@ -80,12 +86,8 @@ def _task(found: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
     """Return the task of an object: its `data`, or where it has none all but the key."""
     name = found.pop(key)
     data = found.pop("data", None)
-    own = found.pop("priority", priority)
+    own = _priority(found.pop("priority", priority), priority, line)
     stage = found.pop("stage", None) or None
-    try:
-        own = int(own) if own != "" else priority
-    except (TypeError, ValueError):
-        raise UsageError(f"line {line}: the priority {own!r} is no whole number") from None
     if data is None:
         data = found
     elif found:
@@ -95,6 +97,20 @@ def _task(found: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
     if not isinstance(data, dict):
         raise UsageError(f"line {line}: `data` is no object")
     return _checked(NewTask(name, data, priority=own, stage=stage), line)
+
+
+def _priority(given: Any, usual: int, line: int) -> int:
+    """Return what is given, a number or the text of one; an empty field is the usual priority."""
+    if given == "":
+        return usual
+    if isinstance(given, str):
+        try:
+            return int(given)
+        except ValueError:
+            pass
+    elif isinstance(given, int) and not isinstance(given, bool):
+        return given
+    raise UsageError(f"line {line}: the priority {given!r} is no whole number")
 
 
 def _checked(task: NewTask, line: int) -> NewTask:

@@ -60,8 +60,8 @@ def _application(api: Api, access: Access, connections: Connections) -> web.Appl
 
     served = application(connections, access.check, counting=[requests.counted])
     for each in OPERATIONS:
-        # A key may have slashes in it.
-        path = each.path.replace("{key}", "{key:.+}")
+        # A key may have slashes in it, and the ends of lines.
+        path = each.path.replace("{key}", r"{key:[\s\S]+}")
         served.router.add_route(each.method, path, handler_of(each))
     served.router.add_route("GET", "/openapi.json", openapi)
     served.router.add_route("GET", "/metrics", answer_of(requests.scrape))

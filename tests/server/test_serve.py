@@ -105,6 +105,15 @@ async def test_each_ending_does_what_it_says(ledger_url: str):
         assert [(each["key"], each["context"]) for each in held["tasks"]] == [("next", {"c": 1})]
 
 
+async def test_a_key_with_line_breaks_has_an_address(ledger_url: str):
+    async with served(ledger_url) as (client, _):
+        await client.post("/create_task", key="a\n/b\n")
+
+        status, task = await client.get("/task/a%0A%2Fb%0A")
+
+    assert (status, task["key"]) == (200, "a\n/b\n")
+
+
 async def test_tasks_are_found_page_by_page_and_counted(ledger_url: str):
     async with served(ledger_url, inline_limit=1_000) as (client, _):
         tasks = [{"key": str(n), "stage": "scan" if n % 2 else "print"} for n in range(5)]
