@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Added, TaskFilter
