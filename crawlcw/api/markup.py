@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from itertools import accumulate
 
+from crawlcw.api.raw_text import without_raw_text
 from crawlcw.errors import ParseRefusedError
 
 #: The limits keep the worst known shape under half a second.
@@ -115,9 +116,15 @@ def ordinary_tree_size(body: bytes) -> int | None:
     return size
 
 
-def screen(body: bytes) -> None:
-    """Raise `ParseRefusedError` for a body that may take the parser minutes, or much memory."""
+def screen(body: bytes, *, html: bool = True) -> None:
+    """Raise `ParseRefusedError` for a body that may take the parser minutes, or much memory.
+
+    Tags in the scripts of a page read as *html* are no tags; XML has them as such.
+    """
     found = suspicion(body)
+    if found is not None and html:
+        # Only now, for it takes several times as long.
+        found = suspicion(without_raw_text(body))
     if found is None and tree_size(body) > MAX_TREE:
         found = f"a tree of over {MAX_TREE >> 20} MiB"
     if found is not None:

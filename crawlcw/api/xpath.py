@@ -34,7 +34,7 @@ def screen(source: bytes, kind: Kind) -> None:
     """Raise `ParseRefusedError` for a page, in UTF-8, that is not given to libxml2."""
     if kind == "xml" and _ENTITY in source:
         raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
-    markup.screen(source)
+    markup.screen(source, html=kind == "html")
 
 
 def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":

@@ -35,6 +35,13 @@ PASSED = {
     "a picture in an attribute": b"<img src='data:image/png;base64," + b"A" * 1_000_000 + b"'>",
     "a script": b"<script>" + b"if (a < b) {} " * 50_000 + b"</script>",
 }
+#: By their bytes, these look as bad as those refused.
+ONLY_TEXT = {
+    "tags in a script": b"<script>x='" + b"<div><b>" * 2_500 + b"'</script>",
+    "options in JSON": b'<script type="application/json">["' + b"<option>" * 5_001 + b'"]</script>',
+    "tags in a style": b"<style>x::before{content:'" + b"<b>" * 3_000 + b"'}</style>",
+    "tags in a comment": b"<!--" + b"<div>" * 3_000 + b"-->",
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -49,6 +56,24 @@ def test_a_page_that_would_hang_the_parser_is_refused(name: str):
 @pytest.mark.parametrize("name", PASSED)
 def test_a_page_that_means_well_is_let_through(name: str):
     markup.screen(PASSED[name])
+
+
+@pytest.mark.parametrize("name", ONLY_TEXT)
+def test_tags_in_what_is_text_to_a_parser_are_not_counted(name: str):
+    around = b"<!doctype html><title>x</title><form><input name=q>%b</form><p>text"
+
+    markup.screen(around % ONLY_TEXT[name])
+
+
+@pytest.mark.parametrize("name", ONLY_TEXT)
+def test_tags_that_are_in_a_script_for_html_alone_are_counted_in_xml(name: str):
+    with pytest.raises(ParseRefusedError):
+        markup.screen(ONLY_TEXT[name], html=False)
+
+
+def test_tags_beside_a_script_are_counted():
+    with pytest.raises(ParseRefusedError, match="over 2000 tags inside one another"):
+        markup.screen(ONLY_TEXT["tags in a script"] + REFUSED["deep divs"])
 
 
 @pytest.mark.parametrize(
