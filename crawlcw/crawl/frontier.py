@@ -2,7 +2,8 @@
 
 Synchronous and without I/O: the fetchers tell its `evidence` how hosts answered, the
 coordinator leases, saves and releases as this says. A host that may be asked
-without limits is shared: its owner looks after it, and others ask it as well.
+without limits, also of its pages, is shared: its owner looks after it, and others
+ask it as well.
 """
 
 from collections import Counter
@@ -135,7 +136,12 @@ class Frontier:
         return self._add(state, None, now=now, asked=float("inf"))
 
     def shares(self, name: str, *, now: float) -> bool:
-        """Return whether the user's limits let several processes ask a host."""
+        """Return whether the user's limits let several processes ask a host.
+
+        Where its pages are limited its owner alone asks it: nobody else's are counted.
+        """
+        if self.page_limit.limits(name):
+            return False
         limit = self._limit_of(name)
         return not (limit.concurrency or limit.delay) and self._avoided.get(name, now) <= now
 

@@ -18,5 +18,8 @@ class PageLimit:
 
     def is_reached(self, state: Host) -> bool:
         """Return whether a host is full."""
-        full = self.most is not None and state.finished >= self.most
-        return full and state.name not in self.unlimited
+        return self.limits(state.name) and state.finished >= (self.most or 0)
+
+    def limits(self, name: str) -> bool:
+        """Return whether the pages of a host are to be counted."""
+        return self.most is not None and name not in self.unlimited

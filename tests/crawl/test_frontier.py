@@ -208,6 +208,18 @@ def test_a_host_without_limits_may_be_shared(concurrency: int, delay: float, sha
     assert process.frontier.shares(HOST, now=process.now) == shared
 
 
+@pytest.mark.parametrize(
+    ("most", "unlimited", "shared"), [(3, [], False), (3, [HOST], True), (None, [], True)]
+)
+def test_a_host_whose_pages_are_limited_is_its_owners_alone(
+    most: int | None, unlimited: list[str], shared: bool
+):
+    """Nobody else's pages are counted."""
+    process = Process(concurrency=0, max_pages=most, unlimited=unlimited)
+
+    assert process.frontier.shares(HOST, now=process.now) == shared
+
+
 def test_a_visitor_asks_without_owning():
     process = Process(concurrency=0)
     process.frontier.visit(Host(name=HOST), now=process.now)
