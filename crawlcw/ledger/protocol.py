@@ -467,9 +467,10 @@ class Workers(Protocol):
     async def leave(self, name: str) -> int:
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
-        For a worker that is known to be dead: its tasks are claimable at once,
-        and suspects when they are claimed. Its hosts are ready, and so are those
-        of its tasks that nobody holds. What it has counted is kept, see `tally`.
+        For a worker that is known to be dead: its tasks are claimable at once, due since
+        they are there and so before what came later, and suspects when they are claimed.
+        Its hosts are ready, and so are those of its tasks that nobody holds. What it has
+        counted is kept, see `tally`.
         """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Ledger, Tally, Worker
-from tests.support.ledgers import LEASE, START, FakeClock, Ledgers, claimed, make_tasks
+from tests.support.ledgers import LEASE, START, FakeClock, Ledgers, claimed, make_task, make_tasks
 
 TALLY = Tally(pages=3, items=7, fetched=5, bytes=1 << 40, dropped={"depth": 2, "scope": 11})
 HOSTILE = ["$where", "$set.x", "a.b", ".", "", "%", "%24", "_id", "nul\0", "\x1b[2J", "é\u202e"]
@@ -210,3 +210,19 @@ async def test_workers_at_work_are_never_forgotten(ledger: Ledger, monkeypatch: 
 
     assert (await at_work(ledger)).keys() == names
     assert await ledger.workers.tally() == Tally()
+
+
+async def test_what_a_dead_worker_held_goes_before_what_came_after_it(
+    ledger: Ledger, clock: FakeClock
+):
+    early, later = make_tasks(3), make_task("http://example.com/later", due=at(1))
+    await ledger.tasks.add([*early, replace(later, create_time=at(1), update_time=at(1))])
+    await ledger.workers.join(worker("a"))
+    clock.advance(seconds=2)
+    lost = await claimed(ledger, worker="a", limit=3)
+    clock.advance(seconds=1)
+
+    assert await ledger.workers.leave("a") == len(lost) == 3
+
+    first = await ledger.tasks.page(limit=3)
+    assert {task.id for task in first} == {lease.task.id for lease in lost}

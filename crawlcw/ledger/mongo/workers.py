@@ -1,8 +1,11 @@
 """The workers: who is at work, what each has counted, and what it leaves behind."""
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 
+from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from crawlcw.ledger import documents
@@ -65,30 +68,53 @@ class Workers:
     async def leave(self, name: str) -> int:
         """End the leases first and mark the worker second: a crash in between repeats both."""
         now = self._store.now()
-        held = {"status": int(Status.PROCESSING), "lock": {"$regex": f"^{re.escape(name)}:"}}
         # ';' follows ':', so these are the tokens that begin with `name:`.
         owned = {"owner": {"$gte": f"{name}:", "$lt": f"{name};"}}
         with mapped():
-            due = {"due": now, **self._store.woken(now)}
-            ended = await self._store.durable.update_many(held, {"$set": due}, hint=BY_STATUS)
+            held = await self._held_by(name)
+            ended = await self._end_leases(held, now)
             await self._store.hosts.update_many(
                 owned, {"$set": {"ready_at": now, "owner": None}}, hint=BY_OWNER
             )
             await self._store.sessions.update_many({"owner": name}, {"$set": {"expires": now}})
-            if ended.matched_count and not self._store.kind.tracked:
+            if ended and not self._store.kind.tracked:
                 # Hosts of others, too, which come back when the leases would have run out.
-                found = (
-                    await self._store.tasks.find(held, {"host": 1}).hint(BY_STATUS).to_list(None)
-                )
-                await self._hosts.wake({each["host"]: now for each in found})
+                await self._hosts.wake({each["host"]: now for each in held})
             await self._store.workers.update_one(
                 {"_id": name, "left": None},
                 {"$set": {"left": now}, "$unset": {"vitals": ""}},
                 hint="_id_",
             )
             await self._forget_workers()
-        count: int = ended.matched_count
-        return count
+        return ended
+
+    async def _held_by(self, name: str) -> list[documents.Document]:
+        """Read the tasks that a worker holds, as far as their leases are to be ended."""
+        held = {"status": int(Status.PROCESSING), "lock": {"$regex": f"^{re.escape(name)}:"}}
+        fields = dict.fromkeys(("status", "lock", "fence", "create_time", "host"), 1)
+        found = await self._store.tasks.find(held, fields).hint(BY_STATUS).to_list(None)
+        return list(found)
+
+    async def _end_leases(self, held: Sequence[documents.Document], now: datetime) -> int:
+        """Make tasks due since they are there, where they are still held so; return how many.
+
+        Of what waits, nothing that came later goes first.
+        """
+        woken = self._store.woken(now)
+        writes = [
+            UpdateOne(
+                {name: each[name] for name in ("_id", "status", "lock", "fence")},
+                {"$set": {"due": each["create_time"], **woken}},
+                hint="_id_",
+            )
+            for each in held
+        ]
+        ended = 0
+        for start in range(0, len(writes), BATCH):
+            some = writes[start : start + BATCH]
+            result = await self._store.durable.bulk_write(some, ordered=False)
+            ended += result.matched_count
+        return ended
 
     async def _forget_workers(self) -> None:
         """Delete the workers that left before the last ones that are kept."""

@@ -183,7 +183,8 @@ class Statements:
 
         # ';' follows ':', so these are the tokens that begin with `name:`.
         held = f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end"
-        self.end_leases = f"UPDATE {tasks} SET due = :now {held}"
+        # Due since they are there: of what waits, nothing that came later goes first.
+        self.end_leases = f"UPDATE {tasks} SET due = create_time {held}"
         self.hosts_of_leases = f"SELECT DISTINCT host FROM {tasks} {held}"
 
     def _of_results(self, tables: Tables) -> None:
