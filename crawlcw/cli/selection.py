@@ -11,6 +11,7 @@ from urllib.parse import quote
 import click
 
 from crawlcw.cli import selecting
+from crawlcw.cli.held_tasks import said_at_work
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model import urls
@@ -132,19 +133,26 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
     return click.option("--dry-run", is_flag=True, help=_DRY_RUN)(command)
 
 
-def tell_count(count: int, said: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print how many tasks were changed, or would be; *said* is that for people."""
+def tell_count(
+    count: int, said: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
+) -> None:
+    """Print how many tasks were changed, or would be; *said* is that for people.
+
+    *at_work*: so many were left, for workers hold them; None: the change is for none of those.
+    """
     numbers = {"tasks": count, "dry_run": dry_run}
-    click.echo(json.dumps(numbers) if as_json else said)
+    if at_work is not None:
+        numbers["at_work"] = at_work
+    click.echo(json.dumps(numbers) if as_json else said + said_at_work(at_work or 0))
 
 
 def tell_changed(
-    count: int, keys: Sequence[str], what: str, *, dry_run: bool, as_json: bool
+    count: int, at_work: int, keys: Sequence[str], what: str, *, dry_run: bool, as_json: bool
 ) -> None:
     """Print how many tasks, of those whose *keys* were given, if any, are *what*: `withdrawn`."""
     of = f" of {len(set(keys)):,}" if keys else ""
     said = f"{count:,}{of} {'would be ' if dry_run else ''}{what}"
-    tell_count(count, said, dry_run=dry_run, as_json=as_json)
+    tell_count(count, said, dry_run=dry_run, as_json=as_json, at_work=at_work)
 
 
 def check_chosen(

@@ -9,7 +9,7 @@ from crawlcw.dashboard.asked import Act, Steer
 from crawlcw.dashboard.searches import chosen_by
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, TaskFilter
-from crawlcw.model.transitions import REOPEN, WITHDRAW
+from crawlcw.model.transitions import REOPEN, WITHDRAW, BulkChange
 from crawlcw.server.refused import RefusedError
 
 
@@ -39,15 +39,21 @@ async def _changed(ledger: Ledger, asked: Act, chosen: TaskFilter) -> int:
         case "retry":
             return await ledger.admin.retry_failed(chosen, dry_run=asked.dry_run)
         case "ignore" if asked.dry_run:
-            return await ledger.queries.count(chosen.among(WITHDRAW.from_statuses))
+            return await _number(ledger, WITHDRAW, chosen)
         case "ignore":
             return await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
         case "reset" if asked.dry_run:
-            return await ledger.queries.count(chosen.among(REOPEN.from_statuses))
+            return await _number(ledger, REOPEN, chosen)
         case "reset":
             return await ledger.admin.reopen(chosen, anew=True)
         case _:
             assert_never(asked.action)
+
+
+async def _number(ledger: Ledger, change: BulkChange, chosen: TaskFilter) -> int:
+    """Return how many tasks a change would be made of."""
+    parts = [chosen.freed(part, now=ledger.now()) for part in change.parts]
+    return sum([await ledger.queries.count(part) for part in parts])
 
 
 def _chosen(asked: Act) -> TaskFilter:

@@ -10,7 +10,7 @@ import anyio
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.errors import LedgerUnavailableError
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.protocol import Ledger, Worker
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease, Task
 
@@ -194,12 +194,18 @@ async def reap_dead_workers(ledger: Ledger) -> int:
     their leases have run out before.
     """
     ended = 0
-    for worker in await ledger.workers.all():
-        if is_dead(worker) or is_gone(worker, now=ledger.now()):
-            ended += await ledger.workers.leave(worker.name)
-            logger.info(
-                "took back the leases of %s, which is dead",
-                printable(worker.name),
-                extra={"event": "worker_dead", "worker": worker.name},
-            )
+    for worker in await dead_workers(ledger):
+        ended += await ledger.workers.leave(worker.name)
+        logger.info(
+            "took back the leases of %s, which is dead",
+            printable(worker.name),
+            extra={"event": "worker_dead", "worker": worker.name},
+        )
     return ended
+
+
+async def dead_workers(ledger: Ledger) -> list[Worker]:
+    """Return the workers that are on the list of those at work and are no more."""
+    now = ledger.now()
+    listed = await ledger.workers.all()
+    return [each for each in listed if is_dead(each) or is_gone(each, now=now)]

@@ -24,7 +24,7 @@ from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import EVERY, Point, Span, Vitals
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
-from crawlcw.model.transitions import Settlement
+from crawlcw.model.transitions import BulkChange, Settlement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +146,19 @@ class TaskFilter:
     ids: Collection[bytes] | None = None
     url_prefix: str | None = None  #: their URL, or key, begins with this, as it is stored
     callback: str | None = None  #: the method that parses their pages
+    due_by: datetime | None = None  #: due at this time or before; of held ones their lease's end
 
     def among(self, statuses: Collection[Status]) -> "TaskFilter":
         """Return what is chosen without the tasks that have another status than those."""
         return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
+
+    def freed(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
+        """Return what is chosen of the tasks that a part of a bulk change is for.
+
+        Of those that are held only those whose lease has run out *now*.
+        """
+        chosen = self.among(change.from_statuses)
+        return replace(chosen, due_by=now) if change.ends_leases else chosen
 
     def counted_at(self, now: datetime) -> "TaskFilter":
         """Return the same without an end that is yet to come, for nothing changed later than now.
@@ -577,13 +586,18 @@ class Admin(Protocol):
         """
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
-        """Ignore the tasks that nobody works on and that are not done; return how many."""
+        """Ignore the tasks that nobody works on and that are not done; return how many.
+
+        Nobody works on those whose lease has run out: their fences rise by one, so that
+        what a late holder still writes is refused.
+        """
 
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
     ) -> int:
         """Make tasks `todo` that nobody works on, due now, no attempt spent; return how many.
 
+        Nobody works on those whose lease has run out, as for `withdraw`.
         *stage*, where given, becomes the stage and host of tracked tasks; *anew*
         forgets their results. A spider's pages have neither: they keep their hosts,
         which are woken as by `Hosts.wake_all`, and their callbacks. The fences rise
@@ -611,7 +625,8 @@ class Admin(Protocol):
     async def purge(self, chosen: TaskFilter) -> int:
         """Delete tasks with all that belongs to them; return how many.
 
-        Those that somebody works on as well, where *chosen* names their status.
+        Those that somebody works on as well, where *chosen* names their status; with
+        `chosen.due_by` only those whose lease ran out by then.
         """
 
     async def drop(self) -> None:

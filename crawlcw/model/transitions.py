@@ -85,10 +85,13 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.ADVANCE): (Status.TODO,),
     (Status.TODO, Event.WITHDRAW): (Status.IGNORED,),
     (Status.FAILED, Event.WITHDRAW): (Status.IGNORED,),
+    # Of a holder whose lease ran out.
+    (Status.PROCESSING, Event.WITHDRAW): (Status.IGNORED,),
     (Status.TODO, Event.REOPEN): (Status.TODO,),
     (Status.FAILED, Event.REOPEN): (Status.TODO,),
     (Status.FINISHED, Event.REOPEN): (Status.TODO,),
     (Status.IGNORED, Event.REOPEN): (Status.TODO,),
+    (Status.PROCESSING, Event.REOPEN): (Status.TODO,),  # as for a withdrawal
     (Status.IGNORED, Event.ADMIT): (Status.TODO,),
     (Status.FINISHED, Event.REVISIT): (Status.TODO,),
     # It was a page once, and may be one again.
@@ -97,6 +100,9 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # Its callback had raised, for example.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
+
+#: What a task has while it is held, and not afterwards.
+_LOCK = ("lock", "lock_time")
 
 #: `retry-failed` brings back ignored tasks with these reasons, and no others.
 RETRIED_REASONS = FAILURE_REASONS
@@ -227,6 +233,13 @@ class BulkChange:
     forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
     raises_fence: bool = False  #: no page or claim that was read before fits afterwards
     wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
+    ends_leases: bool = False  #: only of leases that ran out; the tasks are suspects afterwards
+    of_held: "BulkChange | None" = None  #: the same of tasks that are held; None: they are left
+
+    @property
+    def parts(self) -> tuple["BulkChange", ...]:
+        """The change, and that of held tasks if there is one: each has other statuses."""
+        return (self,) if self.of_held is None else (self, self.of_held)
 
     @property
     def is_due(self) -> bool:
@@ -246,9 +259,9 @@ def _bulk(
     """Return the bulk change that the table has for an event: whatever it is, it becomes one."""
     from_statuses = tuple(status for status in Status if (status, event) in TABLE)
     (to,) = {after for status in from_statuses for after in TABLE[status, event]}
-    return BulkChange(
+    change = BulkChange(
         event=event,
-        from_statuses=from_statuses,
+        from_statuses=tuple(each for each in from_statuses if each is not Status.PROCESSING),
         to=to,
         from_reason=from_reason,
         resets=("retry", "lost") if as_if_never_tried else (),
@@ -256,6 +269,17 @@ def _bulk(
         raises_fence=raises_fence,
         wakes_hosts=wakes_hosts,
     )
+    if Status.PROCESSING not in from_statuses:
+        return change
+    held = replace(
+        change,
+        from_statuses=(Status.PROCESSING,),
+        forgets=(*forgets, *_LOCK),
+        # Whatever the last holder still sends must not match.
+        raises_fence=True,
+        ends_leases=True,
+    )
+    return replace(change, of_held=held)
 
 
 #: What `retry-failed` does; of ignored tasks only to those that `retries` names.

@@ -9,7 +9,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import RETRY, WITHDRAW
-from tests.support.ledgers import START, FakeClock, claimed, failure, make_task, success
+from tests.support.ledgers import LEASE, START, FakeClock, claimed, failure, make_task, success
 
 SHOP = "http://a.example/shop/"
 URLS = (f"{SHOP}1", f"{SHOP}2", "http://a.example/shoe", "http://b.example/shop/1")
@@ -136,3 +136,40 @@ async def test_a_prefix_of_several_hosts_is_found_on_all_of_them(ledger: Ledger)
 
     assert len(await chosen_urls(ledger, TaskFilter(url_prefix="https://shop"))) == 3
     assert len(await chosen_urls(ledger, TaskFilter(url_prefix="https://shop1.example/"))) == 1
+
+
+async def test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused(
+    ledger: Ledger, clock: FakeClock
+):
+    await ledger.tasks.add([make_task(url) for url in URLS])
+    late = await claimed(ledger, limit=3)
+    ids = [lease.task.id for lease in late]
+    now = clock.time
+
+    for chosen in (TaskFilter(ids=ids), TaskFilter(url_prefix="http://a.example/")):
+        held = replace(chosen.among((Status.PROCESSING,)), due_by=now)
+        assert await ledger.queries.count(held) == 0
+        assert await ledger.admin.purge(held) == 0
+    assert await ledger.admin.withdraw(TaskFilter(ids=ids), reason=Reason.WITHDRAWN) == 0
+    assert await ledger.admin.reopen(TaskFilter(ids=ids)) == 0
+
+    clock.advance(seconds=LEASE.total_seconds())
+    free = TaskFilter(statuses=[Status.PROCESSING], due_by=clock.time)
+    assert await ledger.queries.count(free) == 3
+    assert await ledger.queries.count(replace(free, host=late[0].task.host)) >= 1
+    assert len(await ledger.queries.find(free, limit=9)) == 3
+    one, other, third = (TaskFilter(ids=[each]) for each in ids)
+    assert await ledger.admin.withdraw(one, reason=Reason.WITHDRAWN) == 1
+    assert await ledger.admin.reopen(other, anew=True) == 1
+    assert await ledger.admin.purge(replace(third, due_by=clock.time)) == 1
+
+    assert len((await ledger.outcomes.commit([success(ledger, each) for each in late])).lost) == 3
+    assert await ledger.leases.renew(late, lease=LEASE) == set(ids)
+    found = [await ledger.tasks.get(each) for each in ids]
+    tasks = [None if record is None else record.task for record in found]
+    assert tasks[2] is None
+    for task, lease, status in zip(tasks[:2], late, (Status.IGNORED, Status.TODO), strict=False):
+        assert task is not None
+        assert (task.status, task.lock, task.lock_time) == (status, None, None)
+        assert (task.fence, task.begun) == (lease.fence + 1, 0), "it is a suspect"
+    assert [lease.task.id for lease in await claimed(ledger, limit=9)].count(ids[1]) == 1

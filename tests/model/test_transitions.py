@@ -40,6 +40,8 @@ VISIT = Visit(time=START, changed=START, etag='"1"', interval=60.0)
 _TARGET = re.compile(r"^(?:(?!\b(?:WHERE|AND|OR|WHEN)\b).)*\bstatus = (?:<Status>|\d)", re.DOTALL)
 LEDGERS = Path(crawlcw.__file__).parent / "ledger"
 BULK = [each for each in vars(transitions).values() if isinstance(each, BulkChange)]
+PARTS = [part for bulk in BULK for part in bulk.parts]
+LOCK = ("lock", "lock_time")
 
 
 def lease_of(**fields) -> Lease:
@@ -85,7 +87,7 @@ def test_every_edge_can_be_reached():
         done = transitions.reparse(make_task(status=status), response=None, items=(), now=START)
         if done is not None:
             reached.add((status, done.change.event, done.change.status))
-    reached |= {(before, bulk.event, bulk.to) for bulk in BULK for before in bulk.from_statuses}
+    reached |= {(before, bulk.event, bulk.to) for bulk in PARTS for before in bulk.from_statuses}
 
     assert reached == {
         (before, event, after) for (before, event), afters in TABLE.items() for after in afters
@@ -445,6 +447,16 @@ def test_what_each_bulk_change_does():
             forgets=("visit", "revisit"),
             raises_fence=True,
             wakes_hosts=True,
+            of_held=BulkChange(
+                event=Event.REOPEN,
+                from_statuses=(Status.PROCESSING,),
+                to=Status.TODO,
+                resets=anew,
+                forgets=("visit", "revisit", *LOCK),
+                raises_fence=True,
+                wakes_hosts=True,
+                ends_leases=True,
+            ),
         ),
         BulkChange(
             event=Event.RETRY,
@@ -461,7 +473,19 @@ def test_what_each_bulk_change_does():
             raises_fence=True,
             wakes_hosts=True,
         ),
-        BulkChange(event=Event.WITHDRAW, from_statuses=waiting, to=Status.IGNORED),
+        BulkChange(
+            event=Event.WITHDRAW,
+            from_statuses=waiting,
+            to=Status.IGNORED,
+            of_held=BulkChange(
+                event=Event.WITHDRAW,
+                from_statuses=(Status.PROCESSING,),
+                to=Status.IGNORED,
+                forgets=LOCK,
+                raises_fence=True,
+                ends_leases=True,
+            ),
+        ),
     ]
     due = [Event.RETRY, Event.REOPEN, Event.REVISIT, Event.ADMIT]
     assert [each.event for each in BULK if each.is_due] == due

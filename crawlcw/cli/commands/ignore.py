@@ -3,15 +3,18 @@
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
+from crawlcw.cli.held_tasks import free_number, held_number
 from crawlcw.cli.selection import (
     Selection,
     check_chosen,
     chosen_tasks,
     dry_run_option,
+    from_now,
     selection_options,
     tell_changed,
 )
 from crawlcw.cli.terminal import logs
+from crawlcw.engine.leases import reap_dead_workers
 from crawlcw.errors import Reason
 from crawlcw.model.transitions import WITHDRAW
 
@@ -48,15 +51,20 @@ def command(
     spider = loading.name_of(name)
     if not keys and not dry_run:
         confirming.confirm(f"Withdraw all waiting tasks of {spider}{selection.which}?", yes=yes)
-    count = loop.run(_ignore(spider, ledger_url, keys, selection, dry_run=dry_run))
-    tell_changed(count, keys, "withdrawn", dry_run=dry_run, as_json=as_json)
+    count, at_work = loop.run(_ignore(spider, ledger_url, keys, selection, dry_run=dry_run))
+    tell_changed(count, at_work, keys, "withdrawn", dry_run=dry_run, as_json=as_json)
 
 
 async def _ignore(
     name: str, ledger_url: str, keys: tuple[str, ...], selection: Selection, *, dry_run: bool
-) -> int:
+) -> tuple[int, int]:
     async with ledger_option.opened(ledger_url, name) as ledger:
         chosen = chosen_tasks(ledger, keys, selection)
         if dry_run:
-            return await ledger.queries.count(chosen.among(WITHDRAW.from_statuses))
-        return await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+            count = await ledger.queries.count(chosen.among(WITHDRAW.from_statuses))
+            free = await free_number(ledger, chosen)
+            return count + free, await held_number(ledger, chosen) - free
+        await reap_dead_workers(ledger)
+        now = from_now(ledger)
+        count = await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+        return count, await held_number(ledger, chosen, until=now)

@@ -1,10 +1,12 @@
 """`crawlcw purge`: delete certain tasks, with all that belongs to them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
+from crawlcw.cli.held_tasks import free_number, held_number
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     UNHELD,
@@ -17,6 +19,8 @@ from crawlcw.cli.selection import (
     tell_count,
 )
 from crawlcw.cli.terminal import logs
+from crawlcw.engine.leases import reap_dead_workers
+from crawlcw.model.task import Status
 
 
 @click.command("purge")
@@ -48,21 +52,33 @@ def command(
     logs.set_up(log_level or "warning")
     check_chosen(keys, selection, alone="")
     spider = loading.name_of(name)
-    count = loop.run(_count(spider, ledger_url, keys, selection))
+    count, at_work = loop.run(_count(spider, ledger_url, keys, selection))
     if not dry_run:
         question = f"Delete {counted(count, 'task')} of {spider} with their items, for good?"
         confirming.confirm(question, yes=yes)
-        count = loop.run(_purge(spider, ledger_url, keys, selection))
+        count, at_work = loop.run(_purge(spider, ledger_url, keys, selection))
     said = f"{counted(count, 'task')} {'would be ' if dry_run else ''}deleted"
-    tell_count(count, said, dry_run=dry_run, as_json=as_json)
+    tell_count(count, said, dry_run=dry_run, as_json=as_json, at_work=at_work)
 
 
-async def _count(name: str, ledger_url: str, keys: Sequence[str], selection: Selection) -> int:
+async def _count(
+    name: str, ledger_url: str, keys: Sequence[str], selection: Selection
+) -> tuple[int, int]:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        return await ledger.queries.count(chosen_tasks(ledger, keys, selection).among(UNHELD))
+        chosen = chosen_tasks(ledger, keys, selection)
+        count = await ledger.queries.count(chosen.among(UNHELD))
+        free = await free_number(ledger, chosen)
+        return count + free, await held_number(ledger, chosen) - free
 
 
-async def _purge(name: str, ledger_url: str, keys: Sequence[str], selection: Selection) -> int:
+async def _purge(
+    name: str, ledger_url: str, keys: Sequence[str], selection: Selection
+) -> tuple[int, int]:
     async with ledger_option.opened(ledger_url, name) as ledger:
+        await reap_dead_workers(ledger)
         chosen = chosen_tasks(ledger, keys, selection, until=from_now(ledger))
-        return await ledger.admin.purge(chosen.among(UNHELD))
+        count = await ledger.admin.purge(chosen.among(UNHELD))
+        freed = replace(chosen.among((Status.PROCESSING,)), due_by=ledger.now())
+        if freed.statuses:
+            count += await ledger.admin.purge(freed)
+        return count, await held_number(ledger, chosen)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
+from crawlcw.cli.held_tasks import free_number, held_number
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     Selection,
@@ -16,6 +17,7 @@ from crawlcw.cli.selection import (
     tell_changed,
 )
 from crawlcw.cli.terminal import logs
+from crawlcw.engine.leases import reap_dead_workers
 from crawlcw.errors import UsageError
 from crawlcw.model.transitions import REOPEN
 from crawlcw.tracking import keys as tracking_keys
@@ -67,8 +69,8 @@ def command(
     spider = loading.name_of(name)
     if not keys and not dry_run:
         confirming.confirm(f"Make all tasks of {spider}{selection.which} todo again?", yes=yes)
-    count = loop.run(_reset(spider, ledger_url, keys, selection, stage, dry_run=dry_run))
-    tell_changed(count, keys, "todo again", dry_run=dry_run, as_json=as_json)
+    count, at_work = loop.run(_reset(spider, ledger_url, keys, selection, stage, dry_run=dry_run))
+    tell_changed(count, at_work, keys, "todo again", dry_run=dry_run, as_json=as_json)
 
 
 async def _forget_sessions(name: str, ledger_url: str) -> int:
@@ -84,12 +86,17 @@ async def _reset(
     stage: str | None,
     *,
     dry_run: bool,
-) -> int:
+) -> tuple[int, int]:
     async with ledger_option.opened(ledger_url, name) as ledger:
         if stage is not None and not ledger.kind.tracked:
             raise UsageError(f"{name} is a spider, whose tasks have no stages: leave out --stage")
+        if not dry_run:
+            await reap_dead_workers(ledger)
         until = None if dry_run else from_now(ledger)
         chosen = chosen_tasks(ledger, keys, selection, until=until)
         if dry_run:
-            return await ledger.queries.count(chosen.among(REOPEN.from_statuses))
-        return await ledger.admin.reopen(chosen, stage=stage, anew=True)
+            count = await ledger.queries.count(chosen.among(REOPEN.from_statuses))
+            free = await free_number(ledger, chosen)
+            return count + free, await held_number(ledger, chosen) - free
+        count = await ledger.admin.reopen(chosen, stage=stage, anew=True)
+        return count, await held_number(ledger, chosen)

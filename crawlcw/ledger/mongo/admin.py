@@ -113,8 +113,7 @@ class Admin:
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """Ignore them by ids, where they still wait."""
-        update = bulk_update(transitions.WITHDRAW, now=self._store.now(), reason=reason)
-        return await self._change(chosen, transitions.WITHDRAW, update)
+        return await self._change(chosen, transitions.WITHDRAW, reason=reason)
 
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
@@ -123,20 +122,17 @@ class Admin:
 
         What was read of them before must not be claimed: it may be of another stage.
         """
-        now = self._store.now()
-        update = bulk_update(transitions.REOPEN, now=now)
-        update["$set"] |= self._store.woken(now)
+        also = self._store.woken(self._store.now())
         # The host of a page is its URL's, and it has no results of stages.
         if stage is not None and self._store.kind.tracked:
-            update["$set"] |= {"host": stage, "callback": stage}
+            also |= {"host": stage, "callback": stage}
         if anew and self._store.kind.tracked:
-            update["$set"]["results"] = {}
-        return await self._change(chosen, transitions.REOPEN, update)
+            also["results"] = {}
+        return await self._change(chosen, transitions.REOPEN, also=also)
 
     async def revisit(self, chosen: TaskFilter) -> int:
         """Reset them by ids, and raise their fences, as `reopen` does."""
-        update = bulk_update(REVISIT, now=self._store.now())
-        return await self._change(chosen, REVISIT, update)
+        return await self._change(chosen, REVISIT)
 
     async def revisit_due(self) -> int:
         """Go through the index of those that may be visited again, which holds no others."""
@@ -163,14 +159,24 @@ class Admin:
         return total
 
     async def _change(
-        self, chosen: TaskFilter, change: BulkChange, update: Mapping[str, Any]
+        self,
+        chosen: TaskFilter,
+        change: BulkChange,
+        *,
+        reason: Reason | None = None,
+        also: Mapping[str, Any] | None = None,
     ) -> int:
-        """Make a bulk change, by *update*, of the chosen tasks that it is for."""
+        """Make a bulk change of the chosen tasks that it is for, and set *also* these fields."""
+        now = self._store.now()
         total = 0
-        async for guard in walk(self._store, chosen, change.from_statuses):
-            with mapped():
-                result = await self._store.durable.update_many(guard, update, hint="_id_")
-            total += result.modified_count
+        for part in change.parts:
+            update = bulk_update(part, now=now, reason=reason)
+            update["$set"] |= also or {}
+            freed = chosen.freed(part, now=now)
+            async for guard in walk(self._store, freed, part.from_statuses):
+                with mapped():
+                    result = await self._store.durable.update_many(guard, update, hint="_id_")
+                total += result.modified_count
         if change.wakes_hosts and not self._store.kind.tracked:
             await self._hosts.wake_all()
         return total

@@ -75,6 +75,8 @@ def bulk_update(
     update = setting(fields)
     if change.raises_fence:
         update["$inc"] = {"fence": 1}
+    if change.ends_leases:
+        update["$max"] = {"begun": 0}  # a suspect keeps what it has
     return update
 
 

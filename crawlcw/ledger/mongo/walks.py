@@ -6,7 +6,7 @@ from typing import Any
 
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.indexes import BY_STATUS
+from crawlcw.ledger.mongo.indexes import BY_STATUS, LONG_AGO
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.prefixes import Range, beginning_with, hosts_within
 from crawlcw.ledger.protocol import Cursor, TaskFilter
@@ -17,7 +17,7 @@ ORDER = [("update_time", -1), ("_id", -1)]
 #: Of tasks of one time: the server would sort them if it were told more.
 _ORDER_OF_EQUALS = [("_id", -1)]
 PLACE = {"update_time": 1}
-_IN_NO_INDEX = ("url", "callback")
+_IN_NO_INDEX = ("url", "callback", "due")
 
 
 async def place_of(
@@ -145,6 +145,9 @@ def conditions(chosen: TaskFilter, *, now: datetime | None = None) -> dict[str, 
         where["url"] = _within(beginning_with(chosen.url_prefix))
     if chosen.callback is not None:
         where["callback"] = chosen.callback
+    if chosen.due_by is not None:
+        # In an expression what is missing is before all times.
+        where["due"] = {"$gt": LONG_AGO, "$lte": chosen.due_by}
     return where
 
 

@@ -1,13 +1,13 @@
 """Changes of many tasks at once, by somebody who holds none of them."""
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite.chosen import ChosenTasks
-from crawlcw.ledger.sqlite.chosen_statements import ChosenStatements
+from crawlcw.ledger.sqlite.chosen_statements import ENTERED, ChosenStatements
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, update_all
 from crawlcw.ledger.sqlite.hosts import Hosts
 from crawlcw.ledger.sqlite.marker import forget
@@ -54,7 +54,7 @@ class Admin:
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """See `protocol.Admin.withdraw`."""
-        return await self._change(WITHDRAW, chosen, lambda sql: sql.withdraw, why=str(reason))
+        return await self._change(WITHDRAW, chosen, why=str(reason))
 
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
@@ -62,29 +62,28 @@ class Admin:
         """See `protocol.Admin.reopen`."""
         # The host of a page is its URL's.
         stage = stage if self._store.kind.tracked else None
-        return await self._change(REOPEN, chosen, lambda sql: sql.reopen, stage=stage, anew=anew)
+        return await self._change(REOPEN, chosen, ENTERED, stage=stage, anew=anew)
 
     async def revisit(self, chosen: TaskFilter) -> int:
         """See `protocol.Admin.revisit`."""
-        return await self._change(REVISIT, chosen, lambda sql: sql.revisit)
+        return await self._change(REVISIT, chosen)
 
     async def _change(
-        self,
-        change: BulkChange,
-        chosen: TaskFilter,
-        statement: Callable[[ChosenStatements], str],
-        **values: Any,
+        self, change: BulkChange, chosen: TaskFilter, *also: str, **values: Any
     ) -> int:
-        chosen = chosen.among(change.from_statuses)
-        sql = ChosenStatements(self._store.tables, chosen.statuses)
-        count = await change_chosen(
-            self._store,
-            chosen,
-            walk=sql.walk,
-            change=executing(statement(sql)),
-            now=milliseconds(self._store.now()),
-            **values,
-        )
+        now = self._store.now()
+        count = 0
+        for part in change.parts:
+            freed = chosen.freed(part, now=now)
+            sql = ChosenStatements(self._store.tables, freed.statuses)
+            count += await change_chosen(
+                self._store,
+                freed,
+                walk=sql.walk,
+                change=executing(sql.changing(part, *also)),
+                now=milliseconds(now),
+                **values,
+            )
         if change.wakes_hosts and not self._store.kind.tracked:
             await self._hosts.wake_all()
         return count

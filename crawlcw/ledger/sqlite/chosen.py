@@ -90,11 +90,12 @@ class ChosenTasks:
     @property
     def _is_narrowed(self) -> bool:
         """Whether anything is given that the index of statuses does not know."""
-        return bool(self._narrowings or self._chosen.url_prefix)
+        return bool(self._narrowings or self._chosen.url_prefix or self._chosen.due_by)
 
     @property
     def _is_whole(self) -> bool:
-        return self._chosen.since is None and self._chosen.until is None
+        bounds = (self._chosen.since, self._chosen.until, self._chosen.due_by)
+        return all(bound is None for bound in bounds)
 
     @property
     def _among_all(self) -> NarrowStatements:

@@ -12,7 +12,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite.schema import Tables
 from crawlcw.ledger.sqlite.statements import among, retried, setting
 from crawlcw.model.task import Status
-from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW
+from crawlcw.model.transitions import RETRY, BulkChange
 
 _SHOWN = ("id", *documents.TASK_FIELDS, *documents.CARRIED_FIELDS, "errors", "response", "trace")
 
@@ -23,7 +23,12 @@ STRETCH = "(update_time, id) < (:before, :before_id) AND update_time >= :since"
 NARROWING = (
     "(:reason IS NULL OR reason = :reason) AND (:host IS NULL OR host = :host) "
     "AND (:url IS NULL OR url >= :url) AND (:url_end IS NULL OR url < :url_end) "
-    "AND (:callback IS NULL OR callback = :callback)"
+    "AND (:callback IS NULL OR callback = :callback) AND (:due_by IS NULL OR due <= :due_by)"
+)
+#: What reopening a task changes besides.
+ENTERED = (
+    "host = coalesce(:stage, host), callback = coalesce(:stage, callback), "
+    "results = CASE WHEN :anew THEN NULL ELSE results END"
 )
 
 
@@ -50,13 +55,6 @@ class ChosenStatements:
             f"WHERE status = :status AND {STRETCH} LIMIT :few)"
         )
         self.count_by_id = f"SELECT count(*) FROM {tasks} {by_id}"
-        self.withdraw = f"UPDATE {tasks} SET {setting(WITHDRAW)} {by_id}"
-        self.reopen = (
-            f"UPDATE {tasks} SET {setting(REOPEN)}, host = coalesce(:stage, host), "
-            "callback = coalesce(:stage, callback), "
-            f"results = CASE WHEN :anew THEN NULL ELSE results END {by_id}"
-        )
-        self.revisit = f"UPDATE {tasks} SET {setting(REVISIT)} {by_id}"
         self.purge = f"DELETE FROM {tasks} {by_id}"
 
         self.walk_failed = f"SELECT id, update_time {walked} AND {failures} {onward}"
@@ -64,4 +62,10 @@ class ChosenStatements:
         self.count_failed = (
             f"SELECT count(*) FROM {tasks} WHERE {of_these} AND {filters} AND {failures}"
         )
+        self._tasks, self._by_id = tasks, by_id
         self.count_failed_by_id = f"SELECT count(*) FROM {tasks} {by_id} AND {failures}"
+
+    def changing(self, change: BulkChange, *also: str) -> str:
+        """Return the statement that makes a bulk change of one task, and sets *also* something."""
+        fields = ", ".join([setting(change), *also])
+        return f"UPDATE {self._tasks} SET {fields} {self._by_id}"

@@ -34,6 +34,7 @@ class NarrowStatements:
             "callback = :callback": chosen.callback,
             "url >= :url": chosen.url_prefix,
             "(:url_end IS NULL OR url < :url_end)": chosen.url_prefix,
+            "due <= :due_by": chosen.due_by,
         }
         conditions = [among(chosen.statuses)]
         conditions += [condition for condition, value in given.items() if value]

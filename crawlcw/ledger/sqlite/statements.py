@@ -70,6 +70,7 @@ def setting(change: BulkChange) -> str:
             "due = :now, reason = NULL" if change.is_due else "due = NULL, reason = :why",
             "update_time = :now",
             *(["fence = fence + 1"] if change.raises_fence else []),
+            *(["begun = coalesce(begun, 0)"] if change.ends_leases else []),
         ]
     )
 

@@ -68,6 +68,7 @@ def bounds_of(chosen: TaskFilter, after: Cursor | None = None) -> dict[str, Any]
         "url": urls.first or None,
         "url_end": urls.end,
         "callback": chosen.callback,
+        "due_by": None if chosen.due_by is None else milliseconds(chosen.due_by),
         "since": -INT64 if chosen.since is None else milliseconds(chosen.since),
         "before": before[0],
         "before_id": before[1],

@@ -1,0 +1,44 @@
+"""Tasks that somebody holds, where a command changes tasks: which are free, which are at work."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from crawlcw.engine.leases import dead_workers
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model.task import Status
+
+_HELD = (Status.PROCESSING,)
+
+
+async def free_number(ledger: Ledger, chosen: TaskFilter) -> int:
+    """Return how many of the chosen tasks that are held are so by nobody who lives.
+
+    Their leases ran out, or their workers are dead. Nothing is written.
+    """
+    held = chosen.among(_HELD)
+    if not held.statuses:
+        return 0
+    now = ledger.now()
+    count = await ledger.queries.count(replace(held, due_by=now))
+    ids = {
+        lease.task.id
+        for worker in await dead_workers(ledger)
+        for lease in await ledger.leases.held(worker.name)
+        if lease.expires > now and (chosen.ids is None or lease.task.id in chosen.ids)
+    }
+    return count + (await ledger.queries.count(replace(held, ids=ids)) if ids else 0)
+
+
+async def held_number(ledger: Ledger, chosen: TaskFilter, *, until: datetime | None = None) -> int:
+    """Return how many of the chosen tasks are held, if *until* those claimed before."""
+    held = chosen.among(_HELD)
+    if not held.statuses:
+        return 0
+    return await ledger.queries.count(replace(held, until=until or held.until))
+
+
+def said_at_work(count: int) -> str:
+    """Return what follows the number of tasks that were changed, nothing where none is held."""
+    if not count:
+        return ""
+    return f"; {count:,} left alone, for workers are at work on {'it' if count == 1 else 'them'}"
