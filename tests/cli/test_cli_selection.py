@@ -1,9 +1,15 @@
 """Choosing many tasks for a command that changes them: by the same options in all of them."""
 
 import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
+from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
@@ -11,6 +17,7 @@ from crawlcw.model.task import Status
 from tests.support.commands import invoke
 from tests.support.ledgers import claimed, failure, make_task, success
 
+HOUR = timedelta(hours=1)
 SHOP = "http://a.example/shop/"
 URLS = (f"{SHOP}1", f"{SHOP}2", "http://a.example/shoe", "http://b.example/shop/1")
 
@@ -121,3 +128,44 @@ def test_what_is_wrong_is_told_in_a_sentence(arguments: list[str], said: str):
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["ignore", "--all"], "2 withdrawn"),
+        (["reset", "--host", "a.example"], "3 todo again"),
+        (["purge", "--since", "1h"], "3 tasks deleted"),
+    ],
+    ids=["ignore", "reset", "purge"],
+)
+def test_what_a_dead_worker_held_is_changed_and_what_is_held_is_told(
+    ledger_url: str, pages: None, command: list[str], said: str
+):
+    async def hold() -> None:
+        ledger = await open_ledger(ledger_url, "pages")
+        gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        try:
+            born = replace(this_worker(now=ledger.now()), name="dead", pid=gone.pid, birth="1")
+            await ledger.workers.join(born)
+            await ledger.workers.join(this_worker(now=ledger.now()))
+        finally:
+            gone.communicate(b"\n")
+        tasks = [make_task(url, due=ledger.now()) for url in (URLS[2], f"{SHOP}9")]
+        await ledger.tasks.add(tasks[1:])
+        for task, worker in zip(tasks, ("dead", "alive"), strict=True):
+            (found,) = [each for each in await ledger.tasks.page(limit=9) if each.id == task.id]
+            await ledger.leases.claim([found], worker=worker, lease=HOUR, max_lost=3)
+        await ledger.close()
+
+    asyncio.run(hold())
+    name, *options = command
+
+    dry = invoke(name, "pages", *options, "--dry-run", "--json")
+    done = invoke(name, "pages", *options, "--yes")
+
+    left = "; 1 left alone, for workers are at work on it"
+    number = int(said.split()[0])
+    assert json.loads(dry.stdout) == {"tasks": number, "dry_run": True, "at_work": 1}
+    assert (done.returncode, done.stdout) == (0, f"{said}{left}\n")
+    assert asyncio.run(with_status(ledger_url, Status.PROCESSING)) <= {f"{SHOP}9"}
