@@ -179,6 +179,7 @@ class Crawl:
             forgiven=self.stats.forgiven,
             truncated=self.stats.truncated,
             detail=detail,
+            over_full=self.stats.over_full,
             given_up=self.stats.given_up,
             hosts_given_up=dict(self.stats.hosts_given_up),
             more_hosts_given_up=self.stats.more_hosts_given_up,

@@ -211,7 +211,9 @@ class HostLeaser:
     async def _give_up(self, host: HeldHost, reason: Reason) -> None:
         """Ignore what waits for a host that nobody will ask any more."""
         ignored = await self._ledger.hosts.give_up(host.name, reason=reason)
-        if reason is not Reason.HOST_FULL and ignored:
+        if reason is Reason.HOST_FULL:
+            self._stats.over_full += ignored
+        elif ignored:
             self._stats.hosts_given_up[host.name] = str(reason)
             self._stats.given_up += ignored
         if ignored:

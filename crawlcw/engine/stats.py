@@ -48,6 +48,7 @@ class Stats:
     host_failures: Counter[str] = field(default_factory=Counter)  #: of hosts, not of pages
     hosts_given_up: GivenUpHosts = field(default_factory=GivenUpHosts)  #: origin -> reason
     given_up: int = 0  #: pages ignored because they failed, those of hosts given up included
+    over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
@@ -162,6 +163,7 @@ class Report:
     """Hosts given up in this run, by their origins, and why; at most a hundred."""
     more_hosts_given_up: int = 0  #: those that are not named
     truncated: int = 0  #: bodies cut at `max_body`
+    over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
     any_finished: bool | None = None
     """Whether the ledger has a finished page, of this run or before; None: it did not say."""
 

@@ -91,6 +91,7 @@ class Account:
     items_dropped: Mapping[str, int] = field(default_factory=dict)
     leases_lost: int = 0
     given_up: int = 0
+    over_full: int = 0
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     more_hosts_given_up: int = 0
     standstill: Standstill | None = None  #: why nothing moves; None while something does
@@ -128,6 +129,7 @@ class Account:
             items_dropped=dict(counted.items_dropped),
             leases_lost=counted.leases_lost,
             given_up=counted.given_up,
+            over_full=counted.over_full,
             hosts_given_up=dict(counted.hosts_given_up),
             more_hosts_given_up=counted.more_hosts_given_up,
             standstill=standstill,

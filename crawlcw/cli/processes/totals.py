@@ -67,6 +67,7 @@ class Totals:
             unchanged=sum(account.unchanged for account in accounts),
             detail=next((a.detail for a in accounts if a.ending == finish_reason), ""),
             given_up=sum(account.given_up for account in accounts),
+            over_full=sum(account.over_full for account in accounts),
             hosts_given_up=dict(islice(hosts.items(), MOST_NAMED)),
             more_hosts_given_up=more + max(0, len(hosts) - MOST_NAMED),
             any_finished=any_finished,

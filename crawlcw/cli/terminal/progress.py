@@ -228,6 +228,8 @@ def summary(report: Report) -> Group:
         )
     if report.truncated:
         run["bodies cut at max_body"] = f"{report.truncated:,}"
+    if report.over_full:
+        run["pages ignored by max_pages_per_host"] = f"{report.over_full:,}"
     tables = [
         two_columns(f"{report.spider}: the ledger", _counted(report)),
         two_columns("this run", run),
@@ -262,6 +264,7 @@ def summary_fields(report: Report) -> dict[str, object]:
         "released": report.released,
         "counts": report.counts and {_word(status): report.counts[status] for status in _SHOWN},
         "given_up": report.given_up,
+        "over_full": report.over_full,
         "failures": dict(report.failures),
         "host_failures": dict(report.host_failures),
         "hosts_given_up": dict(report.hosts_given_up),
