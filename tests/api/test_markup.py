@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from crawlcw.api import markup
+from crawlcw.api import markup, xpath
 from crawlcw.errors import ParseRefusedError, Reason
 
 pytestmark = pytest.mark.quick
@@ -68,7 +68,7 @@ def test_tags_in_what_is_text_to_a_parser_are_not_counted(name: str):
 @pytest.mark.parametrize("name", ONLY_TEXT)
 def test_tags_that_are_in_a_script_for_html_alone_are_counted_in_xml(name: str):
     with pytest.raises(ParseRefusedError):
-        markup.screen(ONLY_TEXT[name], html=False)
+        xpath.screen(ONLY_TEXT[name], "xml")
 
 
 def test_tags_beside_a_script_are_counted():

@@ -33,6 +33,7 @@ TEXT = {
 NO_TEXT = [
     b"<script>;<b>",
     b"<script/>;<b></script>",
+    b"<script src=a/>;<b></script>",
     b"<script>;<b></scriptx></script>",
     b"<script></b>;<b></script>",
     b"<script>;<!--<script></script>;<b></script><b></script>",
@@ -43,7 +44,7 @@ NO_TEXT = [
     b"<div title='<script>'><b></script>",
     b"<div title='<!--'><b x='-->'>",
     b"<div title=a'><script>;<b></script>'>",
-    b"<div @click='a ><script>;<b></script>'>",
+    b"<div @click='a ><script>'><!--</script><b>-->",
     b"<div\f'><script>;<b></script>'>",
     b"< <script>;<b></script>",
     b"<svg><script>;<b></script></svg>",
@@ -60,7 +61,7 @@ NO_TEXT = [
     b"<frameset><style>;<b></style>",
     b"<!doctype html 'a><script>'><b></script>",
     b"<![CDATA[<!--]]><b>-->",
-    b"<scr\0ipt>;<b></scr\0ipt>",
+    b"<!-- -\0-><b>-->",
 ]
 
 
