@@ -301,7 +301,7 @@ def test_a_ledger_file_that_is_gone_ends_the_crawl(
         code, report = command.end()
 
     assert (code, report) == (GONE, {}), command.log
-    what = "was removed" if mishap is removed else "was replaced by another file"
+    what = "was moved or removed" if mishap is removed else "was replaced by another file"
     said = [line for line in command.log.splitlines() if line.startswith("crawlcw: ")]
     assert said, command.log
     for line in said:
@@ -349,5 +349,5 @@ def test_a_ledger_file_that_is_gone_ends_a_worker_too(
         code, said = working.end()
 
     assert (code, said) == (GONE, ""), working.log
-    what = "was removed" if mishap is removed else "was replaced by another file"
+    what = "was moved or removed" if mishap is removed else "was replaced by another file"
     assert f"crawlcw: The ledger {ledger} {what} while it was in use" in working.log
