@@ -40,12 +40,12 @@ class HostTurns:
             return
         turn = max(now, self.last(host) + delay, self._free_at.get(host, now))
         # Before it sleeps: whoever comes next is to keep its distance from this turn.
-        self._frontier.sent(host, at=turn)
-        if host not in self._frontier:
-            self._remember(host, turn + delay, now)
+        self._take(host, turn, delay)
         if turn > now:
             with deadline_paused():
                 await anyio.sleep(turn - now)
+            # The loop may have been busy.
+            self._take(host, time.monotonic(), delay)
 
     def _delay(self, host: str, url: str) -> float:
         delay = self._frontier.delay(host)
@@ -54,7 +54,11 @@ class HostTurns:
         rules = self._robots.known(url)
         return delay if rules is None else max(delay, rules.crawl_delay)
 
-    def _remember(self, host: str, free_at: float, now: float) -> None:
+    def _take(self, host: str, turn: float, delay: float) -> None:
+        self._frontier.sent(host, at=turn)
+        if host in self._frontier:
+            return
         if len(self._free_at) >= _REMEMBERED:
+            now = time.monotonic()
             self._free_at = {name: at for name, at in self._free_at.items() if at > now}
-        self._free_at[host] = free_at
+        self._free_at[host] = max(turn + delay, self._free_at.get(host, turn))

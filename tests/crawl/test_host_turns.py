@@ -1,0 +1,200 @@
+"""Requests that have no turn of a lane's keep their host's delay: hops of redirects, and logins."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.sessions import LoginSession
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.assembly import assemble
+from crawlcw.crawl.host_turns import HostTurns
+from crawlcw.crawl.robots import Robots
+from crawlcw.downloader.memory_budget import attempt_deadline
+from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.hosts import RobotsRecord
+from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.frontiers import HOST, Process
+from tests.support.ledgers import START
+
+URL = f"http://{HOST}/"
+OTHER = "http://other.example/"
+
+
+class Turns:
+    """The turns of a process, by its own clock, which sleeping moves."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.slept: list[float] = []
+        self.late = 0.0  #: so much longer it sleeps
+        self.robots = Robots(
+            ReplayDownloader({}), Settings(), clock=lambda: 0.0, now=lambda: datetime.now(UTC)
+        )
+        self.turns = HostTurns(self.robots, process.frontier)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.process.now += seconds + self.late
+
+
+@pytest.fixture
+def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], Turns]:
+    def by_clock(process: Process) -> Turns:
+        made = Turns(process)
+        module = "crawlcw.crawl.host_turns"
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: process.now))
+        monkeypatch.setattr(f"{module}.anyio", SimpleNamespace(sleep=made.sleep))
+        return made
+
+    return by_clock
+
+
+async def test_a_request_waits_for_the_delay_and_the_next_task_keeps_its_own(
+    by_clock: Callable[[Process], Turns],
+):
+    process = Process(delay=3)
+    turns = by_clock(process)
+    process.serve()
+    process.claim(2)
+    assert process.take() is not None
+    process.now += 1
+
+    await turns.turns.wait(URL)
+
+    assert turns.slept == [2]
+    assert process.resting() == 3
+
+
+@pytest.mark.parametrize("url", [URL, OTHER], ids=["held", "not held"])
+async def test_the_delay_counts_from_when_a_late_request_is_sent(
+    url: str, by_clock: Callable[[Process], Turns]
+):
+    turns = by_clock(Process(delay=3))
+    turns.process.serve()
+    turns.late = 2
+
+    for _ in range(3):
+        await turns.turns.wait(url)
+
+    assert turns.slept == [3, 3]
+
+
+async def test_a_host_without_a_delay_is_not_waited_for(by_clock: Callable[[Process], Turns]):
+    turns = by_clock(Process())
+    turns.process.serve()
+
+    for url in (URL, URL, OTHER, OTHER):
+        await turns.turns.wait(url)
+
+    assert turns.slept == []
+
+
+async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
+    by_clock: Callable[[Process], Turns],
+):
+    turns = by_clock(Process(delay=2))
+    robots = RobotsRecord(
+        origin=OTHER.rstrip("/"), body="User-agent: *\nCrawl-delay: 5\n", expires=START
+    )
+
+    await turns.turns.wait(OTHER)
+    await turns.turns.wait(OTHER)
+    turns.robots.remember(robots, valid=60)
+    await turns.turns.wait(OTHER)
+    await turns.turns.wait(OTHER)
+
+    assert turns.slept == [2, 2, 5]
+
+
+async def test_the_deadline_of_a_page_does_not_run_meanwhile(
+    by_clock: Callable[[Process], Turns], monkeypatch: pytest.MonkeyPatch
+):
+    turns = by_clock(Process(delay=30))
+    seen: list[float | None] = []
+
+    async def sleep(_: float) -> None:
+        seen.append(deadline.when())
+
+    monkeypatch.setattr("crawlcw.crawl.host_turns.anyio", SimpleNamespace(sleep=sleep))
+    async with asyncio.timeout(60) as deadline:
+        token = attempt_deadline.set(deadline)
+        await turns.turns.wait(OTHER)
+        await turns.turns.wait(OTHER)
+        attempt_deadline.reset(token)
+        assert deadline.when() is not None
+
+    assert seen == [None]
+
+
+class Chain(Spider):
+    name = "chain"
+    allowed_hosts = ("a.example",)
+    start_urls = ("http://a.example/1",)
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+
+
+class Posted(Chain):
+    async def start(self) -> AsyncIterator[Request]:
+        yield Request("http://a.example/post", method="POST", data={"q": "1"})
+
+
+class Member(Chain):
+    async def login(self, session: LoginSession) -> None:
+        await session.fetch("http://a.example/login")
+
+
+def to(path: str, status: int = 302) -> Replay:
+    return Replay(status=status, headers={"location": path})
+
+
+@pytest.mark.parametrize(
+    ("spider", "settings", "waits"),
+    [(Chain, {"cookies": True}, 2), (Posted, {}, 1), (Member, {}, 5)],
+    ids=["cookies", "post", "login"],
+)
+async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
+    spider: type[Spider],
+    settings: dict[str, Any],
+    waits: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """By sleeps of 30 s that are not slept: each is 30 s longer than the one before."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("crawlcw.crawl.host_turns.anyio", SimpleNamespace(sleep=sleep))
+    site = "http://a.example"
+    web = ReplayDownloader(
+        {
+            f"{site}/1": to("/2"),
+            f"{site}/2": to("/3"),
+            f"{site}/3": "the page",
+            f"{site}/post": to("/3", 303),
+            f"{site}/login": to("/welcome"),
+            f"{site}/welcome": "hello",
+        }
+    )
+    chosen = Settings(delay="30s", obey_robots=False, auto_throttle=False, **settings)
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "chain")
+    try:
+        await assemble(spider(), ledger, web, chosen).run()
+        found = [row.item async for row in ledger.queries.items()]
+    finally:
+        await ledger.close()
+
+    assert found == [{"url": f"{site}/3"}]
+    # The login's first request waits for the turn that its page had.
+    assert [round(seconds / 30) for seconds in slept] == list(range(1, waits + 1))
