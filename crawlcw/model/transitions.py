@@ -102,7 +102,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
 }
 
 #: What a task has while it is held, and not afterwards.
-_LOCK = ("lock", "lock_time")
+LOCK = ("lock", "lock_time")
 
 #: `retry-failed` brings back ignored tasks with these reasons, and no others.
 RETRIED_REASONS = FAILURE_REASONS
@@ -274,7 +274,7 @@ def _bulk(
     held = replace(
         change,
         from_statuses=(Status.PROCESSING,),
-        forgets=(*forgets, *_LOCK),
+        forgets=(*forgets, *LOCK),
         # Whatever the last holder still sends must not match.
         raises_fence=True,
         ends_leases=True,

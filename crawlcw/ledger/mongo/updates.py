@@ -7,7 +7,7 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.transitions import ADMIT, KEPT_TRACE, BulkChange, Change
+from crawlcw.model.transitions import ADMIT, KEPT_TRACE, LOCK, BulkChange, Change
 
 _MAY_BE_ABSENT = ("due", "begun", "reason", "context", "revisit")
 
@@ -72,7 +72,8 @@ def bulk_update(
     fields |= {"due": now if change.is_due else None, "update_time": now}
     fields["reason"] = None if reason is None else str(reason)
     fields |= dict.fromkeys(change.forgets)
-    update = setting(fields)
+    # These two a task has always, as null where it is not held.
+    update = setting(fields, always=dict.fromkeys(LOCK) if change.ends_leases else None)
     if change.raises_fence:
         update["$inc"] = {"fence": 1}
     if change.ends_leases:
