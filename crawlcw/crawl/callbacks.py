@@ -13,6 +13,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Container,
+    Generator,
     Iterable,
     Iterator,
     Sequence,
@@ -244,7 +245,9 @@ async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
             if pace.is_over():
                 await pace.rest(counts=False)
         return
-    for thing in things(result):
+    # A name for it: else an error in here would end the generator, and `_place_of` not find it.
+    found = things(result)
+    for thing in found:
         if (waits := sorter.take(thing)) is not None:
             await waits
         if pace.is_over():
@@ -254,16 +257,33 @@ async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
 def _place_of(result: Any) -> str:
     """Return the file and line where a generator stands, for an error that is not its own."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    if frame is not None:
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    # One that has come to its end stands nowhere.
+    code = getattr(result, "gi_code", None)
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def things(result: Any) -> Iterable[object]:
     """Return what a callback returned as the things in it."""
     if result is None:
         return ()
+    if isinstance(result, Generator):
+        return _to_its_end(result)
     if isinstance(result, Request) or is_item(result) or not isinstance(result, Iterable):
         return (result,)
     return result
+
+
+def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
+    """Yield what a generator does; raises `SpiderError` where it returns something as well."""
+    returned = yield from generator
+    if returned is not None:
+        raise SpiderError(
+            "a callback that yields cannot return something as well, for it would be lost: yield "
+            f"what it returned, of type {type(returned).__name__}, by `yield from` if that holds "
+            "several"
+        )
 
 
 class _Sorter:

@@ -12,7 +12,7 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.callbacks import Produced, Scope, run
+from crawlcw.crawl.callbacks import Produced, Raised, Scope, run
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.task import Task
@@ -152,6 +152,33 @@ async def test_one_thing_returned_that_is_no_item_is_a_failure_too():
     result = await failed(lambda: 7)
 
     assert result.message.startswith("TypeError: int is not an item")
+
+
+def yields_and_returns() -> Iterator[Any]:
+    yield {"n": 1}
+    return [{"n": 2}]
+
+
+async def yields_and_returns_later() -> Iterator[Any]:
+    return yields_and_returns()
+
+
+@pytest.mark.parametrize("callback", [yields_and_returns, yields_and_returns_later])
+async def test_what_a_generator_returns_is_not_lost_without_a_word(callback: Callable[..., Any]):
+    result = await failed(callback)
+
+    assert result.reason is Reason.PARSE_ERROR
+    assert result.message.startswith(
+        "SpiderError: a callback that yields cannot return something as well"
+    )
+    assert "of type list, by `yield from`" in result.message
+
+
+async def test_what_returned_too_much_is_named_by_its_first_line():
+    result = await run(yields_and_returns, task=PAGE, scope=scope(), now=START)
+
+    assert isinstance(result, Raised)
+    assert result.where == f"{__file__}:{yields_and_returns.__code__.co_firstlineno}"
 
 
 def helper_of_the_user() -> None:
