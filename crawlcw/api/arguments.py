@@ -1,12 +1,15 @@
 """The arguments of a request that need a look: those it is stored with, and those it has not."""
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
 
-from crawlcw.errors import SettingsError, SpiderError
-from crawlcw.model import durations, proxies, visits
+from crawlcw.errors import InvalidItemError, SettingsError, SpiderError
+from crawlcw.model import durations, item_values, proxies, visits
 from crawlcw.model.identities import SESSION_NAMES, is_session_name
 from crawlcw.model.request_options import NO_OPTIONS, RequestOptions
 from crawlcw.model.statuses import statuses
@@ -87,6 +90,47 @@ def options(
     )
 
 
+def headers(given: object) -> tuple[tuple[str, str], ...]:
+    """Return header fields as pairs of text; a number becomes text. Raises `SpiderError`."""
+    pairs = _pairs("headers", given)
+    for name, value in pairs:
+        if not isinstance(name, str) or not isinstance(value, str | int):
+            # Without the value, which may be a secret.
+            raise SpiderError(
+                f"Request(headers=...): {name!r} is {_kind(value)}: make both text, "
+                "or leave the header out"
+            )
+    return tuple((name, str(value)) for name, value in pairs)
+
+
+def form(data: Any) -> bytes:
+    """Return form fields as they are sent; raises `SpiderError`."""
+    pairs = _pairs("data", data)
+    for name, value in pairs:
+        if value is None or (isinstance(value, list | tuple) and None in value):
+            raise SpiderError(
+                f"Request(data=...): {name!r} is None: write '' for an empty field, "
+                "or leave the field out"
+            )
+    _check_values("data", dict(pairs))
+    return urlencode(pairs, doseq=True).encode()
+
+
+def json_text(content: object) -> bytes:
+    """Return *content* as JSON; raises `SpiderError` for what JSON cannot hold."""
+    try:
+        return json.dumps(content).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpiderError(f"Request(json=...): {error}") from None
+
+
+def check_context(context: object) -> None:
+    """Raise `SpiderError` for a context that would not come back from the ledger as it is."""
+    if not isinstance(context, Mapping):
+        raise SpiderError(f"Request(context=...) takes a mapping, not what is {_kind(context)}")
+    _check_values("context", context)
+
+
 def unknown(name: str, known: Iterable[str]) -> SpiderError:
     """Return the error for an argument that a request does not have."""
     if name in FOREIGN:
@@ -137,7 +181,36 @@ def _statuses(name: str, given: Statuses | None) -> tuple[int, ...] | None:
         raise SpiderError(f"Request({name}=...): {error}") from None
 
 
+def _kind(value: object) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _pairs(name: str, given: object) -> list[tuple[Any, Any]]:
+    if isinstance(given, Mapping):
+        return list(given.items())
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise SpiderError(
+            f"Request({name}=...) takes a mapping or pairs, not what is {_kind(given)}"
+        )
+    pairs = list(given)
+    for each in pairs:
+        if not isinstance(each, list | tuple) or len(each) != 2:
+            raise SpiderError(
+                f"Request({name}=...) takes a mapping or pairs: each a name and a value"
+            )
+    return [(first, second) for first, second in pairs]
+
+
+def _check_values(name: str, fields: Mapping[Any, Any]) -> None:
+    try:
+        item_values.check(fields)
+    except InvalidItemError as error:
+        raise SpiderError(f"Request({name}=...): {error}") from None
+
+
 def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    if not isinstance(cookies, Mapping):
+        raise SpiderError(f"Request(cookies=...) takes a mapping, not what is {_kind(cookies)}")
     for name, value in cookies.items():
         if not (_COOKIE_NAME.match(name) and isinstance(value, str) and _COOKIE.match(value)):
             # Without the value, which may be a secret.

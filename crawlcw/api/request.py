@@ -1,14 +1,12 @@
 """What a spider asks for, and how that becomes a task."""
 
 import inspect
-import json as json_module
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, Never, Self
-from urllib.parse import urlencode
 
 from crawlcw.api import arguments
 from crawlcw.api.arguments import Statuses
@@ -58,7 +56,7 @@ class Request:
 
     Any text will do as a URL: a link that cannot be fetched is dropped by the
     crawl, and counted. Raises `SpiderError` where the arguments contradict each
-    other, or *url* is no text.
+    other, or one is of a kind that cannot be sent or stored.
     """
 
     __slots__ = (
@@ -121,11 +119,13 @@ class Request:
         self.url = url
         self.callback = "parse" if callback is None else _name(callback, "callback")
         self.errback = None if errback is None else _name(errback, "errback")
-        self.headers = _pairs(headers) if headers else ()
+        self.headers = arguments.headers(headers) if headers else ()
         self.method = "GET" if method is None else _method(method)
         self.body = body.encode() if isinstance(body, str) else body
         if json is not None or data is not None:
             self._set_content(json, data, posts=method is None)
+        if context is not None:
+            arguments.check_context(context)
         self.context = context
         self.priority = priority
         self.dont_filter = dont_filter
@@ -157,10 +157,10 @@ class Request:
         if self.body is not None or (json is not None and data is not None):
             raise SpiderError("Request takes one of body, json and data")
         if data is not None:
-            self.body = urlencode(data, doseq=True).encode()
+            self.body = arguments.form(data)
             kind = "application/x-www-form-urlencoded"
         else:
-            self.body = json_module.dumps(json).encode()
+            self.body = arguments.json_text(json)
             kind = "application/json"
         if "content-type" not in (name.lower() for name, _ in self.headers):
             self.headers = (*self.headers, ("Content-Type", kind))
@@ -195,10 +195,10 @@ class Request:
             method=task.method,
             headers=task.headers,
             body=task.body,
-            context=task.context,
             priority=task.priority,
             errback=task.errback,
         )
+        request.context = task.context
         request.options = task.options
         return request
 
@@ -217,10 +217,10 @@ class Request:
             method=method,
             headers=headers,
             body=body,
-            context=self.context,
             priority=self.priority,
             errback=self.errback,
         )
+        request.context = self.context
         request.options = self.options
         if self.options.cookies and urls.origin_of(url) != urls.origin_of(self.url):
             request.options = replace(self.options, cookies=None)
@@ -246,8 +246,8 @@ class Request:
 
     def set_header(self, name: str, value: str) -> None:
         """Set a header in the place of those that have this name."""
-        others = (pair for pair in _pairs(self.headers) if pair[0].lower() != name.lower())
-        self.headers = (*others, (str(name), str(value)))
+        others = (pair for pair in self.headers if pair[0].lower() != name.lower())
+        self.headers = (*others, *arguments.headers([(name, value)]))
 
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
         """Return where the request leads and the id of its task; raises `FetchError`.
@@ -328,13 +328,6 @@ def _name(callback: Callback, what: str) -> str:
 
 
 def _method(method: str) -> str:
-    if not method.isascii() or not method.isalpha():
+    if not isinstance(method, str) or not method.isascii() or not method.isalpha():
         raise SpiderError(f"Request(method={method!r}) is not an HTTP method")
     return method.upper()
-
-
-def _pairs(
-    headers: Mapping[str, str] | Sequence[tuple[str, str]],
-) -> tuple[tuple[str, str], ...]:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return tuple((str(name), str(value)) for name, value in pairs)

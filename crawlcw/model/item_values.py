@@ -74,7 +74,7 @@ def cleaned_item(thing: object) -> dict[str, Any]:
             f"{type(thing).__name__} is not an item: "
             "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
         )
-    _check_fields(fields)
+    check(fields)
     cleaned = values.clean(fields)
     assert isinstance(cleaned, dict)
     return cleaned
@@ -85,7 +85,7 @@ def is_item(thing: object) -> bool:
     return values.parts(thing) is not None
 
 
-def _check_fields(fields: Mapping[Any, Any]) -> None:
+def check(fields: Mapping[Any, Any]) -> None:
     """Raise `InvalidItemError` for a value of no known kind, however deep, with its place."""
     for name, value in fields.items():
         if type(value) not in _PLAIN:

@@ -76,6 +76,27 @@ def test_what_cannot_be_found_again_by_its_name_is_no_callback(callback: Any):
         ({"body": "", "data": {}}, "takes one of body, json and data"),
         ({"json": [], "data": {}}, "takes one of body, json and data"),
         ({"body": {"a": 1}}, "body=...) takes bytes or text, not dict"),
+        ({"method": 5}, "is not an HTTP method"),
+        ({"headers": "X-A: 1"}, "headers=...) takes a mapping or pairs, not what is of type str"),
+        ({"headers": 5}, "headers=...) takes a mapping or pairs, not what is of type int"),
+        ({"headers": ["X-A", "1"]}, "headers=...) takes a mapping or pairs: each a name and"),
+        ({"headers": {"X-A": None}}, "headers=...): 'X-A' is None: make both text, or leave"),
+        ({"headers": {"X-A": b"1"}}, "headers=...): 'X-A' is of type bytes: make both text"),
+        ({"headers": {b"X-A": "1"}}, "headers=...): b'X-A' is of type str: make both text"),
+        ({"cookies": "a=1"}, "cookies=...) takes a mapping, not what is of type str"),
+        ({"cookies": [("a", "1")]}, "cookies=...) takes a mapping, not what is of type list"),
+        ({"data": "a=1"}, "data=...) takes a mapping or pairs, not what is of type str"),
+        ({"data": {"a": None}}, "data=...): 'a' is None: write '' for an empty field"),
+        ({"data": {"a": ["1", None]}}, "data=...): 'a' is None: write '' for an empty field"),
+        ({"data": {"a": object()}}, "data=...): 'a' is an object: make it text"),
+        ({"json": {"a": object()}}, "json=...): Object of type object is not JSON serializable"),
+        ({"context": ["a"]}, "context=...) takes a mapping, not what is of type list"),
+        ({"context": "a"}, "context=...) takes a mapping, not what is of type str"),
+        ({"context": {"a": {"b": object()}}}, "context=...): 'a.b' is an object: make it text"),
+        (
+            {"context": {"a": Response(URL, request=Request(URL))}},
+            "context=...): 'a' is a Response: did you mean .url",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense_are_one_clear_error(options: dict[str, Any], message: str):
@@ -98,6 +119,7 @@ def test_form_fields_are_posted():
 
     assert request.method == "POST"
     assert request.body == b"q=a+b%26c&tag=x&tag=y"
+    assert Request(URL, data=[("tag", "x"), ("tag", 2)]).body == b"tag=x&tag=2"  # type: ignore[arg-type]
     assert request.headers == (("Content-Type", "application/x-www-form-urlencoded"),)
 
 
@@ -121,6 +143,7 @@ def test_headers_are_a_mapping_or_pairs():
 
     assert Request(URL, headers=pairs).headers == pairs
     assert Request(URL, headers={"X-A": "1"}).headers == (("X-A", "1"),)
+    assert Request(URL, headers=iter([["X-A", 5]])).headers == (("X-A", "5"),)  # type: ignore[arg-type]
 
 
 def test_a_task_is_made_of_all_of_a_request_and_back_again():
