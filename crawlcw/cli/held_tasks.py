@@ -1,5 +1,6 @@
 """Tasks that somebody holds, where a command changes tasks: which are free, which are at work."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -10,23 +11,17 @@ from crawlcw.model.task import Status
 _HELD = (Status.PROCESSING,)
 
 
-async def free_number(ledger: Ledger, chosen: TaskFilter) -> int:
-    """Return how many of the chosen tasks that are held are so by nobody who lives.
+async def to_be_changed(
+    ledger: Ledger, chosen: TaskFilter, statuses: Collection[Status]
+) -> tuple[int, int]:
+    """Return of how many tasks a change would be made, and how many are left, for they are at work.
 
-    Their leases ran out, or their workers are dead. Nothing is written.
+    It is made of those that have these *statuses*, and of those that are held by nobody
+    who lives. Nothing is written.
     """
-    held = chosen.among(_HELD)
-    if not held.statuses:
-        return 0
-    now = ledger.now()
-    count = await ledger.queries.count(replace(held, due_by=now))
-    ids = {
-        lease.task.id
-        for worker in await dead_workers(ledger)
-        for lease in await ledger.leases.held(worker.name)
-        if lease.expires > now and (chosen.ids is None or lease.task.id in chosen.ids)
-    }
-    return count + (await ledger.queries.count(replace(held, ids=ids)) if ids else 0)
+    count = await ledger.queries.count(chosen.among(statuses))
+    free = await _free_number(ledger, chosen)
+    return count + free, await held_number(ledger, chosen) - free
 
 
 async def held_number(ledger: Ledger, chosen: TaskFilter, *, until: datetime | None = None) -> int:
@@ -42,3 +37,19 @@ def said_at_work(count: int) -> str:
     if not count:
         return ""
     return f"; {count:,} left alone, for workers are at work on {'it' if count == 1 else 'them'}"
+
+
+async def _free_number(ledger: Ledger, chosen: TaskFilter) -> int:
+    """Return how many are held though their leases ran out, or their workers are dead."""
+    held = chosen.among(_HELD)
+    if not held.statuses:
+        return 0
+    now = ledger.now()
+    count = await ledger.queries.count(replace(held, due_by=now))
+    ids = {
+        lease.task.id
+        for worker in await dead_workers(ledger)
+        for lease in await ledger.leases.held(worker.name)
+        if lease.expires > now and (chosen.ids is None or lease.task.id in chosen.ids)
+    }
+    return count + (await ledger.queries.count(replace(held, ids=ids)) if ids else 0)

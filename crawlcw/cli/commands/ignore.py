@@ -3,7 +3,7 @@
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
-from crawlcw.cli.held_tasks import free_number, held_number
+from crawlcw.cli.held_tasks import held_number, to_be_changed
 from crawlcw.cli.selection import (
     Selection,
     check_chosen,
@@ -61,9 +61,7 @@ async def _ignore(
     async with ledger_option.opened(ledger_url, name) as ledger:
         chosen = chosen_tasks(ledger, keys, selection)
         if dry_run:
-            count = await ledger.queries.count(chosen.among(WITHDRAW.from_statuses))
-            free = await free_number(ledger, chosen)
-            return count + free, await held_number(ledger, chosen) - free
+            return await to_be_changed(ledger, chosen, WITHDRAW.from_statuses)
         await reap_dead_workers(ledger)
         now = from_now(ledger)
         count = await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
-from crawlcw.cli.held_tasks import free_number, held_number
+from crawlcw.cli.held_tasks import held_number, to_be_changed
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     UNHELD,
@@ -65,10 +65,7 @@ async def _count(
     name: str, ledger_url: str, keys: Sequence[str], selection: Selection
 ) -> tuple[int, int]:
     async with ledger_option.opened(ledger_url, name) as ledger:
-        chosen = chosen_tasks(ledger, keys, selection)
-        count = await ledger.queries.count(chosen.among(UNHELD))
-        free = await free_number(ledger, chosen)
-        return count + free, await held_number(ledger, chosen) - free
+        return await to_be_changed(ledger, chosen_tasks(ledger, keys, selection), UNHELD)
 
 
 async def _purge(

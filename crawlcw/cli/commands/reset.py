@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from crawlcw.cli import confirming, ledger_option, loading, loop
-from crawlcw.cli.held_tasks import free_number, held_number
+from crawlcw.cli.held_tasks import held_number, to_be_changed
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.selection import (
     Selection,
@@ -95,8 +95,6 @@ async def _reset(
         until = None if dry_run else from_now(ledger)
         chosen = chosen_tasks(ledger, keys, selection, until=until)
         if dry_run:
-            count = await ledger.queries.count(chosen.among(REOPEN.from_statuses))
-            free = await free_number(ledger, chosen)
-            return count + free, await held_number(ledger, chosen) - free
+            return await to_be_changed(ledger, chosen, REOPEN.from_statuses)
         count = await ledger.admin.reopen(chosen, stage=stage, anew=True)
         return count, await held_number(ledger, chosen)
