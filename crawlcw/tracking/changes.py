@@ -70,7 +70,7 @@ class Changes(Base):
         """Let tasks begin anew, whatever became of them, but those that are held.
 
         In *stage*, by default the use case's first; their results are forgotten,
-        their data is as it is. Return how many.
+        their data and their context are as they are. Return how many.
         """
         ids = choices.ids(chosen_keys, everything=all, filters={})
         chosen = choices.chosen(ids=ids, until=self._a_moment_later())

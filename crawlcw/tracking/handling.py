@@ -1,6 +1,7 @@
 """Letting a handler work on an execution: in the loop, in a thread, or in a process."""
 
 import functools
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -9,10 +10,13 @@ from anyio import CapacityLimiter, to_thread
 
 from crawlcw.api.user_code import Called, calls_user_code, raised, without_escape
 from crawlcw.errors import UnwantedError
+from crawlcw.model.sanitize import printable
 from crawlcw.tracking import in_process
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_execution import SyncExecution
 from crawlcw.tracking.use_case import Handler, Runs
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -37,8 +41,18 @@ async def handle(
         if not execution.ended:
             await execution.ignore(str(error))
         return
-    if result is not None and not execution.ended:
+    if result is None:
+        return
+    if not execution.ended:
         execution.result = result
+    else:
+        logger.warning(
+            "stage %s returned a result for task %s, which had ended before: it is not recorded; "
+            "set execution.result before the end",
+            execution.stage,
+            printable(execution.key),
+            extra={"event": "result_late", "key": execution.key, "stage": execution.stage},
+        )
 
 
 @calls_user_code

@@ -646,6 +646,23 @@ async def test_a_decorated_function_works_on_the_task_of_its_key(tracker: Tracke
     assert task.results == {"charge": 6}
 
 
+async def test_a_result_that_comes_after_the_end_is_not_lost_without_a_word(
+    tracker: Tracker, caplog: pytest.LogCaptureFixture
+):
+    @tracker.task
+    async def charge(execution):
+        await execution.advance("send")
+        return 5
+
+    await tracker.add("order\n1")
+
+    assert await charge("order\n1") is None
+
+    assert (await tracker.get("order\n1")).results == {}
+    (told,) = [each for each in caplog.records if getattr(each, "event", "") == "result_late"]
+    assert told.getMessage().startswith("stage charge returned a result for task order\\n1, which")
+
+
 async def test_closing_gives_back_what_is_held(tracker: Tracker, ledger_url: str):
     await tracker.add("order-1")
     other = await Tracker.open(ledger_url, "orders")
