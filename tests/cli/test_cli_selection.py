@@ -18,6 +18,7 @@ from tests.support.commands import invoke
 from tests.support.ledgers import claimed, failure, make_task, success
 
 HOUR = timedelta(hours=1)
+SHORT = timedelta(milliseconds=1)  #: over before the next command begins
 SHOP = "http://a.example/shop/"
 URLS = (f"{SHOP}1", f"{SHOP}2", "http://a.example/shoe", "http://b.example/shop/1")
 
@@ -133,13 +134,13 @@ def test_what_is_wrong_is_told_in_a_sentence(arguments: list[str], said: str):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["ignore", "--all"], "2 withdrawn"),
-        (["reset", "--host", "a.example"], "3 todo again"),
-        (["purge", "--since", "1h"], "3 tasks deleted"),
+        (["ignore", "--all"], "3 withdrawn"),
+        (["reset", "--host", "a.example"], "4 todo again"),
+        (["purge", "--since", "1h"], "4 tasks deleted"),
     ],
     ids=["ignore", "reset", "purge"],
 )
-def test_what_a_dead_worker_held_is_changed_and_what_is_held_is_told(
+def test_what_nobody_holds_any_more_is_changed_and_what_is_held_is_told(
     ledger_url: str, pages: None, command: list[str], said: str
 ):
     async def hold() -> None:
@@ -151,11 +152,16 @@ def test_what_a_dead_worker_held_is_changed_and_what_is_held_is_told(
             await ledger.workers.join(this_worker(now=ledger.now()))
         finally:
             gone.communicate(b"\n")
-        tasks = [make_task(url, due=ledger.now()) for url in (URLS[2], f"{SHOP}9")]
-        await ledger.tasks.add(tasks[1:])
-        for task, worker in zip(tasks, ("dead", "alive"), strict=True):
-            (found,) = [each for each in await ledger.tasks.page(limit=9) if each.id == task.id]
-            await ledger.leases.claim([found], worker=worker, lease=HOUR, max_lost=3)
+        holders = {
+            URLS[2]: ("dead", HOUR),
+            f"{SHOP}9": ("alive", HOUR),
+            f"{SHOP}8": ("late", SHORT),
+        }
+        await ledger.tasks.add([make_task(url, due=ledger.now()) for url in holders])
+        for found in await ledger.tasks.page(limit=9):
+            if found.url in holders:
+                worker, lease = holders[found.url]
+                await ledger.leases.claim([found], worker=worker, lease=lease, max_lost=3)
         await ledger.close()
 
     asyncio.run(hold())
