@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from crawlcw.api import charset, markup, xpath
+from crawlcw.api.tree import parse_bounded
 from crawlcw.errors import ParseRefusedError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Document:
         source = self.source()
         if not self.screened:
             markup.screen(source)
-        return parse(source)
+        return parse_bounded(source)
 
     def css(self, query: str) -> list[LexborNode]:
         """Return the nodes that match a CSS selector, in document order."""
@@ -173,11 +174,6 @@ class Document:
             for each in _objects(_json_of(node.text()))
         ]
         return [each for each in objects if kind is None or kind in _types(each)]
-
-
-def parse(source: bytes) -> LexborHTMLParser:
-    """Return the tree of a page in UTF-8, whatever it is built to do."""
-    return LexborHTMLParser(source)
 
 
 def _not_css(query: str, error: SelectolaxError) -> ValueError:

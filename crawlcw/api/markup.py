@@ -26,6 +26,9 @@ MAX_ROOTS = 2_000
 MAX_ATTRIBUTE_WORK = 10_000**2
 #: A tree that is made without a look at the memory it takes.
 MAX_TREE = 128 << 20
+#: What a tree may take that is made in this process. By its look none takes more than MAX_TREE; but
+#: formatting tags that are left open, few enough not to be odd, are opened again in every block.
+MOST_HEAP = 2 * MAX_TREE
 #: Fewer attributes than fit into a tag of this size may be in any number of tags.
 _LONG_TAG = 2048
 _CHUNK = 4096
@@ -35,11 +38,14 @@ _LARGE_TREE = 32 << 20
 #: In longer ones with tags left open these are not counted, which takes as long as parsing.
 _COUNTED = 256 << 10
 #: No shape of this many bytes takes longer than half a second.
-_HARMLESS = 8 * 1024
+HARMLESS = 8 * 1024
 #: Fewer tags than this left open take under half a second, whatever they are.
 _SUSPICIOUS = 1_500
 #: So many NULs take 1 MiB of errors.
 _MOST_NULS = 1 << 16
+#: In as many tags any number may be open, with end tags beside them that close nothing: 10,000
+#: take 0.1 s, and four times as many sixteen times as long.
+_MANY_TAGS = 20_000
 #: What a tag adds to a tree, at most: an element with its text, [measured] 30 to 230 bytes.
 _TREE_PER_TAG = 256
 #: What a byte of text or attributes adds, on most pages.
@@ -101,10 +107,11 @@ def ordinary_tree_size(body: bytes) -> int | None:
     if len(body) > LARGE:
         return None
     tags = _in_chunks(body)
-    size = _tree_size(sum(tags), len(body))
-    if size > _LARGE_TREE:
+    total = sum(tags)
+    size = _tree_size(total, len(body))
+    if size > _LARGE_TREE or total > _MANY_TAGS:
         return None
-    if len(body) > _HARMLESS:
+    if len(body) > HARMLESS:
         if _attributes(body) is not None:
             return None
         opened = _left_open(body, tags)
@@ -133,7 +140,7 @@ def screen(body: bytes, *, html: bool = True) -> None:
 
 def suspicion(body: bytes) -> str | None:
     """Return what of a body may keep the parser busy for minutes, or None."""
-    if len(body) <= _HARMLESS:
+    if len(body) <= HARMLESS:
         return None
     opened = _left_open(body, _in_chunks(body))
     found = _attributes(body)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from selectolax.lexbor import LexborHTMLParser, LexborNode
+from selectolax.lexbor import LexborNode
 
 from crawlcw.api import markup
+from crawlcw.api.tree import parse_bounded
 from crawlcw.errors import ParseRefusedError
 
 #: No head is longer than this; what stands behind it is not looked at.
@@ -112,9 +113,10 @@ class Head:
         """Yield the name and the content of each meta; without *script*, none of a <noscript>."""
         try:
             markup.screen(self._text.encode("utf-8", "replace"))
+            tree = parse_bounded(self._text)
         except ParseRefusedError:
             return
-        for node in LexborHTMLParser(self._text).css(f"meta[{attribute}][content]"):
+        for node in tree.css(f"meta[{attribute}][content]"):
             name = (node.attributes.get(attribute) or "").strip().lower()
             if script or not _without_scripts(node):
                 yield name, node.attributes.get("content") or ""

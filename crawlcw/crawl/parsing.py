@@ -17,9 +17,9 @@ import anyio
 from anyio import to_thread
 
 from crawlcw.api import markup, xpath
-from crawlcw.api.document import parse
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
+from crawlcw.api.tree import parse
 from crawlcw.crawl import parser_child
 from crawlcw.crawl.parser_processes import NoParserError, ParserProcesses
 from crawlcw.downloader.memory_budget import MemoryBudget, Share

@@ -107,7 +107,7 @@ def test_nuls_are_left_out_where_there_are_very_many():
 def test_a_page_that_means_well_is_not_doubtful(name: str):
     doubtful = markup.ordinary_tree_size(PASSED[name]) is None
 
-    assert doubtful is (name in ("text", "a script")), "long, and `<` only"
+    assert doubtful is (PASSED[name].count(b"<") > 20_000), "any number of these may be open"
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crawlcw.api import xpath
-from crawlcw.api.document import parse
 from crawlcw.api.raw_text import without_raw_text
+from crawlcw.api.tree import parse
 
 pytestmark = pytest.mark.quick
 

@@ -32,6 +32,7 @@ FINISHED = {
         "utf-16-le"
     ),
     "an inline script": b"<script>" + b"if (a<b) {} " * 12_000 + b"</script>" + LINK,
+    "nested div beside end tags that close nothing": b"<div></span>" * 12_000 + LINK,
     "formatting left open": b"<b>" * 20_000 + LINK,
     "formatting in paragraphs": b"<p><b><i><u>" * 5_000 + LINK,
     "options outside of a select": b"<option>" * 100_000 + LINK,
@@ -52,6 +53,10 @@ REFUSED = {
     "100,000 attributes of many <html>": b"".join(b"<html x%d>" % n for n in range(100_000)),
     "a select of 100,000 options": b"<select>" + b"<option>x" * 100_000,
 }
+#: 42 KB of nothing odd, and a tree of 1.5 GB: what is left open is opened again in each paragraph.
+FORMATTING = (
+    b"<div>" + b"".join(b"<b x%d></x>" % n for n in range(1_400)) + b"</div>" + b"<p>x</p>" * 3_000
+)
 URL = "http://a.example/"
 DEEP = b"<div>" * 3_000 + LINK
 HANGS = b"<div>" * 200_000
@@ -119,6 +124,24 @@ async def test_a_tree_that_is_larger_than_memory_allows_is_refused_without_being
                 with pytest.raises(ParseRefusedError, match="its tree takes over"):
                     response.css("a")
         assert len(parsing.pids) == 1, "nothing has died of it"
+
+
+@pytest.mark.parametrize("where", ["the page", "its head"])
+async def test_a_tree_that_grows_out_of_a_page_like_any_other_ends_at_256_mib(
+    parsing: Parsing, where: str
+):
+    body = (
+        FORMATTING if where == "the page" else b"<meta http-equiv=refresh content=1>" + FORMATTING
+    )
+    response = page(body)
+
+    async with no_stall(), parsing.ready(response):
+        assert (parsing.pids, response.refusal) == ([], None)
+        if where == "the page":
+            with pytest.raises(ParseRefusedError, match="its tree takes over 256 MiB"):
+                response.css("a")
+        else:
+            assert response.refresh is None
 
 
 async def test_no_process_is_spent_on_small_pages_or_on_what_is_no_markup(parsing: Parsing):
