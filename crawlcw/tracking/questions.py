@@ -68,7 +68,11 @@ class Questions(Base):
         )
 
     async def walk(self, **asked: Any) -> AsyncGenerator[TrackedTask, None]:
-        """Yield every task that is as asked, see `find`, in flat memory."""
+        """Yield every task that is as asked, see `find`, in flat memory.
+
+        One that changes meanwhile may be missed: it is then among the first, which were
+        yielded before.
+        """
         after = None
         while True:
             page = await self.find(**asked, after=after)
