@@ -210,7 +210,7 @@ def load_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise SpiderError(f"{path} is no Python file: its name must end in .py")
     if isinstance(spec.loader, SourceFileLoader):
-        spec.loader = _AsWritten(name, str(path))
+        spec.loader = _AsWritten(name, spec.loader.path)
     module = importlib.util.module_from_spec(spec)
     _allow_imports_from(Path.cwd(), path.resolve().parent)
     # Dataclasses and pickle look a class's module up by its name.
