@@ -70,9 +70,11 @@ def cleaned_item(thing: object) -> dict[str, Any]:
     """
     fields = values.parts(thing)
     if fields is None:
+        several = isinstance(thing, Iterable) and not isinstance(thing, str | bytes)
         raise TypeError(
             f"{type(thing).__name__} is not an item: "
             "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
+            + (", and what holds several of them by `yield from`" if several else "")
         )
     check(fields)
     cleaned = values.clean(fields)

@@ -145,6 +145,7 @@ async def test_what_is_no_item_is_a_failure_that_says_what_to_do(thing: object):
 
     assert result.reason is Reason.PARSE_ERROR
     assert result.message.startswith(f"TypeError: {type(thing).__name__} is not an item: yield a")
+    assert result.message.endswith("by `yield from`") is isinstance(thing, list)
     assert result.traceback is not None
 
 
