@@ -246,7 +246,9 @@ class Request:
 
     def set_header(self, name: str, value: str) -> None:
         """Set a header in the place of those that have this name."""
-        others = (pair for pair in self.headers if pair[0].lower() != name.lower())
+        # What they were set to meanwhile may be a mapping.
+        given = arguments.headers(self.headers)
+        others = (pair for pair in given if pair[0].lower() != name.lower())
         self.headers = (*others, *arguments.headers([(name, value)]))
 
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:

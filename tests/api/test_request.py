@@ -146,6 +146,17 @@ def test_headers_are_a_mapping_or_pairs():
     assert Request(URL, headers=iter([["X-A", 5]])).headers == (("X-A", "5"),)  # type: ignore[arg-type]
 
 
+def test_a_header_is_set_in_place_of_those_of_its_name():
+    request = Request(URL, headers=[("x-a", "1"), ("X-B", "2"), ("X-A", "3")])
+
+    request.set_header("X-A", "4")
+    assert request.headers == (("X-B", "2"), ("X-A", "4"))
+
+    request.headers = {"x-b": "5", "X-C": "6"}  # type: ignore[assignment]
+    request.set_header("X-B", "7")
+    assert request.headers == (("X-C", "6"), ("X-B", "7"))
+
+
 def test_a_task_is_made_of_all_of_a_request_and_back_again():
     request = Request(
         f"{URL}#part",
