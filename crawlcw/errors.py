@@ -140,7 +140,7 @@ class SpiderError(UsageError):
 
 
 class InvalidItemError(SpiderError):
-    """An item has a value of a kind that no ledger keeps; the text names its field."""
+    """What is no item, or has a value that no ledger keeps; the text names the value's field."""
 
 
 class FetchError(CrawlcwError):

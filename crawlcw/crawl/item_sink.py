@@ -9,7 +9,7 @@ from typing import Any, Self
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
-from crawlcw.errors import DropItem, InvalidItemError
+from crawlcw.errors import DropItem, InvalidItemError, SpiderError
 from crawlcw.model.item_values import cleaned_item, is_item
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import text_of
@@ -63,8 +63,7 @@ class ItemSink:
     def take(self, thing: object) -> Awaitable[None] | None:
         """Take what a callback yielded as an item; return what is to be awaited, if anything.
 
-        Raises `TypeError` for what is none, and `InvalidItemError`, unless such items
-        are dropped; and whatever the hook raises.
+        Raises `InvalidItemError`, unless such items are dropped; and whatever the hook raises.
         """
         hook = self._policy.hook
         if hook is None:
@@ -113,17 +112,13 @@ class ItemSink:
 
     def _keep(self, thing: object) -> None:
         if isinstance(thing, Request):
-            raise TypeError("item() gave a Request: yield it in the callback")
+            raise SpiderError("item() gave a Request: yield it in the callback")
         try:
             self.items.append(cleaned_item(thing))
         except InvalidItemError as error:
             self._refuse(error)
-        except TypeError as error:
-            if is_item(thing):
-                raise
-            self._refuse(error)
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: InvalidItemError) -> None:
         if not self._policy.drops_invalid:
             raise error
         self._drop(text_of(error))

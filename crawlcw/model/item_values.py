@@ -65,13 +65,13 @@ _HINTS = {
 def cleaned_item(thing: object) -> dict[str, Any]:
     """Return what a spider yielded as a clean dictionary.
 
-    Raises `TypeError` where *thing* is neither a mapping nor a dataclass, an
-    attrs or a pydantic object, and `InvalidItemError` for a value of no known kind.
+    Raises `InvalidItemError` where *thing* is neither a mapping nor a dataclass, an
+    attrs or a pydantic object, and for a value of no known kind.
     """
     fields = values.parts(thing)
     if fields is None:
         several = isinstance(thing, Iterable) and not isinstance(thing, str | bytes)
-        raise TypeError(
+        raise InvalidItemError(
             f"{type(thing).__name__} is not an item: "
             "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
             + (", and what holds several of them by `yield from`" if several else "")

@@ -3,7 +3,12 @@
 import inspect
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from crawlcw.errors import SpiderError
+
+_PACKAGE = f"{Path(__file__).parents[1]}/"
 
 
 def describe_error(error: BaseException) -> str:
@@ -25,12 +30,24 @@ def text_of(error: BaseException) -> str:
 def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
     """Return the traceback of *error* without our *own* first frames, which the user cannot change.
 
-    *own* are beginnings of the names of the files whose frames are left out.
+    *own* are beginnings of the names of the files whose frames are left out. Of a
+    `SpiderError`, whose text says what is wrong, only the user's frames are told:
+    nothing where there is none.
     """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
         frames = frames.tb_next
+    if isinstance(error, SpiderError):
+        theirs = [each for each in traceback.extract_tb(frames) if not _is_ours(each.filename)]
+        if not theirs:
+            return ""
+        lines = traceback.format_list(theirs) + traceback.format_exception_only(error)
+        return "".join(["Traceback (most recent call last):\n", *lines])
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_PACKAGE)
 
 
 def where(error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]) -> str:

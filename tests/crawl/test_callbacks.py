@@ -144,15 +144,15 @@ async def test_what_is_no_item_is_a_failure_that_says_what_to_do(thing: object):
     result = await failed(parse)
 
     assert result.reason is Reason.PARSE_ERROR
-    assert result.message.startswith(f"TypeError: {type(thing).__name__} is not an item: yield a")
+    assert result.message.startswith(f"InvalidItemError: {type(thing).__name__} is not an item: ")
     assert result.message.endswith("by `yield from`") is isinstance(thing, list)
-    assert result.traceback is not None
+    assert result.traceback == "", "its text says all, and its frames are ours"
 
 
 async def test_one_thing_returned_that_is_no_item_is_a_failure_too():
     result = await failed(lambda: 7)
 
-    assert result.message.startswith("TypeError: int is not an item")
+    assert result.message.startswith("InvalidItemError: int is not an item")
 
 
 def yields_and_returns() -> Iterator[Any]:
@@ -180,6 +180,21 @@ async def test_what_returned_too_much_is_named_by_its_first_line():
 
     assert isinstance(result, Raised)
     assert result.where == f"{__file__}:{yields_and_returns.__code__.co_firstlineno}"
+
+
+def asks_for_what_cannot_be() -> Iterator[Any]:
+    yield Request("http://a.example/1", headers="X-A: 1")  # type: ignore[arg-type]
+
+
+async def test_of_a_mistake_that_is_told_only_the_users_frames_are():
+    result = await failed(asks_for_what_cannot_be)
+
+    lines = (result.traceback or "").splitlines()
+    line = asks_for_what_cannot_be.__code__.co_firstlineno + 1
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{__file__}", line {line}, in asks_for_what_cannot_be'
+    assert lines[-1].startswith("crawlcw.errors.SpiderError: Request(headers=...) takes a mapping")
+    assert [each for each in lines if each.startswith("  File")] == [lines[1]]
 
 
 def helper_of_the_user() -> None:

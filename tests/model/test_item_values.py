@@ -83,5 +83,5 @@ def test_an_item_has_named_parts():
     assert is_item({"a": 1})
     assert is_item(Address(url="http://a.example/"))
     assert not is_item("text")
-    with pytest.raises(TypeError, match="str is not an item: yield a dict"):
+    with pytest.raises(InvalidItemError, match="str is not an item: yield a dict"):
         cleaned_item("text")

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crawlcw.errors import InvalidItemError
 from crawlcw.ledger import documents
 from crawlcw.ledger.sqlite import rows
 from crawlcw.model import values
@@ -175,7 +176,7 @@ def test_an_item_is_a_dictionary():
 
 @pytest.mark.parametrize("thing", [1, "text", ["a"], None, object(), Book])
 def test_what_is_no_item_is_refused(thing):
-    with pytest.raises(TypeError, match="is not an item: yield a dict"):
+    with pytest.raises(InvalidItemError, match="is not an item: yield a dict"):
         cleaned_item(thing)
 
 
