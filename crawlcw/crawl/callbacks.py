@@ -20,6 +20,7 @@ from collections.abc import (
 )
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from traceback import FrameSummary
 from typing import Any
 
 from crawlcw.api.page_head import product_token
@@ -37,7 +38,13 @@ from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.item_values import is_item
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
-from crawlcw.model.tracebacks import describe_error, format_traceback, text_of, where
+from crawlcw.model.tracebacks import (
+    describe_error,
+    format_frames,
+    format_traceback,
+    text_of,
+    where,
+)
 from crawlcw.model.transitions import Failed, too_deep
 
 #: A page that sends its reader on later than that has something else in mind: the end of a session.
@@ -181,8 +188,7 @@ async def run(
         await cancellation.after(error)
         if (retired := _retired(pages)) is not None:
             return Produced(retired=retired)
-        raised = Raised.by(error, own=_OUR_FILES, function=callback)
-        return raised if raised.where else replace(raised, where=_place_of(result))
+        return _raised(error, callback, result)
     if (retired := _retired(pages)) is not None:
         return Produced(retired=retired)
     for response in responses:
@@ -254,14 +260,28 @@ async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
             await pace.rest(counts=True)
 
 
-def _place_of(result: Any) -> str:
-    """Return the file and line where a generator stands, for an error that is not its own."""
+def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
+    """Return what the error of a callback is; where it is not its own, *result* says its place."""
+    raised = Raised.by(error, own=_OUR_FILES, function=callback)
+    if raised.where or (place := _place_of(result)) is None:
+        return raised
+    return replace(
+        raised,
+        where=f"{place.filename}:{place.lineno}",
+        traceback=raised.traceback or format_frames([place], error),
+    )
+
+
+def _place_of(result: Any) -> FrameSummary | None:
+    """Return where a generator stands, for an error that is not its own."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
     if frame is not None:
-        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        return FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
     # One that has come to its end stands nowhere.
     code = getattr(result, "gi_code", None)
-    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    if code is None:
+        return None
+    return FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def things(result: Any) -> Iterable[object]:

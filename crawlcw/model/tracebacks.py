@@ -2,7 +2,7 @@
 
 import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +38,17 @@ def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
         frames = frames.tb_next
     if isinstance(error, SpiderError):
-        theirs = [each for each in traceback.extract_tb(frames) if not _is_ours(each.filename)]
-        if not theirs:
-            return ""
-        lines = traceback.format_list(theirs) + traceback.format_exception_only(error)
-        return "".join(["Traceback (most recent call last):\n", *lines])
+        theirs = [
+            each for each in traceback.extract_tb(frames) if not each.filename.startswith(_PACKAGE)
+        ]
+        return format_frames(theirs, error) if theirs else ""
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
-def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE)
+def format_frames(frames: Sequence[traceback.FrameSummary], error: BaseException) -> str:
+    """Return the traceback of *error* as if it had come by these frames, the innermost last."""
+    lines = traceback.format_list(frames) + traceback.format_exception_only(error)
+    return "".join(["Traceback (most recent call last):\n", *lines])
 
 
 def where(error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]) -> str:
