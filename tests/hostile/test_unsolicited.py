@@ -22,7 +22,8 @@ from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer
 
 RUNS = 20
-GOOD_FIRST = 120
+#: The crawl asks for some 60 of them before it trusts a connection at once.
+GOOD_FIRST = 160
 GOOD_LATER = 40
 BAD = 12
 #: When the second answer follows: in the segment of the first, right after it,
