@@ -50,6 +50,8 @@ A tracked task has besides
 A value that is too large is kept beside its task, and `{%aside: id, size: n}`
 stands in its place.
 
+The dates of a store are instants. A time without a zone is `{%naive: its text}`.
+
 Keys that a spider or a page chose are escaped (`$`, `.`, NUL and `%`
 as `%24`, ...), so they can neither become operators nor field paths.
 """
@@ -57,6 +59,7 @@ as `%24`, ...), so they can neither become operators nor field paths.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from datetime import datetime
 from typing import Any
 
 from crawlcw.errors import Reason
@@ -84,8 +87,10 @@ from crawlcw.model.visits import Visit
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: What a claim of a tracked task reads besides.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: No key of anybody's begins like this once it is escaped.
+#: No key of anybody's begins like these once it is escaped.
 _BLOB = "%aside"
+#: A time without a zone, as its ISO 8601 text: every date of a store is an instant.
+_NAIVE = "%naive"
 #: Of workers that left, this many are kept: the last ones.
 KEPT_WORKERS = 1_000
 
@@ -527,17 +532,21 @@ def tally(found: Mapping[str, Any]) -> Tally:
 
 
 def escaped(value: Any) -> Any:
-    """Return a clean value with its keys such that no store reads anything into them."""
+    """Return a clean value as a store holds it, without keys or times that mean more to it."""
     if isinstance(value, dict):
         return {_escaped_key(k): escaped(v) for k, v in value.items()}
     if isinstance(value, list):
         return [escaped(each) for each in value]
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return {_NAIVE: value.isoformat()}
     return value
 
 
 def unescaped(value: Any) -> Any:
     """Return what `escaped` was given."""
     if isinstance(value, dict):
+        if _NAIVE in value:
+            return datetime.fromisoformat(value[_NAIVE])
         return {_unescaped_key(k): unescaped(v) for k, v in value.items()}
     if isinstance(value, list):
         return [unescaped(each) for each in value]

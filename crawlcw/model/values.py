@@ -27,8 +27,9 @@ def clean(value: object, *, depth: int = 0) -> Any:
     """Return *value* as something every ledger can hold and give back.
 
     Lone surrogates become U+FFFD, integers over 64 bits text, a float that is
-    not finite None, a set or tuple a list, an aware or naive (taken as UTC)
-    datetime one in UTC with milliseconds, and any other object its text.
+    not finite None, a set or tuple a list, a datetime one with milliseconds, and
+    any other object its text. An aware datetime becomes one in UTC; a naive one
+    stays naive, for only its site knows the zone.
     """
     kind = type(value)
     if kind is str:
@@ -73,7 +74,7 @@ def _clean_other(value: object, depth: int) -> Any:
     if isinstance(value, bool | int | float):
         return clean(int(value) if isinstance(value, int) else float(value))
     if isinstance(value, datetime):
-        return _in_utc(value)
+        return _moment(value)
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -91,13 +92,13 @@ def _clean_other(value: object, depth: int) -> Any:
     return [clean(each, depth=depth + 1) for each in value]
 
 
-def _in_utc(value: datetime) -> datetime:
-    utc = value.replace(tzinfo=UTC)
+def _moment(value: datetime) -> datetime:
+    moment = value.replace(tzinfo=UTC if value.tzinfo else None)
     if value.tzinfo:
         # One in the first or last hours that a datetime can say stays as it stands.
         with suppress(OverflowError):
-            utc = value.astimezone(UTC)
-    return utc.replace(microsecond=utc.microsecond // 1000 * 1000)
+            moment = value.astimezone(UTC)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def _str(value: object) -> str:
@@ -139,7 +140,10 @@ def _as_text(value: object) -> str:
 
 
 def to_json(value: object) -> str:
-    """Return a clean *value* as one line of JSON: dates as ISO 8601, bytes as base64."""
+    """Return a clean *value* as one line of JSON: times as ISO 8601, bytes as base64.
+
+    A time with a zone ends in `Z`, one without has no zone.
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
 
 

@@ -1150,6 +1150,12 @@ HOSTILE = {
         "x": datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
         "y": datetime(1969, 12, 31, 23, 59, 59, 1000, tzinfo=UTC),
     },
+    "times without a zone": {
+        "v": datetime(2026, 1, 2, 3, 4, 5, 678901),  # noqa: DTZ001  # it is what is tested
+        "w": [datetime.min, {"x": datetime.max}],  # noqa: DTZ901  # as above
+        "%naive": "2026-01-02T03:04:05",
+        "y": {"%naive": "2026-01-02T03:04:05"},
+    },
     "2 MiB": {"v": "x" * (2 << 20)},
     "other scripts": {"ключ": "значение", "😀": "😀" * 100},
 }

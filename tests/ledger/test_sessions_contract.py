@@ -38,7 +38,7 @@ async def test_a_session_is_read_as_it_was_written(ledger: Ledger):
         headers=(("X-Token", "t"),),
         origins=("https://a.example",),
         proxy="p1",
-        data={"user": "ada", "$set": {"a.b": [1, None]}},
+        data={"user": "ada", "$set": {"a.b": [1, None]}, "until": START.replace(tzinfo=None)},
         score=3,
         witness="https://a.example/in/1",
         owner="w",

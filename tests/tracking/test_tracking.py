@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import anyio
@@ -367,6 +367,25 @@ async def test_large_values_are_kept_beside_the_task(tracker: Tracker):
         assert execution.results == {"one": large}
     # What is read again by nobody is gone, and only the first page's context is left.
     assert (await tracker.get("order-1")).data == {"page": large, "more": large}
+
+
+@pytest.mark.parametrize("inline_limit", ["1KiB", "1MiB"])
+async def test_a_time_without_a_zone_stays_one_wherever_it_is_kept(
+    tracker: Tracker, inline_limit: str
+):
+    await tracker.configure(inline_limit=inline_limit)
+    at = datetime(2026, 7, 4, 14, 30)  # noqa: DTZ001  # it is what is tested
+    given = {"at": at, "instant": at.replace(tzinfo=UTC), "rest": "x" * 2048}
+    await tracker.add("order-1", given, stage="one")
+
+    async with tracker.start("order-1") as execution:
+        assert execution.data == given
+        execution.result = given
+        await execution.advance("two", context=given)
+
+    async with tracker.start("order-1") as execution:
+        assert execution.context == given
+        assert execution.results == {"one": given}
 
 
 async def test_trackers_never_share_task_ids(ledger_url: str):
