@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import urllib.request
@@ -10,13 +9,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.support import needed
 from tests.support.odd_shop import ODD, PAGES, SPIDER
 from tests.support.servers import ServerProcess
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+_api = needed.module("playwright.sync_api", extra="browser")
+expect, sync_playwright = _api.expect, _api.sync_playwright
 
 AXE = Path(__file__).parents[1] / "support" / "axe" / "axe.min.js"
 #: Milliseconds: a machine may be slow.
@@ -27,11 +31,9 @@ SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """The system's browser. Where there is none the tests fail: a skipped test proves nothing."""
-    place = shutil.which("chromium") or shutil.which("google-chrome")
-    if place is None:
-        pytest.fail("there is no Chromium: apt-get install chromium", pytrace=False)
+def chromium() -> Iterator["Browser"]:
+    """The system's browser."""
+    place = needed.chromium()
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=place, args=arguments)
@@ -87,7 +89,7 @@ def crawl(ledger_url: str, tmp_path: Path, processes: ExitStack) -> Crawl:
 
 
 @pytest.fixture
-def page(chromium: Browser) -> Iterator[Page]:
+def page(chromium: "Browser") -> Iterator["Page"]:
     """A page of its own; whatever goes wrong in it fails the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     opened = context.new_page()
@@ -100,24 +102,24 @@ def page(chromium: Browser) -> Iterator[Page]:
     assert wrong == []
 
 
-def number(page: Page, status: str) -> Any:
+def number(page: "Page", status: str) -> Any:
     """Return where the overview says how many tasks have a status."""
     return page.locator(".counts li").filter(has_text=status).locator(".number")
 
 
-def search(page: Page, text: str) -> None:
+def search(page: "Page", text: str) -> None:
     page.get_by_label("URL or key").fill(text)
     page.get_by_role("button", name="Search").click()
     expect(page.locator(".foot p")).to_contain_text("that is all")
 
 
-def confirmed(page: Page, name: re.Pattern[str]) -> None:
+def confirmed(page: "Page", name: re.Pattern[str]) -> None:
     page.locator("dialog").get_by_role("button", name=name).click()
 
 
 @pytest.mark.thorough
 @pytest.mark.representative("sqlite")
-def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: Page):
+def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: "Page"):
     page.goto(crawl.address)
     expect(page.get_by_role("heading", name="shop")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="live")).to_be_visible()
@@ -152,7 +154,7 @@ def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: Page):
 
 
 @pytest.mark.thorough
-def test_crawled_markup_does_nothing(crawl: Crawl, page: Page):
+def test_crawled_markup_does_nothing(crawl: Crawl, page: "Page"):
     page.goto(f"{crawl.address}/#/shop/tasks")
     search(page, "odd")
     rows = page.locator("tbody tr")
@@ -179,7 +181,7 @@ def test_crawled_markup_does_nothing(crawl: Crawl, page: Page):
 
 
 @pytest.mark.thorough
-def test_many_are_chosen_and_the_crawl_is_paused(crawl: Crawl, page: Page):
+def test_many_are_chosen_and_the_crawl_is_paused(crawl: Crawl, page: "Page"):
     page.goto(f"{crawl.address}/#/shop")
     page.get_by_role("button", name="Pause").click()
     confirmed(page, re.compile("Pause"))
@@ -203,7 +205,7 @@ def test_many_are_chosen_and_the_crawl_is_paused(crawl: Crawl, page: Page):
 
 
 @pytest.mark.thorough
-def test_the_keyboard_is_enough(crawl: Crawl, page: Page):
+def test_the_keyboard_is_enough(crawl: Crawl, page: "Page"):
     page.goto(f"{crawl.address}/#/shop")
     expect(page.get_by_role("heading", name="shop")).to_be_visible()
     page.keyboard.press("/")
@@ -223,7 +225,7 @@ def test_the_keyboard_is_enough(crawl: Crawl, page: Page):
 
 @pytest.mark.thorough
 def test_it_is_accessible_and_fits_on_a_phone_in_the_dark(
-    crawl: Crawl, chromium: Browser, screenshots: Path
+    crawl: Crawl, chromium: "Browser", screenshots: Path
 ):
     for scheme in ("light", "dark"):
         for device, (width, height) in SIZES.items():
@@ -242,7 +244,7 @@ def test_it_is_accessible_and_fits_on_a_phone_in_the_dark(
             context.close()
 
 
-def _open(page: Page, crawl: Crawl, view: str) -> None:
+def _open(page: "Page", crawl: Crawl, view: str) -> None:
     match view:
         case "overview":
             page.goto(f"{crawl.address}/#/shop")
@@ -262,7 +264,7 @@ def _open(page: Page, crawl: Crawl, view: str) -> None:
             expect(page.locator("dialog")).to_be_visible()
 
 
-def faults(page: Page) -> list[str]:
+def faults(page: "Page") -> list[str]:
     """Return what axe-core finds that is serious or critical."""
     page.evaluate(AXE.read_text())
     found = page.evaluate("axe.run()")
@@ -276,7 +278,7 @@ def faults(page: Page) -> list[str]:
 
 @pytest.mark.thorough
 def test_the_token_is_asked_for_and_never_stays_in_the_address(
-    crawl: Crawl, chromium: Browser, ledger_url: str, processes: ExitStack, screenshots: Path
+    crawl: Crawl, chromium: "Browser", ledger_url: str, processes: ExitStack, screenshots: Path
 ):
     secured = ServerProcess(
         processes, ledger_url, "--port", "0",

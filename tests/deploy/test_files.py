@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ import yaml
 from crawlcw.api.settings import Settings, layered, unknown_variables
 from crawlcw.cli.main import cli
 from crawlcw.telemetry.metrics import METRICS, OF_CRAWLS, OF_LEDGERS, Kind
+from tests.support import needed
 from tests.support.docs import REPOSITORY
-from tests.support.prometheus import binary
 
 DEPLOY = REPOSITORY / "examples" / "deploy"
 UNIT = DEPLOY / "crawlcw@.service"
@@ -147,14 +146,13 @@ def test_the_exit_codes_that_end_a_service_are_those_of_the_guide():
 
 
 def test_systemd_takes_the_unit(tmp_path: Path):
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is missing: apt-get install systemd")
+    systemd_analyze = needed.program("systemd-analyze")
     # The one that is tested: it looks whether the command is there.
     made = tmp_path / "crawlcw@books.service"
     made.write_text(UNIT.read_text().replace("/srv/crawler/venv/bin/crawlcw", sys.executable))
 
     done = subprocess.run(
-        ["systemd-analyze", "verify", str(made)], capture_output=True, text=True, check=False
+        [systemd_analyze, "verify", str(made)], capture_output=True, text=True, check=False
     )
 
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
@@ -238,7 +236,7 @@ def test_the_dashboard_is_one_that_grafana_provisions():
 
 
 def test_prometheus_takes_the_configuration_the_alerts_and_every_query(tmp_path: Path):
-    promtool = binary("promtool")
+    promtool = needed.program("promtool")
     rules = [
         {"record": f"x:{n}", "expr": each.replace("$__rate_interval", "5m").replace("$job", ".*")}
         for n, each in enumerate(expressions())

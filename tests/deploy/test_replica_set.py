@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.test_supervisor import environment
 from tests.deploy.test_files import DEPLOY, compose
+from tests.support import needed
 from tests.support.gated_site import PAGES, gated_site
 from tests.support.mongod import free_port
 from tests.support.mongod_server import found
@@ -44,6 +45,7 @@ class ReplicaSet:
     """Three servers with the options of compose.yaml, at ports of this machine."""
 
     def __init__(self, folder: Path) -> None:
+        needed.program("openssl")
         self.certificates = folder / "certificates"
         subprocess.run(
             [DEPLOY / "make-certificates.sh", self.certificates, *MEMBERS], check=True, timeout=60

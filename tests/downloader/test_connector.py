@@ -22,6 +22,7 @@ from crawlcw.errors import FetchError, Reason
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import PAGE, Exchange, page, response
 from tests.hostile.server import HostileServer
+from tests.support import needed
 from tests.support.tls_site import make_certificate
 
 SETTINGS = Settings(timeout="2s", read_timeout="1s", connect_timeout="1s")
@@ -292,6 +293,7 @@ async def test_a_new_connection_may_be_answered_before_the_request_is_read(
 
 
 async def test_all_of_this_holds_over_tls(tmp_path: Path, clock: Clock) -> None:
+    needed.program("openssl")
     make_certificate(tmp_path / "certificate")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "certificate")

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +19,7 @@ from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
 from examples.browser import Quotes
 from tests.crawl.test_suspects import FakeChildren
+from tests.support import needed
 
 MEMORY = "sqlite:///:memory:"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -29,11 +29,8 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(autouse=True)
 def chromium() -> str:
-    """The system's browser. Where there is none the tests fail: a skipped test proves nothing."""
-    place = shutil.which("chromium") or shutil.which("google-chrome")
-    if place is None:
-        pytest.fail("there is no Chromium: apt-get install chromium", pytrace=False)
-    return place
+    """The system's browser."""
+    return needed.chromium()
 
 
 class Site:

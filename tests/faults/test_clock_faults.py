@@ -12,7 +12,6 @@ the time of day. What it does to the monotonic clock is to be chosen:
 """
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ import pytest
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.model.clock import LedgerClock
 from tests.faults.scenario import Crew, assert_as_without_faults, fetched_again
-from tests.support import docs
+from tests.support import docs, needed
 from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import Site
 from tests.support.mongod import with_database
@@ -38,14 +37,8 @@ LONG = 1200
 
 @pytest.fixture(scope="module")
 def libfaketime() -> Path:
-    """The library; without it, fail in CI and skip elsewhere."""
     # `$LIB` in its place would name the architecture's folder only for the loader.
-    for found in Path("/usr/lib").glob("*/faketime/libfaketime.so.1"):
-        return found
-    missing = "libfaketime.so.1 is missing: apt-get install faketime"
-    if os.environ.get("CI"):
-        pytest.fail(missing, pytrace=False)
-    pytest.skip(missing)
+    return needed.file("/usr/lib/*/faketime/libfaketime.so.1", package="faketime")
 
 
 class Clocks:

@@ -7,7 +7,7 @@ How a disk is made full:
   no rights, and so is always there. SQLite calls it an I/O error.
 - `tmpfs`: a file system with room for nothing more, which is the real thing
   (ENOSPC). It needs the right to mount, which many containers do not give: there
-  the limit alone is tested, which takes the same way through the crawl.
+  it is skipped, and the limit takes the same way through the crawl.
 
 A file that becomes read-only in the middle of a crawl is a limit of 0 bytes: the
 file is open for writing, so that no mode of it counts, and a file system that a
@@ -22,7 +22,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -101,18 +100,10 @@ def _mount(folder: Path) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def _may_mount() -> bool:
-    with TemporaryDirectory() as folder:
-        if not _mount(Path(folder)):
-            return False
-        subprocess.run(["umount", folder], check=True)
-        return True
-
-
 Disk = Limited | Mounted
 
 
-@pytest.fixture(params=["limit", "tmpfs"] if _may_mount() else ["limit"])
+@pytest.fixture(params=["limit", "tmpfs"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     """A disk of each kind in turn; the ledger is in its folder."""
     folder = tmp_path / "disk"
@@ -120,7 +111,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     if request.param == "limit":
         yield Limited(folder)
         return
-    assert _mount(folder)
+    if not _mount(folder):
+        pytest.skip("this user may not mount a tmpfs (CAP_SYS_ADMIN)")
     try:
         yield Mounted(folder)
     finally:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from crawlcw import FetchError, Reason, Settings, Spider
 from tests.ports.recorded import Page, crawled, recorded
+from tests.support import needed
 
 
 class Signed(Spider):
@@ -143,6 +144,7 @@ class Rendered(Spider):
 
 @pytest.mark.thorough
 async def test_a_page_that_scripts_make(tmp_path: Path):
+    needed.chromium()
     page = """<ul></ul><button onclick="add('two')">more</button><script>
         const add = text => document.querySelector("ul").innerHTML += "<li>" + text;
         fetch("/quotes").then(r => r.text()).then(add)</script>"""

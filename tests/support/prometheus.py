@@ -1,8 +1,6 @@
 """A real Prometheus, Debian's, that scrapes what a test names."""
 
 import json
-import os
-import shutil
 import subprocess
 import time
 import urllib.error
@@ -12,23 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
+from tests.support import needed
 from tests.support.mongod import free_port
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _ENOUGH = 60.0
-
-
-def binary(name: str) -> str:
-    """Return the path of `prometheus` or `promtool`; without it, fail in CI and skip elsewhere."""
-    found = shutil.which(name)
-    if found is None:
-        message = f"{name} is missing: apt-get install prometheus"
-        if os.environ.get("CI"):
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
-    return found
 
 
 class Prometheus:
@@ -73,7 +59,7 @@ def scraping(folder: Path, *targets: str) -> Iterator[Prometheus]:
         f"scrape_configs: [{{job_name: crawlcw, static_configs: [{{targets: {named}}}]}}]\n"
     )
     port = free_port()
-    command = [binary("prometheus"), f"--config.file={config}"]
+    command = [needed.program("prometheus"), f"--config.file={config}"]
     command += [f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address=127.0.0.1:{port}"]
     with (folder / "prometheus.log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)
