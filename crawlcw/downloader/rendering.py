@@ -158,7 +158,8 @@ class RenderingDownloader:
         # A page may ask for news for ever.
         with suppress(StillBusyError):
             await page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
-        return (await page.content()).encode(errors="replace")
+        content: str = await page.content()
+        return content.encode(errors="replace")
 
 
 class _Parts:
