@@ -518,13 +518,13 @@ class _Assembly:
     @cached_property
     def committer(self) -> Committer:
         return Committer(
-            self.session.ledger,
             self.done,
             held=self.session.held,
             seen=self.seen,
             stats=self.session.stats,
             listener=self.coordinator,
             adder=self._adder,
+            beside=[self._identities],
             bodies=self._recorder.bodies,
             end=self.ending.end,
             instruments=self._instruments,

@@ -1,12 +1,13 @@
 """Writing back what the fetchers did, many outcomes at a time.
 
-The links of a page are added and acknowledged before its outcome is committed:
-a crash in between repeats the page and loses none of its links.
+The links of a page are added and acknowledged before its outcome is committed, and
+so is what it has changed besides, such as the cookies of its session: a crash in
+between repeats the page and loses none of it.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from crawlcw.archive.bodies import Bodies
@@ -19,7 +20,7 @@ from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.instruments import UNWATCHED, Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
-from crawlcw.ledger.protocol import Added, Committed, Ledger
+from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import ChangedTask, Task
 from crawlcw.model.transitions import Settlement
@@ -37,12 +38,18 @@ class CommitListener(Protocol):
         """*more*: a group left new tasks, or tasks to be tried *again*, of these hosts."""
 
 
+class Beside(Protocol):
+    """What pages change besides their outcomes."""
+
+    async def keep(self) -> None:
+        """Write what pages have changed so far, durably."""
+
+
 class Committer:
     """Drains the queue of what is done into the ledger."""
 
     def __init__(
         self,
-        ledger: Ledger,
         done: asyncio.Queue[Done],
         *,
         held: HeldLeases,
@@ -50,18 +57,23 @@ class Committer:
         stats: Stats,
         listener: CommitListener,
         adder: TaskAdder,
+        beside: Sequence[Beside],
         bodies: Bodies | None,
         end: Callable[[FinishReason, str], None],
         instruments: Instruments = UNWATCHED,
     ) -> None:
-        """*bodies* are what the outcomes name of files; where these fail, *end* is told."""
-        self._ledger = ledger
+        """Write to the ledger of *adder*, *beside* before links and outcomes.
+
+        *bodies* are what the outcomes name of files; where these fail, *end* is told.
+        """
+        self._ledger = adder.ledger
         self._done = done
         self._held = held
         self._seen = seen
         self._stats = stats
         self._listener = listener
         self._adder = adder
+        self._beside = beside
         self._bodies = bodies
         self._end = end
         self._instruments = instruments
@@ -89,6 +101,8 @@ class Committer:
         self._held.settling(settlement.lease for settlement in settlements)
         if not await self._is_synced(settlements):
             return
+        for each in self._beside:
+            await each.keep()
         await self._keep([task for done in group for task in done.too_deep])
         added = await self._add([task for done in group for task in done.tasks])
         await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})

@@ -218,7 +218,7 @@ class Crawl:
             )
             # What the fetchers have handed on is written before the end.
             await self._parts.done.join()
-            await self._parts.identities.flush()
+            await self._parts.identities.keep()
             background.cancel_scope.cancel()
         if reason is FinishReason.DRAINED:
             await self._parts.seeder.end_run()

@@ -1,7 +1,7 @@
 """The sessions of one process: which one a page is asked for with, and whether it is logged in.
 
 The ledger has them, and every process uses the same ones: what pages change in the
-cookies is written there within a moment, and what others have written is read there.
+cookies is written there before their outcomes, and what others have written is read there.
 A page whose session is not ready waits, unspent, while one process logs it in.
 
 A page that is answered as to somebody who is logged out says one of two things: the
@@ -141,6 +141,11 @@ class _Held:
     used_at: float = 0.0  #: when a page was last asked for with it
     waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its logins
     keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its writes
+
+    @property
+    def has_news(self) -> bool:
+        """Whether pages have changed what the ledger is to have."""
+        return self.ready and (self.useful > 0 or self.jar.has_changed)
 
 
 Probe = Callable[[Request, Downloader], Awaitable[Response]]
@@ -431,7 +436,10 @@ class Identities:
         held.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write what pages change, and read what others have written, until cancelled."""
+        """Write what pages without an outcome change, and read what others have written.
+
+        Until cancelled.
+        """
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for held in list(self._held.values()):
@@ -442,14 +450,20 @@ class Identities:
                 if held.used_at < now - _KEPT_UNUSED and not held.waiting.locked():
                     self._held.pop(held.identity.name, None)
 
-    async def flush(self) -> None:
-        """Write what pages have changed."""
-        for held in list(self._held.values()):
-            await self._keep(held)
+    async def keep(self) -> None:
+        """Write what pages have changed; one write for each session, side by side."""
+        # What is being written just now counts as well: it is not durable before its end.
+        news = [held for held in self._held.values() if held.has_news or held.keeping.locked()]
+        if len(news) == 1:
+            await self._keep(news[0])
+        elif news:
+            async with anyio.create_task_group() as writing:
+                for held in news:
+                    writing.start_soon(self._keep, held)
 
     async def _keep(self, held: _Held) -> None:
         async with held.keeping:
-            if not held.ready or not (held.useful or held.jar.has_changed):
+            if not held.has_news:
                 return
             left = Left(
                 cookies=held.jar.take_changes(), score=held.useful, witness=held.identity.witness

@@ -79,13 +79,13 @@ class Writing:
         self.announced: set[str] = set()
         self.is_killed = False  #: before anything is announced
         self._committer = Committer(
-            ledger,
             self.done,
             held=self.held,
             seen=self.seen,
             stats=self.stats,
             listener=self,
             adder=TaskAdder(ledger=ledger, max_depth=None, run=RunStart(ledger, lease=LEASE)),
+            beside=[],
             bodies=None,
             end=lambda *_: None,
         )

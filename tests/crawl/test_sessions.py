@@ -3,7 +3,7 @@
 import asyncio
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,17 @@ import pytest
 
 from crawlcw import FinishReason, Report, Request, Response, Settings, Spider, Status
 from crawlcw.api.sessions import LoginSession
-from crawlcw.assembly import run_spider
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.api.settings import layered
+from crawlcw.assembly import assemble, run_spider, web
+from crawlcw.crawl.own_downloader import downloader_of
+from crawlcw.ledger.protocol import Committed, Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import IdentityState
+from crawlcw.model.transitions import Settlement
 from tests.support.commands import invoke
 from tests.support.crawl_process import Process, Store, wait_until
-from tests.support.member_site import Members, MemberSite, served
+from tests.support.ledgers import Instead
+from tests.support.member_site import Members, MemberSite, Visitors, served
 from tests.support.mongod import with_database
 
 QUICK = Settings(backoff_base="0s", backoff_max="0s", lease="5s")
@@ -376,6 +380,53 @@ def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path}/ledger.db"
     uri = request.getfixturevalue("mongodb_uri")
     return with_database(uri, request.getfixturevalue("database_name"))
+
+
+async def test_no_outcome_is_written_before_the_cookies_of_its_page(
+    site: MemberSite, ledger_url: str
+):
+    spider = Visitors(start_urls=[site.base + "/enter"])
+    settings = layered(QUICK, assignments=["cookies=true"])
+    ledger = await open_ledger(ledger_url, "members")
+    outcomes, behind = ledger.outcomes, []
+
+    async def commit(settlements: Sequence[Settlement]) -> Committed:
+        committed = await outcomes.commit(settlements)
+        known = await ledger.sessions.get("default")
+        kept = {each.name for each in known.cookies.values()} if known else set()
+        urls = [each.lease.task.url for each in settlements]
+        set_by = {url: "sid" if url.endswith("/enter") else "last" for url in urls}
+        behind.extend(url for url, cookie in set_by.items() if cookie not in kept)
+        return committed
+
+    ledger.outcomes = Instead(outcomes, commit=commit)
+    async with downloader_of(spider, web(spider, settings)) as downloader:
+        report = await assemble(spider, ledger, downloader, settings).run()
+    await ledger.close()
+
+    assert report.counts[Status.FINISHED] == 16
+    assert behind == []
+
+
+@pytest.mark.parametrize("time", range(4))
+def test_a_crawl_that_a_page_has_logged_in_is_logged_in_after_a_kill(
+    time: int, processes: ExitStack, either_url: str, tmp_path: Path, site: MemberSite
+):
+    store = Store(either_url, "members")
+    log = tmp_path / "crawls.log"
+
+    def start() -> Process:
+        return processes.enter_context(
+            Process(store, [site.base + "/enter"], log, spider="visitors", on_cue=False)
+        )
+
+    killed = start()
+    wait_until(lambda: any(row.status == Status.FINISHED for row in store.rows()))
+    killed.kill()
+    start().drained()
+
+    assert {row.status for row in store.rows()} == {Status.FINISHED}
+    assert site.refused == Counter()
 
 
 async def test_two_crawls_at_once_share_one_login_and_the_next_one(either_url: str):

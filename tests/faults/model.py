@@ -570,13 +570,13 @@ class Worker(Process):
         self._writing = 0
         self._changed = Signal()
         self._committer = Committer(
-            waiting,
             None,  # type: ignore[arg-type]  # the groups are made here
             held=self._held,
             seen=SeenFilter(),
             stats=Stats(),
             listener=self,
             adder=TaskAdder(ledger=waiting, max_depth=None, run=RunStart(waiting, lease=LEASE)),
+            beside=[],
             bodies=None,
             end=lambda *_: None,
         )

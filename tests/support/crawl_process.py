@@ -42,7 +42,7 @@ from tests.support.changing_site import ChangingSpider
 from tests.support.docs import REPOSITORY, DocsSpider, path_of
 from tests.support.exit_site import ExitSpider
 from tests.support.many_hosts import HostsSpider
-from tests.support.member_site import Members
+from tests.support.member_site import Members, Visitors
 
 LEDGER_UNAVAILABLE = 69
 LEDGER_NOT_USABLE = 78
@@ -55,6 +55,7 @@ _SPIDERS: dict[str, type[Spider]] = {
     "hosts": HostsSpider,
     "changing": ChangingSpider,
     "members": Members,
+    "visitors": Visitors,
     "exits": ExitSpider,
 }
 _ENOUGH = 180.0

@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 
 from aiohttp import web
 
-from crawlcw import Request, Spider
+from crawlcw import Request, Settings, Spider
 from crawlcw.api.sessions import LoginSession
 from tests.support.site_threads import in_thread
 
@@ -37,6 +37,13 @@ class Members(Spider):
     def parse(self, response: Any) -> Any:
         yield {"path": response.url.split("/", 3)[3], "user": response.text.split("\n")[0]}
         yield from response.follow_all("a")
+
+
+class Visitors(Members):
+    """Is logged in by the answer to a page, `/enter`, and not by a login."""
+
+    settings = Settings(cookies=True)
+    login = Spider.login
 
 
 @dataclass(slots=True)
@@ -120,6 +127,13 @@ class MemberSite:
         self.seen[request.path] += 1
         return web.Response(body=b"\xff\xd8" + user.encode(), content_type="image/jpeg")
 
+    async def enter(self, request: web.Request) -> web.Response:
+        response = web.Response(text='somebody\n<a href="/in/0">in</a>', content_type="text/html")
+        sid = secrets.token_hex(8)
+        self.members[sid] = "guest"
+        response.set_cookie("sid", sid)
+        return response
+
     async def open_page(self, request: web.Request) -> web.Response:
         links = '<a href="/in/0">in</a><a href="/open/1">1</a><a href="/open/2">2</a>'
         return web.Response(text=f"anybody\n{links}", content_type="text/html")
@@ -140,6 +154,7 @@ async def _running(site: MemberSite) -> AsyncIterator[None]:
     app.router.add_post("/login", site.log_in)
     app.router.add_get("/in/{number}", site.page)
     app.router.add_get("/open/{number}", site.open_page)
+    app.router.add_get("/enter", site.enter)
     app.router.add_get("/file/{number}", site.file)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
