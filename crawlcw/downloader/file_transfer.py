@@ -1,8 +1,8 @@
 """The body of one request on its way to a file: resumed where that is safe, and never cut.
 
-What an earlier attempt has left is gone on with where a strong validator says that
-the server still has the same version (RFC 9110, sections 13.1.5 and 14.4); whatever
-answers otherwise begins anew. Disk and checksum are worked on in threads.
+What an earlier attempt has left is gone on with where the part that answers has the
+same strong validator (RFC 9110, sections 13.1.5 and 15.3.7.3); whatever answers
+otherwise begins anew. Disk and checksum are worked on in threads.
 """
 
 import asyncio
@@ -155,13 +155,17 @@ class FileTransfer:
 
     def _goes_on(self, found: _Range, headers: Mapping[str, str]) -> bool:
         validator = self._part.validator
-        same = [headers.get("etag"), headers.get("last-modified")]
         dated = validator is not None and not validator.startswith('"')
-        told = same[1] if dated else same[0]
+        known = self._part.total
+        total = found.total if known is None else known
         return (
             found.first == self._offset
-            and (told is None or told == validator)
-            and (self._part.total is None or found.total in (None, self._part.total))
+            # A part without it may be of another version: nodes of one server differ.
+            and headers.get("last-modified" if dated else "etag") == validator
+            # Without a total there is no telling when the file is whole.
+            and total is not None
+            and found.total in (None, total)
+            and found.last < total
             and headers.get("content-encoding", "identity").lower() == "identity"
         )
 
@@ -196,7 +200,12 @@ class FileTransfer:
     async def take(self, data: bytes) -> None:
         """Add decoded bytes; raises `FetchError`."""
         self._buffer += data
-        self._check_size(self._part.size + len(self._buffer))
+        size = self._part.size + len(self._buffer)
+        self._check_size(size)
+        if self._range is not None and size > self._range.last + 1:
+            self._part.validator = None  # what has come of such an answer is not gone on with
+            message = f"more than the range up to byte {self._range.last:,} came"
+            raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if len(self._buffer) >= self._transfers.buffer:
             await self._write()
 
@@ -225,10 +234,7 @@ class FileTransfer:
         return response
 
     def _check_whole(self) -> None:
-        expected = self._part.total
-        if expected is None and self._range is not None:
-            expected = self._range.last + 1
-        size = self._part.size
+        expected, size = self._part.total, self._part.size
         if expected is not None and size != expected:
             message = f"{size:,} bytes of {expected:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)

@@ -1,5 +1,6 @@
 """Crawls that save files: each content once, on both ledgers, whatever interrupts them."""
 
+import asyncio
 import json
 import shutil
 import signal
@@ -137,6 +138,28 @@ async def test_the_next_attempt_goes_on_where_the_last_one_ended(
     assert site.ranges() == [None, None, f"bytes={BLOCK}-", f"bytes={2 * BLOCK}-"]
     (item,) = await items_in(ledger_url)
     assert (item["status"], item["file"]["sha256"]) == (200, FILM.sha256)
+
+
+async def test_a_download_that_another_node_goes_on_with_is_of_one_version(
+    site: MediaSite, ledger_url: str, tmp_path: Path
+) -> None:
+    site.cuts.append(3 * BLOCK)
+    other = Media(size=FILM.size, version=2, etag=None, changed=1.5e9, checks=False)
+    impatient = replace(SETTINGS, read_timeout="200ms")
+    crawling = asyncio.create_task(
+        run_spider(spider(site, tmp_path), ledger=ledger_url, settings=impatient)
+    )
+    while len(site.asked) < 2:
+        await asyncio.sleep(0)
+    site.files["/film.mp4"] = other
+
+    report = await crawling
+
+    assert report.failures == {Reason.TIMEOUT_READ: 1}
+    assert site.ranges() == [None, None, f"bytes={3 * BLOCK}-", None]
+    (item,) = await items_in(ledger_url)
+    assert item["file"]["sha256"] == other.sha256
+    assert Path(item["file"]["path"]).read_bytes() == other.piece(0, other.size)
 
 
 async def test_a_file_behind_a_redirect_is_saved(

@@ -289,8 +289,17 @@ async def test_without_a_strong_validator_it_begins_anew(
         (Media(size=FILM.size + 1, version=2, etag='"v1"'), 2),
         (Media(size=2 * BLOCK, version=2, checks=False), 2),  # 416
         (Media(size=FILM.size, version=2, checks=False, headers=("Content-Encoding: gzip",)), 2),
+        # Another node: a part without an ETag, of another date.
+        (Media(size=FILM.size, version=2, checks=False, etag=None, changed=1.5e9), 2),
+        (Media(size=FILM.size, version=2, checks=False, parts_tell=False), 2),
+        (Media(size=FILM.size, version=2, checks=False, etag='W/"v1"'), 2),
+        # The size of the whole is not said, or is less than what the part holds.
+        (Media(size=FILM.size, version=2, etag='"v1"', parts_total=str(FILM.size - 1)), 2),
     ],
-    ids=["changed", "no-ranges", "no-if-range", "other-total", "shorter", "coded"],
+    ids=[
+        *("changed", "no-ranges", "no-if-range", "other-total", "shorter", "coded"),
+        *("no-validator-but-a-date", "no-validator", "weak", "total-within-the-part"),
+    ],
 )
 async def test_a_file_is_never_of_two_versions(
     site: MediaSite, tmp_path: Path, media: Media, asked: int
@@ -309,6 +318,44 @@ async def test_a_file_is_never_of_two_versions(
     check(response.file, expected)
     assert len(site.asked) == 1 + asked
     assert site.ranges()[1] == f"bytes={3 * BLOCK}-"
+
+
+async def test_a_part_without_the_date_that_was_asked_for_is_of_no_use(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    site.files["/film.mp4"] = Media(size=FILM.size, etag=None, changed=1e9)
+    await interrupted(site, tmp_path)
+    media = Media(size=FILM.size, version=2, changed=1e9, checks=False, parts_tell=False)
+    site.files["/film.mp4"] = media
+
+    check((await saved(site, tmp_path)).file, media)
+    assert site.ranges() == [None, f"bytes={3 * BLOCK}-", None]
+
+
+async def test_a_part_of_what_has_no_known_size_is_of_no_use(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    site.files["/film.mp4"] = replace(FILM, chunked=True, parts_total="*", range_size=BLOCK)
+    await interrupted(site, tmp_path)
+
+    check((await saved(site, tmp_path)).file)
+    assert site.ranges() == [None, f"bytes={3 * BLOCK}-", None]
+
+
+async def test_more_than_the_range_that_is_told_is_no_file_and_nothing_of_it_stays(
+    site: MediaSite, tmp_path: Path
+) -> None:
+    await interrupted(site, tmp_path)
+    longer = replace(FILM, chunked=True, range_size=BLOCK, range_body=FILM.size - 3 * BLOCK)
+    site.files["/film.mp4"] = longer
+
+    with pytest.raises(FetchError) as caught:
+        await saved(site, tmp_path)
+
+    assert caught.value.reason is Reason.PAYLOAD_TRUNCATED
+    assert names(tmp_path) == []
+    site.files["/film.mp4"] = FILM
+    check((await saved(site, tmp_path)).file)
 
 
 async def test_a_range_that_is_not_the_one_asked_for_is_not_used(

@@ -27,6 +27,9 @@ class Media:
     checks: bool = True  #: whether If-Range is
     range_from: int | None = None  #: where each range begins, whatever was asked for
     range_size: int | None = None  #: of how many bytes each range is at the most
+    range_body: int | None = None  #: how many bytes come of each range, whatever it says
+    parts_tell: bool = True  #: whether a part comes with the validators
+    parts_total: str = "{}"  #: the total of a range; `{}`: the size
     chunked: bool = False  #: the length is not said
     headers: tuple[str, ...] = ()
     pause: float = 0.0  #: seconds between pieces
@@ -126,15 +129,18 @@ class MediaSite:
             writer.write(f"{head}Content-Length: 0\r\n\r\n".encode())
             return
         lines = [f"Content-Type: {media.kind}", f"Date: {formatdate(usegmt=True)}", *media.headers]
-        if media.validator is not None:
+        tells = media.parts_tell or not start
+        if media.validator is not None and tells:
             lines.append(f"ETag: {media.validator}")
-        if media.changed is not None:
+        if media.changed is not None and tells:
             lines.append(f"Last-Modified: {formatdate(media.changed, usegmt=True)}")
         stop = media.size
         if start:
             start = start if media.range_from is None else media.range_from
             stop = min(stop, start + (media.range_size or media.size))
-            lines.append(f"Content-Range: bytes {start}-{stop - 1}/{media.size}")
+            total = media.parts_total.format(media.size)
+            lines.append(f"Content-Range: bytes {start}-{stop - 1}/{total}")
+            stop = stop if media.range_body is None else start + media.range_body
         lines.append(
             "Transfer-Encoding: chunked" if media.chunked else f"Content-Length: {stop - start}"
         )
