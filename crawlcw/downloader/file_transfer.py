@@ -228,8 +228,15 @@ class FileTransfer:
                 await self._transfers.in_thread(self._part.discard)
             return response
         response.body = b""
+        # Not in the thread, whose errors are the disk's: this is what a server says.
+        name = stored_name(
+            "",
+            url=self._url,
+            content_type=response.headers.get("content-type", ""),
+            disposition=response.headers.get("content-disposition", ""),
+        )
         with deadline_paused():
-            path, sha256 = await self._transfers.in_thread(partial(self._kept, response.headers))
+            path, sha256 = await self._transfers.in_thread(partial(self._kept, name))
         response.file = SavedFile(path=path, sha256=sha256, size=self._part.size)
         return response
 
@@ -264,15 +271,9 @@ class FileTransfer:
             self._part.write(bytes(self._buffer))
         self._part.suspend()
 
-    def _kept(self, headers: Mapping[str, str]) -> tuple[str, str]:
+    def _kept(self, name: str) -> tuple[str, str]:
         sha256 = self._part.finish()
-        name = stored_name(
-            sha256,
-            url=self._url,
-            content_type=headers.get("content-type", ""),
-            disposition=headers.get("content-disposition", ""),
-        )
-        return self._folder.keep(self._part, sha256=sha256, name=name), sha256
+        return self._folder.keep(self._part, sha256=sha256, name=sha256 + name), sha256
 
     async def _write(self) -> None:
         if self._buffer:

@@ -5,12 +5,15 @@ the folder itself is the index of what it has, from whatever process. Files that
 their way are beside, in `.parts`, or for a remote store in `.crawlcw/parts` here.
 """
 
+import errno
 from pathlib import Path
 from typing import Any, Protocol
 
 from crawlcw.files import remote
 from crawlcw.files.partial import PartialFile, exclusive, sync_folder
 
+#: What file systems say of a name that they do not take.
+_NAME_REFUSED = (errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG)
 _REMOTE_PARTS = Path(".crawlcw/parts")
 
 
@@ -49,7 +52,13 @@ class _LocalFolder:
             target = known or bucket / name
             is_kept = known is None or known.stat().st_size != part.size
             if is_kept:
-                part.move_to(target)
+                try:
+                    part.move_to(target)
+                except (OSError, UnicodeError) as error:
+                    if isinstance(error, OSError) and error.errno not in _NAME_REFUSED:
+                        raise
+                    target = bucket / sha256
+                    part.move_to(target)
         if is_kept:
             sync_folder(bucket)
             if is_new:

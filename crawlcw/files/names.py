@@ -8,14 +8,17 @@ where the contents are, and a name is never empty, hidden or a device's.
 import mimetypes
 import re
 import unicodedata
-from email.message import Message
 from itertools import groupby
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 #: Bytes of the readable part; with the checksum and an extension some 140, and all
 #: file systems take that many.
 _LONGEST_STEM = 60
-_LONGEST_HEADER = 1000
+_LONGEST_HEADER = 10_000
+#: A parameter of Content-Disposition: its name, and its value in quotes or without.
+_PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([^;]*))', re.DOTALL)
+#: Paths of Windows come with backslashes that escape nothing.
+_WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
 #: Of Unicode's categories: letters, numbers, and the marks that letters of many scripts need.
 _KEPT = ("L", "N", "M")
@@ -42,13 +45,24 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
 
 
 def _disposed(header: str) -> str:
-    if "filename" not in header.lower():
+    """Return the name that a Content-Disposition header has, as browsers read it (RFC 6266)."""
+    found: dict[str, str] = {}
+    for name, quoted, token in _PARAMETER.findall(header[:_LONGEST_HEADER]):
+        if not _WINDOWS_PATH.match(quoted):
+            quoted = re.sub(r"\\(.)", r"\1", quoted)
+        found.setdefault(name.lower(), quoted or token.strip())
+    return _decoded(found.get("filename*", "")) or found.get("filename", "")
+
+
+def _decoded(extended: str) -> str:
+    """Return the text of an extended value (RFC 8187), "" where it is none."""
+    charset, _, rest = extended.partition("'")
+    _, separator, encoded = rest.partition("'")
+    if not separator:
         return ""
-    message = Message()
     try:
-        message["Content-Disposition"] = header[:_LONGEST_HEADER]
-        return message.get_filename() or ""
-    except (ValueError, LookupError):  # RFC 2231, with a charset that nobody knows
+        return unquote_to_bytes(encoded).decode(charset)
+    except (ValueError, LookupError):  # not of this charset, or of one that nobody knows
         return ""
 
 

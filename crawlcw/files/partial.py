@@ -29,6 +29,8 @@ _SYNCED_WITHIN = 5.0
 _PIECE = 1 << 20
 _LONGEST_NOTE = 1 << 14
 _TOTAL = (int, type(None))
+#: A disk with less than this part of it left is full, whatever a file says of its size.
+_FULL = 1 / 100
 
 
 class PartialFile:
@@ -148,8 +150,8 @@ class PartialFile:
         left = 0 if self.total is None else self.total - self.size
         disk = shutil.disk_usage(self.path.parent)
         if left > disk.free:
-            # What no disk could hold is the file's fault, or a lie.
-            number = errno.EFBIG if left > disk.total else errno.ENOSPC
+            # Of a disk with room, a size that it has no room for is the file's fault, or a lie.
+            number = errno.ENOSPC if disk.free < _FULL * disk.total else errno.EFBIG
             raise OSError(number, os.strerror(number))
 
     def _sync(self) -> None:

@@ -209,6 +209,41 @@ async def test_a_full_disk_ends_the_crawl_and_costs_no_task_anything(
     assert (report.finish_reason, report.items) == (FinishReason.DRAINED, 1)
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        "attachment; filename*0*=ISO-8859-15''a; filename*=ISO-8859-1''b",
+        "attachment; filename*=hex''b; filename=b",
+        "attachment; filename=b" + "\x80" * 3000,
+    ],
+)
+async def test_no_name_of_a_file_ends_a_crawl(
+    named: str, site: MediaSite, ledger_url: str, tmp_path: Path
+) -> None:
+    site.files["/film.mp4"] = replace(FILM, headers=(f"Content-Disposition: {named}",))
+    site.files["/other.mp4"] = Media(size=17)
+    site.pages["/"] = '<a href="/film.mp4"><a href="/other.mp4">'
+
+    report = await run_spider(spider(site, tmp_path), ledger=ledger_url)
+
+    assert (report.finish_reason, report.items) == (FinishReason.DRAINED, 2)
+    assert f"{FILM.sha256}-b.mp4" in {path.name for path in whole_files(tmp_path)}
+
+
+async def test_a_file_that_says_to_be_larger_than_the_room_on_the_disk_fails_alone(
+    site: MediaSite, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, 1 << 39))
+    site.files["/film.mp4"] = Media(size=3 << 38)
+    site.files["/other.mp4"] = Media(size=17)
+    site.pages["/"] = '<a href="/film.mp4"><a href="/other.mp4">'
+
+    report = await run_spider(spider(site, tmp_path), ledger=ledger_url)
+
+    assert (report.finish_reason, report.items) == (FinishReason.DRAINED, 1)
+    assert report.failures == {Reason.BODY_TOO_LARGE: 1}
+
+
 async def test_a_spider_is_tried_without_a_network(tmp_path: Path) -> None:
     films = Films(start_urls=["http://a.example/"], folder=str(tmp_path / "films"))
     web = ReplayDownloader(

@@ -1,5 +1,8 @@
 """Folders of files: each content once, and no two writers of one partial file."""
 
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +38,42 @@ def test_many_writers_of_one_content_leave_one_file(tmp_path: Path) -> None:
     assert len(paths) == 1
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {"lock", Path(paths.pop()).name}
+
+
+def test_a_name_that_the_file_system_does_not_take_is_left_out(tmp_path: Path) -> None:
+    part = part_of(tmp_path, "key")
+    sha256 = part.finish()
+
+    path = folder(str(tmp_path)).keep(part, sha256=sha256, name=f"{sha256}-{'x' * 300}.bin")
+
+    assert path == str(tmp_path / sha256[:2] / sha256)
+    assert Path(path).read_bytes() == b"abc"
+
+
+_KEEP = r"""
+import sys
+from pathlib import Path
+from crawlcw.files.folders import folder
+from tests.files.test_folders import part_of
+
+part = part_of(Path(sys.argv[1]), "key")
+sha256 = part.finish()
+path = folder(sys.argv[1]).keep(part, sha256=sha256, name=f"{sha256}-\u0444.bin")
+assert path.endswith(sha256), path
+"""
+
+
+def test_a_name_is_left_out_where_the_locale_cannot_write_it(tmp_path: Path) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    finished = subprocess.run(
+        [sys.executable, "-c", _KEEP, str(tmp_path)],
+        env={**os.environ, **ascii_only},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert finished.returncode == 0, finished.stderr
 
 
 def test_a_partial_file_has_one_writer(tmp_path: Path) -> None:

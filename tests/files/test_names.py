@@ -68,7 +68,30 @@ def test_the_type_gives_the_extension_where_the_name_has_none_that_is_known(
         ("attachment; filename*=UTF-8''f%C3%BCr.mp4", "-für.mp4"),
         ('attachment; filename="../../x/film.mp4"', "-film.mp4"),
         (r'attachment; filename="C:\x\film.mp4"', "-film.mp4"),
-        ("attachment; filename*=no-such''a%FFb.mp4", "-aÿb.mp4"),
+        # RFC 6266, section 4.3: the extended one wins, wherever it stands.
+        ("attachment; filename=a.mp4; filename*=UTF-8''f%C3%BCr.mp4", "-für.mp4"),
+        ("attachment; filename*=UTF-8''f%C3%BCr.mp4; filename=a.mp4", "-für.mp4"),
+        ("attachment; filename*=ISO-8859-1'de'f%FCr.mp4", "-für.mp4"),
+        # RFC 2231's continuations are none of HTTP's (RFC 6266, appendix D).
+        ("attachment; filename*0*=ISO-8859-15''a; filename*=ISO-8859-1''b.mp4", "-b.mp4"),
+        ("attachment; filename*0=a.mp4; filename=b.mp4", "-b.mp4"),
+        # What cannot be decoded is not there.
+        ("attachment; filename*=no-such''a%FFb.mp4", "-url.bin"),
+        ("attachment; filename*=no-such''a%FFb.mp4; filename=b.mp4", "-b.mp4"),
+        ("attachment; filename*=UTF-8''%FF.mp4; filename=b.mp4", "-b.mp4"),
+        ("attachment; filename*=hex''6162; filename=b.mp4", "-b.mp4"),
+        ("attachment; filename*=\0''a; filename=b.mp4", "-b.mp4"),
+        ("attachment; filename*=UTF-8'a.mp4; filename=b.mp4", "-b.mp4"),
+        ("attachment; filename*=UTF-8''a.mp4; filename*=UTF-8''b.mp4", "-a.mp4"),
+        ("attachment; filename=a.mp4; filename=b.mp4", "-a.mp4"),
+        (r'attachment; other="a\"; filename=\"b"; filename="c.mp4"', "-c.mp4"),
+        (r'attachment; filename="a\"b\c.mp4"', "-a-bc.mp4"),
+        ('attachment; filename="a.mp4".txt', "-a.mp4"),
+        ('attachment; FileName = "a; b.mp4" ; x=y', "-a-b.mp4"),
+        ("attachment; filename=a b.mp4; x", "-a-b.mp4"),
+        ("attachment; xfilename=a.mp4", "-url.bin"),
+        ('attachment; filename="film.mp4', "-film.mp4"),
+        ("filename=film.mp4", "-film.mp4"),
         ("attachment; filename", "-url.bin"),
         ("attachment", "-url.bin"),
         ('attachment; filename=""', "-url.bin"),
@@ -79,7 +102,15 @@ def test_content_disposition_names_a_file_before_its_url_does(disposition: str, 
     assert named("/url", disposition=disposition) == name
 
 
-@given(st.text(), st.text(), st.text() | st.text().map("attachment; filename*={}".format))
+_DISPOSITIONS = st.lists(
+    st.sampled_from(
+        ["attachment", "filename", "*0", "*", "=", ";", '"', "\\", "'", "%E4", "utf-8", "a"]
+    )
+    | st.text(max_size=3)
+).map("".join)
+
+
+@given(st.text(), st.text(), _DISPOSITIONS | _DISPOSITIONS.map("attachment; filename*={}".format))
 def test_no_name_leads_anywhere_else(url: str, kind: str, disposition: str) -> None:
     name = stored_name(SHA, url=url, content_type=kind, disposition=disposition)
 
