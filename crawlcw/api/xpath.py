@@ -5,6 +5,7 @@ knows entities. So a page is looked at first, and refused where any of that woul
 parsel is an extra, imported where such a tree is asked for.
 """
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 from crawlcw.api import markup
@@ -21,6 +22,15 @@ _XHTML = "application/xhtml+xml"
 _ENTITY = b"<!ENTITY"
 #: libxml2 cuts a page of HTML at 2,048 levels, and XML at 256.
 _HUGE = {"html": True, "xml": False}
+_START_TAG = re.compile(rb"<[A-Za-z]")
+_END_OF_PAGE = re.compile(rb"</[hH][tT][mM][lL][\s/>]")
+#: An end of the page, or a text that may hold one. Each match is read once: the time is linear.
+_END_OR_TEXT = re.compile(
+    rb"<!--.*?(?:-->|\Z)"
+    rb"|<(script|style|textarea|title|xmp|iframe|noembed|noframes)(?=[\s/>]).*?(?:</\1(?=[\s/>])|\Z)"
+    rb"|(?P<end></html(?=[\s/>])[^>]*+>?)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def kind_of(content_type: str | None) -> Kind:
@@ -37,16 +47,26 @@ def screen(source: bytes, kind: Kind) -> None:
     markup.screen(source, html=kind == "html")
 
 
+def whole(source: bytes, kind: Kind) -> bytes:
+    """Return a page, in UTF-8, such that libxml2 reads it to its end.
+
+    It stops at the first `</html>`, behind which HTML only goes on with the body.
+    """
+    end = _END_OF_PAGE.search(source) if kind == "html" else None
+    if end is None or _START_TAG.search(source, end.end()) is None:
+        return source
+    return _END_OR_TEXT.sub(lambda found: b"" if found["end"] else found[0], source)
+
+
 def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
     """Return the selector of a page in UTF-8; raises `SpiderError` where parsel is missing."""
     try:
         from parsel import Selector
     except ImportError:
         raise SpiderError(
-            "response.xpath() and response.selector need parsel: "
+            "response.xpath(), response.selector and response.form() need parsel: "
             "install it with `pip install 'crawlcw[xpath]'`"
         ) from None
     # parsel takes no body for a missing argument; to it a blank one is an empty page.
-    return Selector(
-        body=source or b" ", encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind]
-    )
+    body = whole(source, kind) or b" "
+    return Selector(body=body, encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])

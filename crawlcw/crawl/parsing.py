@@ -150,9 +150,11 @@ class Parsing:
     async def _selectable(self, response: Response, source: bytes, room: int) -> bool:
         """Return whether parsel's tree takes no more than *room*; a refusal is kept as one."""
         try:
-            xpath.screen(source, response.selector_kind)
-            by = parser_child.XML if response.selector_kind == "xml" else parser_child.HTML
-            return await self._processes.measure(source, room=room, by=by) is not None
+            kind = response.selector_kind
+            xpath.screen(source, kind)
+            by = parser_child.XML if kind == "xml" else parser_child.HTML
+            read = xpath.whole(source, kind)
+            return await self._processes.measure(read, room=room, by=by) is not None
         except ParseRefusedError as refusal:
             response.selector_refusal = refusal.with_traceback(None)  # it would keep this response
             return True
