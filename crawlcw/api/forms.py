@@ -1,14 +1,18 @@
 """A form of a page, and the request that a browser would send when it is submitted.
 
-Fields, hidden ones among them, have the values that the page gives them. How a form
-becomes a request is form2request's to know, which is an extra.
+Fields, hidden ones among them, have the values that the page gives them. The HTML
+standard says which are sent ("constructing the entry list") and how ("form
+submission algorithm"). Files and dialogs are left to the spider.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote_plus, urlsplit
 
+from crawlcw.api import charset
 from crawlcw.api.request import Callback, Request
-from crawlcw.errors import FetchError, SpiderError
+from crawlcw.errors import FetchError
 from crawlcw.model import urls
 
 if TYPE_CHECKING:
@@ -16,6 +20,18 @@ if TYPE_CHECKING:
 
 #: What a field may be given: a text, several where the field may have several, or none at all.
 FieldValue = str | int | float | Iterable[str] | None
+#: A name and its value, as they are sent.
+_Entry = tuple[str, str]
+
+_CONTROLS = ("button", "input", "select", "textarea")
+_NO_SUBMIT_BUTTONS = frozenset({"button", "reset"})
+_SUBMIT_INPUTS = frozenset({"submit", "image"})
+#: Kinds of input whose value has any number of lines, or is none of a line of text.
+_NOT_ONE_LINE = frozenset({"hidden", "checkbox", "radio", "submit", "image"})
+_LINE_END = re.compile(r"\r\n?|\n")
+_FIRST_LINE_END = re.compile(r"\A(?:\r\n|\n)")
+_PLAIN = "text/plain"
+_ENCODED = "application/x-www-form-urlencoded"
 
 
 class Form:
@@ -25,14 +41,21 @@ class Form:
         self,
         node: "Selector",
         *,
+        page_url: str,
         base_url: str,
+        encoding: str = "utf-8",
         callback: Callback | None = None,
         click: str | Literal[False] | None = None,
         **options: Any,
     ) -> None:
-        """*options* are those of the `Request`; see `Response.form` for *click*."""
+        """*options* are those of the `Request`; see `Response.form` for *click*.
+
+        *encoding* is that of the page, and *base_url* is the one of its links.
+        """
         self._node = node
+        self._page_url = page_url
         self._base_url = base_url
+        self._encoding = encoding
         self._callback = callback
         self._click = click
         self._options = options
@@ -40,48 +63,65 @@ class Form:
     @property
     def fields(self) -> dict[str, Any]:
         """The fields with the values that the page gives them, by name."""
-        return dict(self._node.root.fields)
+        root = self._node.root
+        return dict(root.fields) | {
+            each.get("name"): _text_of(each) for each in root.iter("textarea") if each.get("name")
+        }
 
     def submit(
         self, fields: Mapping[str, FieldValue] | None = None, /, **named: FieldValue
     ) -> Request:
         """Return the request of the form, filled in with *fields* and those *named*.
 
-        None leaves a field out. A button that is clicked sends its own name and value.
+        None leaves a field out. A button that is clicked sends its own name and value,
+        unless that name is given another. Text is sent in the encoding of the page.
         A form that leads nowhere becomes a request that the crawl drops and counts.
         Raises `ValueError` for a form that sends files, and for a button that is not there.
         """
-        form2request = _form2request()
         root = self._node.root
-        # What the page's links are relative to: a <base> counts for forms as well.
-        root.getroottree().docinfo.URL = self._base_url
-        given = {**(fields or {}), **named}
-        data = {
-            name: str(value) if isinstance(value, int | float) else value
-            for name, value in given.items()
-        }
+        controls = list(_controls_of(root))
+        button = self._button(controls)
+
+        def said(name: str) -> str:
+            of_button = "" if button is None else button.get(f"form{name}", "")
+            return str(of_button or root.get(name, ""))
+
+        method, kind = said("method").lower(), said("enctype").lower()
+        if method == "dialog" or (method == "post" and kind == "multipart/form-data"):
+            raise ValueError("the form sends files, or is a dialog: make its request by hand")
+        encoding = _encoding_of(root) or self._encoding
+        sent = _sent(controls, button, given={**(fields or {}), **named})
+        action = said("action").strip()
+        options = self._options
+        if method == "post":
+            kind = _PLAIN if kind == _PLAIN else _ENCODED
+            body = (_plain if kind == _PLAIN else _encoded)(sent, encoding)
+            options = {"headers": [("Content-Type", kind)], **options}
+            options |= {"method": "POST", "body": body}
         try:
-            made = form2request(self._node, data, click=self._button())
-        except NotImplementedError:
-            message = "the form sends files, or is a dialog: make its request by hand"
-            raise ValueError(message) from None
-        options = {"headers": made.headers, **self._options}
-        if made.method == "POST":
-            options |= {"method": "POST", "body": made.body}
-        action = root.get("action") or ""
-        try:
-            url = urls.resolve(self._base_url, made.url)
+            # Without an action it leads to its page, whatever a <base> says.
+            url = urls.resolve(self._base_url if action else self._page_url, action)
         except FetchError as refusal:
             return Request.refused(action, refusal, self._callback, **options)
+        if method != "post":
+            query = _encoded(sent, encoding).decode()
+            url = urlsplit(url)._replace(query=query).geturl()
         return Request(url, self._callback, **options)
 
-    def _button(self) -> Any:
-        if self._click is None or self._click is False:
-            return self._click
-        found = self._node.css(self._click)
-        if not found:
-            raise ValueError(f"the form has no button {self._click!r}")
-        return found[0].root
+    def _button(self, controls: list[Any]) -> Any:
+        """Return the button that is clicked, or None."""
+        if self._click is False:
+            return None
+        if self._click is None:
+            return next(filter(_is_submit_button, controls), None)
+        if found := self._node.css(self._click):
+            return found[0].root
+        # A button elsewhere in the page may be of the form.
+        chosen = set(self._node.root.getroottree().getroot().cssselect(self._click))
+        for each in controls:
+            if each in chosen:
+                return each
+        raise ValueError(f"the form has no button {self._click!r}")
 
 
 def find(selector: "Selector", css: str) -> "Selector":
@@ -94,11 +134,139 @@ def find(selector: "Selector", css: str) -> "Selector":
     return found[0]
 
 
-def _form2request() -> Any:
-    try:
-        from form2request import form2request
-    except ImportError:
-        raise SpiderError(
-            "forms need form2request: install it with `pip install 'crawlcw[forms]'`"
-        ) from None
-    return form2request
+def _controls_of(form: Any) -> Iterator[Any]:
+    """Yield the controls of a form that are not disabled, in the order of the page."""
+    from lxml.etree import iterwalk  # parsel's, which is an extra
+
+    inside = set(form.iter(*_CONTROLS))
+    page = form.getroottree().getroot()
+    off = 0  # the elements around that disable what is in them
+    lifted = set()  # the first legends of fieldsets, in which all can be used all the same
+    seen = set()
+    tags = ("fieldset", "legend", "datalist", *_CONTROLS)
+    for event, each in iterwalk(page, events=("start", "end"), tag=tags):
+        step = 1 if event == "start" else -1
+        if each.tag == "datalist" or (each.tag == "fieldset" and "disabled" in each.attrib):
+            off += step
+        elif each.tag == "legend":
+            above = each.getparent()
+            if above not in seen and above.tag == "fieldset" and "disabled" in above.attrib:
+                seen.add(above)
+                lifted.add(each)
+            off -= step if each in lifted else 0
+        elif each.tag in _CONTROLS and step == 1 and not off and "disabled" not in each.attrib:
+            owner = each.get("form")
+            if each in inside if owner is None else owner == form.get("id"):
+                yield each
+
+
+def _sent(controls: list[Any], button: Any, *, given: Mapping[str, FieldValue]) -> list[_Entry]:
+    """Return the entries of a form: the page's, then those *given*, then the button's."""
+    # A radio button that is checked unchecks the others of its name.
+    radio = {
+        each.get("name"): each
+        for each in controls
+        if _kind(each) == "radio" and "checked" in each.attrib
+    }
+    entries: list[_Entry] = []
+    for each in controls:
+        name, kind = each.get("name"), _kind(each)
+        unchecked = kind == "checkbox" and "checked" not in each.attrib
+        overruled = kind == "radio" and radio.get(name) is not each
+        if name and name not in given and not (_is_button(each) or unchecked or overruled):
+            entries += [(name, value) for value in _values_of(each)]
+    for name, value in given.items():
+        if isinstance(value, str | int | float):
+            entries.append((name, str(value)))
+        elif value is not None:
+            entries += [(name, str(each)) for each in value]
+    if button is not None:
+        entries += [entry for entry in _clicked(button) if entry[0] not in given]
+    return [(_internet_lines(name), _internet_lines(value)) for name, value in entries]
+
+
+def _values_of(control: Any) -> Iterator[str]:
+    if control.tag == "select":
+        for option in _selected(control):
+            value = option.get("value")
+            yield " ".join(option.text_content().split()) if value is None else value
+    elif control.tag == "textarea":
+        yield _text_of(control)
+    else:
+        kind = _kind(control)
+        value = control.get("value", "on" if kind in ("checkbox", "radio") else "")
+        if kind == "file":
+            value = ""  # whatever the page says, it is the user who chooses
+        yield value if kind in _NOT_ONE_LINE else _LINE_END.sub("", value)
+
+
+def _clicked(button: Any) -> Iterator[_Entry]:
+    name = button.get("name")
+    if _kind(button) == "image" and button.tag == "input":
+        before = f"{name}." if name else ""
+        yield f"{before}x", "0"
+        yield f"{before}y", "0"
+    elif name:
+        yield name, button.get("value", "")
+
+
+def _selected(select: Any) -> Iterator[Any]:
+    options = list(select.iter("option"))
+    selected = [each for each in options if "selected" in each.attrib]
+    if "multiple" not in select.attrib:
+        is_list = select.get("size", "1").strip() not in ("", "0", "1")
+        if not selected and not is_list:
+            selected = [each for each in options if not _is_off(each)][:1]
+        selected = selected[-1:]
+    return (each for each in selected if not _is_off(each))
+
+
+def _is_off(option: Any) -> bool:
+    group = option.getparent()
+    return "disabled" in option.attrib or (group.tag == "optgroup" and "disabled" in group.attrib)
+
+
+def _is_button(control: Any) -> bool:
+    buttons = _SUBMIT_INPUTS | _NO_SUBMIT_BUTTONS
+    return control.tag == "button" or (control.tag == "input" and _kind(control) in buttons)
+
+
+def _is_submit_button(control: Any) -> bool:
+    return _is_button(control) and _kind(control) not in _NO_SUBMIT_BUTTONS
+
+
+def _kind(control: Any) -> str:
+    return str(control.get("type", "")).strip().lower()
+
+
+def _text_of(textarea: Any) -> str:
+    """Return the value of a textarea, of which HTML leaves out a first line end."""
+    return _FIRST_LINE_END.sub("", textarea.text_content())
+
+
+def _encoding_of(form: Any) -> str | None:
+    """Return the first encoding that a form accepts, if it names one."""
+    labels = form.get("accept-charset", "").replace(",", " ").split()
+    return next(filter(None, map(charset.named, labels)), None)
+
+
+def _internet_lines(text: str) -> str:
+    return _LINE_END.sub("\r\n", text)
+
+
+def _encoded(entries: list[_Entry], encoding: str) -> bytes:
+    """Return entries as application/x-www-form-urlencoded, of the URL standard."""
+
+    def escaped(text: str) -> str:
+        return quote_plus(_in(encoding, text), safe="*").replace("~", "%7E")
+
+    return "&".join(f"{escaped(name)}={escaped(value)}" for name, value in entries).encode()
+
+
+def _plain(entries: list[_Entry], encoding: str) -> bytes:
+    return b"".join(_in(encoding, f"{name}={value}\r\n") for name, value in entries)
+
+
+def _in(encoding: str, text: str) -> bytes:
+    # UTF-16 is the one encoding in which nothing is sent.
+    return text.encode("utf-8" if encoding.startswith("utf-") else encoding, "xmlcharrefreplace")

@@ -270,10 +270,17 @@ class Response(Document):
         Its `submit` returns a request with this *callback* and these *options*, those of
         `Request`. *click* is a CSS selector of the button to click; the first one by
         default, and none where it is False. Raises `ValueError` where the page has no
-        such form, and `SpiderError` without form2request.
+        such form, and `SpiderError` without parsel.
         """
-        node = find(self.selector, css)
-        return Form(node, base_url=self.base_url, callback=callback, click=click, **options)
+        return Form(
+            find(self.selector, css),
+            page_url=self.url,
+            base_url=self.base_url,
+            encoding=self.encoding,
+            callback=callback,
+            click=click,
+            **options,
+        )
 
     def _links(self, targets: "str | Iterable[Link]", restrict: str | None) -> "Iterable[Link]":
         if not isinstance(targets, str):

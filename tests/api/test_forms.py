@@ -1,10 +1,12 @@
 """Forms of a page, filled in and submitted."""
 
 import sys
+import time
 from typing import Any
 
 import pytest
 
+from crawlcw.api import xpath
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, Reason, SpiderError
@@ -64,10 +66,174 @@ def test_any_field_can_be_named_and_left_out():
     assert form.fields["csrf"] == "t&1"
 
 
-def test_a_base_counts():
-    based = page("<head><base href=/other/></head><form action=x></form>")
+def test_a_base_counts_but_for_a_form_that_leads_to_its_own_page():
+    base = "<head><base href=/other/></head>"
 
-    assert based.form().submit().url == "http://a.example/other/x"
+    assert page(f"{base}<form action=x></form>").form().submit().url == "http://a.example/other/x"
+    assert page(f"{base}<form action=''></form>").form().submit().url.rstrip("?") == URL
+    assert page(f"{base}<form></form>").form().submit().url.rstrip("?") == URL
+
+
+def sent(fields: str, *, click: Any = None, given: dict[str, Any] | None = None) -> str:
+    form = page(f"<form method=post>{fields}</form>").form(click=click)
+    return (form.submit(given).body or b"").decode()
+
+
+@pytest.mark.parametrize("unit", ["<fieldset disabled>", "<fieldset disabled><legend>", "<legend>"])
+def test_a_form_that_is_nested_without_end_takes_no_time(unit: str):
+    form = page(f"<form>{unit * 900}" + "<input name=a>" * 50_000).form()
+    began = time.process_time()
+
+    form.submit()
+
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("unit", ["</html ", "<!--", "<script ", "<title></titl", "</html><b>"])
+def test_no_end_of_a_page_takes_long_to_find(unit: str):
+    body = ("</html><b>" + unit * 100_000).encode()
+    began = time.process_time()
+
+    xpath.whole(body, "html")
+
+    assert time.process_time() - began < 1
+
+
+# --- HTML standard, "constructing the entry list"
+
+
+def test_a_button_without_a_value_has_an_empty_one():
+    assert sent("<button name=login>Log in</button>") == "login="
+    assert sent("<input type=submit name=login>") == "login="
+
+
+def test_what_is_given_for_a_button_takes_the_place_of_its_value():
+    button = "<button name=go value=in>"
+
+    assert sent(button, given={"go": "out"}) == "go=out"
+    assert sent(button, given={"go": None}) == ""
+    assert sent(button, click=False, given={"go": "out"}) == "go=out"
+
+
+def test_a_button_that_is_none_for_submitting_is_never_sent():
+    fields = (
+        "<input type=button name=a value=1><input type=RESET name=b><button type=button name=c>"
+    )
+
+    assert sent(fields + "<button type=odd name=d value=4>") == "d=4"
+    assert sent(fields) == ""
+
+
+def test_a_button_that_is_disabled_is_not_clicked():
+    assert sent("<button name=a disabled></button><button name=b></button>") == "b="
+
+
+@pytest.mark.parametrize(("name", "body"), [(" name=map", "map.x=0&map.y=0"), ("", "x=0&y=0")])
+def test_a_picture_that_is_clicked_sends_the_place(name: str, body: str):
+    assert sent(f"<input type=image value=v{name}>") == body
+
+
+def test_disabled_fields_are_left_out():
+    fields = """
+        <input name=a value=1 disabled><textarea name=b disabled></textarea>
+        <fieldset disabled>
+          <legend><input name=c value=3></legend>
+          <legend><input name=d value=4></legend><select name=e><option>5</select>
+          <fieldset><input name=f value=6></fieldset>
+        </fieldset>
+        <datalist><input name=g value=7></datalist>
+    """
+
+    assert sent(fields) == "c=3"
+
+
+def test_a_textarea_loses_its_first_line_end_and_no_other():
+    assert sent("<textarea name=t>\n\na\n</textarea>") == "t=%0D%0Aa%0D%0A"
+    assert sent("<textarea name=t>\r\na</textarea>") == "t=a"
+    assert page("<form><textarea name=t>\na</textarea></form>").form().fields == {"t": "a"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_line_ends_are_those_of_the_internet(end: str):
+    given = {"text": f"a{end}b", f"n{end}m": "1", "many": [f"{end}", "x"]}
+
+    body = sent("<textarea name=text></textarea>", given=given)
+
+    assert body == "text=a%0D%0Ab&n%0D%0Am=1&many=%0D%0A&many=x"
+
+
+def test_a_line_of_text_has_no_line_ends():
+    assert sent("<input name=a value='1\n2'><input type=hidden name=b value='1\n2'>") == (
+        "a=12&b=1%0D%0A2"
+    )
+
+
+def test_of_a_select_those_options_are_sent_that_a_browser_shows_as_selected():
+    assert sent("<select name=s><option disabled>a<option> b  c </select>") == "s=b+c"
+    assert sent("<select name=s size=2><option>a</select>") == ""
+    assert sent("<select name=s><option selected>a<option selected value=>b</select>") == "s="
+    assert sent("<select name=s><optgroup disabled><option>a</optgroup><option>b</select>") == "s=b"
+    assert sent("<select name=s multiple><option selected>a<option disabled selected>b"
+                "<option selected>c</select>") == "s=a&s=c"  # fmt: skip
+
+
+def test_of_radio_buttons_the_last_one_that_is_checked_counts():
+    radio = "<input type=radio name=r value={}>"
+    fields = "".join(radio.format(v) for v in ("1 checked", "2 checked", "3"))
+
+    assert sent(fields + "<input type=Checkbox name=c checked><input type=checkbox name=d>") == (
+        "r=2&c=on"
+    )
+
+
+def test_fields_elsewhere_may_be_of_the_form_and_those_in_it_of_another():
+    both = page(
+        "<form id=f><input name=a value=1><input name=b value=2 form=g></form>"
+        "<form id=g></form><input name=c value=3 form=f><button form=f name=d value=4></button>"
+        "<button form=f name=e value=5 class=other>"
+    )
+
+    assert both.form("#f").submit().url.partition("?")[2] == "a=1&c=3&d=4"
+    assert both.form("#f", click=".other").submit().url.partition("?")[2] == "a=1&c=3&e=5"
+    assert both.form("#g").submit().url.partition("?")[2] == "b=2"
+
+
+def test_a_file_that_nobody_chose_is_an_empty_name():
+    assert sent("<input type=file name=f value=x>") == "f="
+
+
+def in_cyrillic(more: str = "") -> Response:
+    body = f"<meta charset=windows-1251><form method=post{more}><input name=q value=да></form>"
+    return Response(URL, request=Request(URL), body=body.encode("cp1251"))
+
+
+def test_text_is_sent_in_the_encoding_of_its_page():
+    assert in_cyrillic().form().submit().body == b"q=%E4%E0"
+    assert in_cyrillic().form().submit(q="\N{SNOWMAN}").body == b"q=%26%239731%3B"
+    assert in_cyrillic(" accept-charset='x, utf-8'").form().submit().body == b"q=%D0%B4%D0%B0"
+
+
+def test_a_form_may_be_sent_as_plain_text():
+    plain = page("<form method=post enctype=text/plain><input name=a value='1 2'><input name=b>")
+
+    request = plain.form().submit()
+
+    assert request.body == b"a=1 2\r\nb=\r\n"
+    assert ("Content-Type", "text/plain") in request.headers
+
+
+def test_only_what_a_server_would_mistake_is_escaped():
+    assert sent("", given={"a": "*-._~ +é"}) == "a=*-._%7E+%2B%C3%A9"
+
+
+@pytest.mark.parametrize("early", ["<p>x</p></html>\n", "</HTML >", "<head></head></html><body>"])
+def test_a_form_behind_an_early_end_of_the_page_is_found(early: str):
+    script = "<script>document.write('</html><b>')</script><!-- </html> -->"
+    found = page(f"<html>{script}{early}<form><input name=a value=1></form></body></html>")
+
+    assert found.form().submit().url.partition("?")[2] == "a=1"
+    assert found.selector.xpath("//script/text()").get() == "document.write('</html><b>')"
+    assert found.selector.xpath("//comment()").get() == "<!-- </html> -->"
 
 
 def test_a_form_that_leads_nowhere_is_dropped_by_the_crawl():
@@ -89,8 +255,8 @@ def test_what_cannot_be_submitted_is_told():
         page().form("#file").submit()
 
 
-def test_without_form2request_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "form2request", None)
+def test_without_parsel_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "parsel", None)
 
-    with pytest.raises(SpiderError, match=r"pip install 'crawlcw\[forms\]'"):
+    with pytest.raises(SpiderError, match=r"pip install 'crawlcw\[xpath\]'"):
         page().form().submit(q="x")
