@@ -461,7 +461,13 @@ class _Assembly:
         return Revisits(self.settings.revisit_policy)
 
     def _rendered(self, downloader: Downloader) -> Downloader:
-        return RenderingDownloader(downloader, self.browser, self.settings, admit=self.robots.admit)
+        return RenderingDownloader(
+            downloader,
+            self.browser,
+            self.settings,
+            admit=self.robots.admit,
+            stays=self.scope.admit_url,
+        )
 
     def _hooked(self, downloader: Downloader) -> Downloader:
         noted = self._recorder.notes(self._rendered(downloader))

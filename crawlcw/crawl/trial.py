@@ -62,7 +62,11 @@ class Trial:
 
     def _hooked(self, downloader: Downloader) -> Downloader:
         rendering = RenderingDownloader(
-            downloader, self._browser, self._settings, admit=self._robots.admit
+            downloader,
+            self._browser,
+            self._settings,
+            admit=self._robots.admit,
+            stays=lambda _: None,  # a person has asked for the page
         )
         within = self._settings.callback_timeout.total_seconds()
         return hooked(rendering, self._spider, Unwatched(within))

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from datetime import timedelta
+from html import escape
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -43,6 +44,8 @@ _NOT_OF_THE_BODY = frozenset(
 )
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HTML = ("text/html", "application/xhtml+xml")
+#: How the types of other texts end that a browser shows.
+_TEXTS = ("xml", "json", "javascript")
 
 
 class OpenPages:
@@ -81,13 +84,23 @@ class RenderingDownloader:
     """Renders those pages that are to be; the rest is the downloader's below alone."""
 
     def __init__(
-        self, downloader: Downloader, browser: Browser, settings: Settings, *, admit: Admit
+        self,
+        downloader: Downloader,
+        browser: Browser,
+        settings: Settings,
+        *,
+        admit: Admit,
+        stays: Callable[[str], None],
     ) -> None:
-        """*admit* is asked before each part of a page is fetched."""
+        """*admit* is asked before each part of a page is fetched.
+
+        *stays* raises `FetchError` for an address that the page's scripts may not lead to.
+        """
         self._downloader = downloader
         self._browser = browser
         self._settings = settings
         self._admit = admit
+        self._stays = stays
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response, its body what the browser has made of it; see `Downloader`."""
@@ -119,93 +132,186 @@ class RenderingDownloader:
         async with AsyncExitStack() as stack:
             page = await stack.enter_async_context(self._browser.page(alone=alone))
             crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            page.once("crash", lambda _: crashed.set_result(None))
+            page.once("crash", lambda _: _set(crashed))
             page.on("dialog", lambda dialog: dialog.dismiss())
-            parts = _Parts(response, self._downloader, self._settings, self._admit)
+            parts = _Parts(page, response, self._downloader, self._settings, self._allowed)
+            body = b""
             try:
                 await page.route("**/*", parts.answer)
                 await page.route_web_socket("**/*", lambda socket: socket.close())
                 async with _until(crashed):
-                    body = await self._content(page, response.url)
+                    body = await self._content(page, parts, response.url)
             except Error as error:
                 if page.is_closed():  # nobody else closes it
                     raise BrowserDiedError from error
-                message = printable(str(error).splitlines()[0])
-                raise FetchError(Reason.BROWSER_FAILED, message) from error
+                if parts.refused() is None:
+                    message = printable(str(error).splitlines()[0])
+                    raise FetchError(Reason.BROWSER_FAILED, message) from error
+            if (refused := parts.refused()) is not None:
+                refused.request = response.request
+                return refused
+            shown = parts.shown(page.url)
             most = response.request.options.max_body
             most = self._settings.max_body if most is None else most
             rendered = Response(
-                response.url,
+                page.url.partition("#")[0],
                 request=response.request,
-                status=response.status,
+                status=shown.status,
                 headers={
-                    **{k: v for k, v in response.headers.items() if k not in _NOT_OF_THE_BODY},
+                    **{k: v for k, v in shown.headers.items() if k not in _NOT_OF_THE_BODY},
                     "content-type": "text/html; charset=utf-8",
                 },
                 body=body[:most],
-                truncated="bytes" if len(body) > most else response.truncated,
+                truncated="bytes" if len(body) > most else shown.truncated,
             )
             if (open_pages := _open_pages.get()) is not None:
                 rendered.page = page
                 open_pages.close_later(stack.pop_all())
             return rendered
 
-    async def _content(self, page: "Page", url: str) -> bytes:
+    async def _allowed(self, url: str, *, is_document: bool) -> None:
+        if is_document:
+            self._stays(url)
+        await self._admit(url)
+
+    async def _content(self, page: "Page", parts: "_Parts", url: str) -> bytes:
+        """Return the document that the page's scripts have come to rest at.
+
+        Nothing where its answer was an error: a browser may show a page of its own for it. Raises
+        `FetchError` where the scripts have led to no document.
+        """
+        from playwright.async_api import Error
         from playwright.async_api import TimeoutError as StillBusyError
 
         # The attempt has a deadline of its own.
         await page.goto(url, wait_until="load", timeout=0)
-        # A page may ask for news for ever.
-        with suppress(StillBusyError):
-            await page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
-        content: str = await page.content()
+        seen = -1
+        content = ""
+        # A document that takes this one's place has begun meanwhile: there are `max_redirects`.
+        while seen != parts.documents:
+            seen = parts.documents
+            # A page may ask for news for ever.
+            with suppress(StillBusyError):
+                await page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
+            await parts.arrived()
+            if parts.refused() is not None:
+                break
+            await page.wait_for_load_state("load", timeout=0)
+            try:
+                content = await page.content()
+            except Error:
+                # Playwright refuses while the next document takes this one's place.
+                if seen == parts.documents:
+                    raise
         return content.encode(errors="replace")
 
 
 class _Parts:
-    """Answers what one page asks for."""
+    """Answers to all that one page asks for, and the document that it shows at last."""
 
     def __init__(
-        self, response: Response, downloader: Downloader, settings: Settings, admit: Admit
+        self,
+        page: "Page",
+        response: Response,
+        downloader: Downloader,
+        settings: Settings,
+        allowed: "_Allowed",
     ) -> None:
-        self._page: Response | None = response
+        self._page = page
+        #: Fetched already, for the next document that the browser asks for.
+        self._next: Response | None = response
         self._url = response.url
         self._downloader = downloader
         self._settings = settings
-        self._admit = admit
+        self._allowed = allowed
+        self.documents = 0  #: that the browser has asked for, frames apart
+        self._led = 0  #: documents that the page's scripts have led to
+        self._under_way = 0  #: documents that are fetched just now
+        self._arrived = asyncio.Event()
+        self._shown = response
+        self._failure: FetchError | None = None
+
+    async def arrived(self) -> None:
+        """Wait until no document is fetched."""
+        while self._under_way:
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def refused(self) -> Response | None:
+        """Return the answer to the document that was asked for last, if that is an error's.
+
+        Raises its `FetchError` where there is no answer.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return None if 200 <= self._shown.status < 300 else self._shown
+
+    def shown(self, url: str) -> Response:
+        """Return the answer whose document is shown at *url*; raises `FetchError` for none."""
+        if not url.startswith(("http://", "https://")):
+            raise FetchError(
+                Reason.BROWSER_FAILED, f"the page's scripts lead to {printable(url[:100])}"
+            )
+        return self._shown
 
     async def answer(self, route: "Route") -> None:
-        """Give the browser what it asks for, or refuse it."""
+        """Give the browser a part that it asks for, or refuse it."""
         from playwright.async_api import Error
 
         # The page may be closed while its parts are fetched.
         with suppress(Error):
-            if route.request.resource_type in self._settings.browser_blocked:
+            asked = route.request
+            if asked.resource_type in self._settings.browser_blocked:
                 await route.abort("blockedbyclient")
-                return
-            try:
-                part = await self._part(route)
-            except FetchError as refusal:
-                logger.debug(
-                    "a part of %s: %s",
-                    printable(self._url),
-                    refusal.reason,
-                    extra={"event": "part_refused", "url": self._url, "reason": refusal.reason},
-                )
-                await route.abort("failed")
-                return
-            await route.fulfill(
-                status=part.status,
-                headers={k: v for k, v in part.headers.items() if k not in _NOT_OF_THE_BODY},
-                body=part.body,
-            )
+            elif asked.is_navigation_request() and asked.frame == self._page.main_frame:
+                await self._answer_document(route)
+            else:
+                await self._answer(route, is_document=False)
 
-    async def _part(self, route: "Route") -> Response:
+    async def _answer_document(self, route: "Route") -> None:
+        self.documents += 1
+        self._under_way += 1
+        try:
+            found, self._next = self._next, None
+            if found is None:
+                self._led += 1
+                self._failure = None
+                found = await self._answer(route, is_document=True)
+            else:
+                # It is here already, and is not asked for twice.
+                await _fulfilled(route, found)
+            if found is not None:
+                self._shown = found
+        finally:
+            self._under_way -= 1
+            self._arrived.set()
+
+    async def _answer(self, route: "Route", *, is_document: bool) -> Response | None:
+        try:
+            part, url = await self._part(route, is_document=is_document)
+        except FetchError as refusal:
+            logger.debug(
+                "a part of %s: %s",
+                printable(self._url),
+                refusal.reason,
+                extra={"event": "part_refused", "url": self._url, "reason": refusal.reason},
+            )
+            if is_document:
+                self._failure = refusal
+            await route.abort("failed")
+            return None
+        if is_document and url != route.request.url:
+            # The document must have the address that its links are relative to.
+            self._next = part
+            sends = f'<meta http-equiv="refresh" content="0; url={escape(url)}">'
+            await route.fulfill(status=200, content_type="text/html; charset=utf-8", body=sends)
+            return None
+        await _fulfilled(route, part)
+        return part
+
+    async def _part(self, route: "Route", *, is_document: bool) -> tuple[Response, str]:
+        """Return a part, and its address behind all redirects."""
         asked = route.request
-        if (page := self._page) is not None and asked.is_navigation_request():
-            # What the page is made of is here already, and is not asked for twice.
-            self._page = None
-            return page
         request = Request(
             asked.url,
             method=asked.method,
@@ -213,15 +319,33 @@ class _Parts:
             body=asked.post_data_buffer,
         )
         url = asked.url
-        for _ in range(self._settings.max_redirects + 1):
-            await self._admit(url)
+        most = self._settings.max_redirects
+        if is_document and self._led > most:
+            raise FetchError(Reason.REDIRECT_LIMIT, f"its scripts lead on more than {most} times")
+        for _ in range(most + 1):
+            await self._allowed(url, is_document=is_document)
             part = await self._downloader.fetch(request, url=url)
             if part.status not in _REDIRECTS or "location" not in part.headers:
-                return part
+                if is_document and _is_download(part):
+                    raise FetchError(Reason.CONTENT_TYPE, "its scripts lead to a download")
+                return part, url
             # The browser would follow it by itself, and cannot.
             url = urls.resolve(url, part.headers["location"])
             request = Request(url)
-        raise FetchError(Reason.REDIRECT_LIMIT, f"more than {self._settings.max_redirects} hops")
+        raise FetchError(Reason.REDIRECT_LIMIT, f"more than {most} hops")
+
+
+class _Allowed(Protocol):
+    async def __call__(self, url: str, *, is_document: bool) -> None:
+        """Raise `FetchError` for an address that may not be asked for."""
+
+
+async def _fulfilled(route: "Route", part: Response) -> None:
+    await route.fulfill(
+        status=part.status,
+        headers={k: v for k, v in part.headers.items() if k not in _NOT_OF_THE_BODY},
+        body=part.body,
+    )
 
 
 def wants_browser(request: Request, settings: Settings) -> bool:
@@ -230,9 +354,22 @@ def wants_browser(request: Request, settings: Settings) -> bool:
     return settings.browser if asked is None else asked
 
 
+def _is_download(response: Response) -> bool:
+    """Return whether a browser would save the answer instead of showing it."""
+    kind = response.headers.get("content-type", _HTML[0]).partition(";")[0].strip().lower()
+    is_text = kind.startswith("text/") or kind.endswith(_TEXTS)
+    disposition = response.headers.get("content-disposition", "").lstrip().lower()
+    return not is_text or disposition.startswith("attachment")
+
+
 def _is_page(response: Response) -> bool:
     kind = response.headers.get("content-type", _HTML[0]).lower().lstrip()
     return 200 <= response.status < 300 and kind.startswith(_HTML)
+
+
+def _set(crashed: asyncio.Future[None]) -> None:
+    if not crashed.done():  # it may crash in the callback as well, when nothing waits for that
+        crashed.set_result(None)
 
 
 @asynccontextmanager

@@ -337,6 +337,103 @@ async def test_a_page_that_crashes_is_given_up():
     assert site.asked.count("/a") == 1
 
 
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("http://{host}:22/x", "refused-port"),
+        ("http://127.0.0.2:{port}/x", "refused-scope"),
+        ("http://10.0.0.1/x", "refused-address"),
+        ("/secret/x", "refused-robots"),
+        ("/file", "content-type"),
+        ("/gone", "http-status"),
+        ("/broken", "http-status"),
+        ("about:blank", "browser-failed"),
+        ("/on/0", "redirect-limit"),
+    ],
+)
+async def test_a_page_whose_scripts_lead_to_no_page_fails_as_that(target: str, reason: str):
+    async def file(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"x" * 100, headers={"Content-Disposition": "attachment"})
+
+    async def broken(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=500, text="<title>broken</title>", content_type="text/html")
+
+    class Everywhere(Titles):
+        allowed_hosts = ["127.0.0.1", "10.0.0.1"]
+
+    async with serving() as site:
+        host, port = site.url.removeprefix("http://").split(":")
+        led = target.format(host=host, port=port)
+        site.pages |= {
+            "/a": f"<title>raw</title><script>location.href = '{led}'</script>",
+            "/file": file,
+            "/broken": broken,
+            **{f"/on/{n}": f"<script>location.href = '/on/{n + 1}'</script>" for n in range(9)},
+            "/secret/x": "x",
+        }
+        spider = Everywhere(site, "/a")
+
+        report = await crawled(spider, max_redirects=3, max_retry=1)
+
+    assert spider.given_up == {"a": reason}
+    assert (report.pages, spider.titles) == (0, {})
+    assert "/secret/x" not in site.asked
+
+
+async def test_a_page_whose_scripts_lead_elsewhere_is_the_document_that_is_shown():
+    seen: list[Any] = []
+
+    class Following(Titles):
+        def parse(self, response: Any) -> Any:
+            links = [each.url for each in response.follow_all("a")]
+            seen.append((response.url, response.status, response.headers.get("x-of"), links))
+
+    async def moved(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": "/deep/er/there?q='\"<"})
+
+    async def there(_: web.Request) -> web.StreamResponse:
+        text = "<title>there</title><a href='next'>n</a>"
+        return web.Response(text=text, content_type="text/html", headers={"X-Of": "there"})
+
+    async with serving() as site:
+        site.pages |= {
+            "/a": "<title>raw</title><script>location.href = '/moved'</script>",
+            "/moved": moved,
+            "/deep/er/there": there,
+            "/b": "<a href='next'>n</a><script>history.pushState(0, '', '/app/1#top')</script>",
+        }
+        await crawled(Following(site, "/a"))
+        await crawled(Following(site, "/b"))
+
+    [(url, status, of, links), pushed] = seen
+    assert url.startswith(f"{site.url}/deep/er/there?q=")
+    assert (status, of, links) == (200, "there", [f"{site.url}/deep/er/next"])
+    assert site.asked.count("/deep/er/there") == 1
+    assert pushed == (f"{site.url}/app/1", 200, None, [f"{site.url}/app/next"])
+
+
+async def test_a_renderer_that_dies_while_its_page_is_in_a_callback_fails_that_page_alone():
+    class Deadly(Titles):
+        async def parse(self, response: Any) -> Any:
+            crashed = asyncio.Event()
+            response.page.on("crash", lambda _: crashed.set())
+            for pid in _browsers(kind=b"--type=renderer"):
+                os.kill(pid, signal.SIGKILL)
+            await crashed.wait()
+            raise ValueError("it has crashed")
+
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: unhandled.append(told))
+    async with serving() as site:
+        site.pages |= {"/a": "<title>raw</title>"}
+        spider = Deadly(site, "/a")
+
+        await crawled(spider)
+
+    assert spider.given_up == {"a": "parse-error"}
+    assert unhandled == []
+
+
 def _browsers(kind: bytes = b"") -> list[int]:
     """Return the browsers that this process has started, or their processes of one kind."""
     found = []
