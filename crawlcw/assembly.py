@@ -352,7 +352,6 @@ class _Assembly:
             stats=self.session.stats,
             feed=self.coordinator,
             adder=self._adder,
-            worker=self.session.worker,
             stop=self.ending.wished,
         )
 

@@ -24,6 +24,8 @@ class RunStart:
         self._silence = _SILENT_LEASES * lease
         #: By the ledger's time; None: it is not known yet.
         self.began: datetime | None = None
+        #: Which run of the ledger it is. Processes that begin one together find the same number.
+        self.number = 0
 
     async def find(self, state: Mapping[str, Any]) -> None:
         """Take part in the run of the ledger's *state*, or begin one and note it.
@@ -32,6 +34,7 @@ class RunStart:
         """
         noted = state.get("run") or {}
         began = None if not noted else _from_ms(noted["began"])
+        self.number = noted.get("number", 0)
         if began is not None:
             over = noted.get("over") or not await self._ledger.queries.has(_LEFT)
             # Of several processes that start together the first has begun it just now.
@@ -39,12 +42,14 @@ class RunStart:
                 self.began = began
                 return
         self.began = self._ledger.now()
-        await self._ledger.notes.set_state({"run": {"began": _to_ms(self.began)}})
+        self.number += 1
+        run = {"began": _to_ms(self.began), "number": self.number}
+        await self._ledger.notes.set_state({"run": run})
 
     async def end(self) -> None:
         """Note that the ledger is drained."""
         if self.began is not None:
-            run = {"began": _to_ms(self.began), "over": True}
+            run = {"began": _to_ms(self.began), "number": self.number, "over": True}
             await self._ledger.notes.set_state({"run": run})
 
     async def _first_started(self) -> datetime:

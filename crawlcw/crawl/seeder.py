@@ -74,7 +74,6 @@ class Seeder:
         stats: Stats,
         feed: Feed,
         adder: TaskAdder,
-        worker: str,
         stop: Callable[[str], None],
     ) -> None:
         """*start_hosts* is filled, and *scope* widened by it; *stop* is told of a `StopCrawl`.
@@ -91,7 +90,6 @@ class Seeder:
         self._stats = stats
         self._feed = feed
         self._adder = adder
-        self._worker = worker
         self._stop = stop
         #: Of what the spider starts with; None: it is to start with it each time.
         self._fingerprint: str | None = None
@@ -199,7 +197,8 @@ class Seeder:
 
     def _task(self, request: Request, seeding: "_Seeding") -> Task | None:
         seeding.number += 1
-        salt = f"{self._worker} seed {seeding.number}".encode()
+        # The same for every process of a run, and after a crash: one task for each request.
+        salt = f"run {self._adder.run.number} seed {seeding.number}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
             # A password is not written down, so each process asks `start` for it.
@@ -213,7 +212,7 @@ class Seeder:
             )
             return None
         self._note_start(task.host)
-        # One that is not to be filtered asks for another task each time, and one that
+        # One that is not to be filtered asks for another task in each run, and one that
         # may have changed for its own once more.
         if request.dont_filter or request.changed is not None:
             seeding.is_repeated = True
