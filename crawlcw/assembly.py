@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,7 @@ from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model import urls
+from crawlcw.model.hosts import Calls
 from crawlcw.model.proxies import ProxyEnvironment
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Task
@@ -237,7 +238,7 @@ class _Assembly:
             held=self.session.held,
             limit_of=self._limits.of,
             may_share=self._limits.may_share,
-            policy=settings.host_policy,
+            policy=replace(settings.host_policy, calls=_calls(self.spider)),
             lease=settings.lease,
             page_limit=PageLimit(
                 most=settings.max_pages_per_host,
@@ -534,6 +535,12 @@ class _Assembly:
             end=self.ending.end,
             instruments=self._instruments,
         )
+
+
+def _calls(spider: Spider) -> Calls:
+    """Return for which pages of an origin given up one of the spider's methods is called."""
+    inherits = getattr(spider.on_error, "__func__", None) is Spider.on_error
+    return Calls.ERRBACK if inherits else Calls.ALL
 
 
 def _tracing() -> Instruments:

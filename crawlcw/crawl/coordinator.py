@@ -248,6 +248,8 @@ class Coordinator:
         if task.host not in self._frontier or self._frontier[task.host].leaving:
             self._returned.append(lease)
             self._frontier.look(task.host)
+        elif self._frontier.evidence.given_up(task) is not None:
+            self._lanes.add_unasked(lease)
         elif self._frontier.evidence.lost_origin(task):
             # Once it is back it is ignored with all others of its origin.
             self._returned.append(lease)
@@ -414,7 +416,9 @@ class Coordinator:
         """Return how many tasks to claim for a host: its *share* of the room, or two turns."""
         # By what it may be asked for now: more for it is less for others, and they wait.
         turns = 1 if host.delay else 2 * host.allowed or _TURN
-        return min(self._lanes.room(host.name), max(share, turns))
+        # Where nothing of it is asked, its pace does not count.
+        most = share if host.state.lost_origins else 0
+        return max(most, min(self._lanes.room(host.name), max(share, turns)))
 
     async def _feed_some(
         self, portions: dict[HeldHost, int], room: int, background: anyio.abc.TaskGroup
@@ -443,12 +447,15 @@ class Coordinator:
             portion, tasks = portions[host], found.get(host.name, [])
             is_full = numbers[host.name] == asked[host.name]
             host.look = host.look or is_full
-            if self._is_open(host, tasks, background):
-                taken = tasks[: min(portion, room - len(wanted))]
-                wanted += taken
-                if taken:
-                    host.fed = now
-                host.look = host.look or len(taken) < len(tasks)
+            ready = tasks
+            if not self._is_open(host, tasks, background):
+                # Those for which the host is not asked need not wait for its opening.
+                ready = [task for task in tasks if self._frontier.evidence.given_up(task)]
+            taken = ready[: min(portion, room - len(wanted))]
+            wanted += taken
+            if taken:
+                host.fed = now
+            host.look = host.look or len(taken) < len(ready)
             # Of what is behind those that are not for us nothing is known.
             in_vain = host.name in spared.values() or (is_full and not tasks and not host.lost)
             if in_vain and not host.busy:
@@ -476,7 +483,9 @@ class Coordinator:
         """
         if host.opened or not tasks:
             return host.opened
-        ready = [task for task in tasks if not self._frontier.evidence.resting_until(task)]
+        evidence = self._frontier.evidence
+        asked = [task for task in tasks if not evidence.given_up(task)]
+        ready = [task for task in asked if not evidence.resting_until(task)]
         # Those whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
         return not ready or self._robots_gate.open(host, self._first_url(ready), background)
@@ -590,6 +599,8 @@ class Coordinator:
         # that: a horizon of None hides nothing. What came to this process while it asked
         # is in `_held`, or has set `_changed`.
         busy = self._held or self._changed.is_set()
+        # What is done about a host in the background is counted when it has ended.
+        busy = busy or any(host.busy for host in self._frontier)
         if horizon is None and not busy and self._frontier.page_limit.seeded:
             return True
         idle = self._idle

@@ -144,10 +144,12 @@ class Fetcher:
         Whatever is raised belongs to that task alone.
         """
         last_sent = self.turns.last(lease.task.host)
-        try:
-            identified = await self.identities.admit(lease.task)
-        except NotReadyError as wait:
-            return put_off(lease, until=wait.until)
+        identified = None
+        if self.frontier.evidence.given_up(lease.task) is None:
+            try:
+                identified = await self.identities.admit(lease.task)
+            except NotReadyError as wait:
+                return put_off(lease, until=wait.until)
         if self.turns.last(lease.task.host) > last_sent:
             # A login has asked its host since its turn came.
             await self.turns.wait(lease.task.url)
@@ -205,14 +207,17 @@ class Fetcher:
         The *slot* is freed as soon as the answer is there and what it shows of its host
         is noted, or not here at all.
         """
-        if not self.blame.may_begin(lease.task):
+        given_up = self.frontier.evidence.given_up(lease.task)
+        if given_up is None and not self.blame.may_begin(lease.task):
             return lease
         try:
+            if given_up is not None:
+                return await self.settling.given_up(self._begun(lease, slot, means), given_up)
             with memory_budget.page(), self.recorder.page():
                 async with rendering.OpenPages():
                     with self.targets.way(lease.task.id) as way:
                         try:
-                            return await self._page(lease, slot, means, way)
+                            return await self._page(self._begun(lease, slot, means), way)
                         finally:
                             if way.taken:
                                 # Others may have added what it has come to nothing with.
@@ -231,8 +236,8 @@ class Fetcher:
             )
             return Done(settlements=(self.settling.settle(lease, failed),))
 
-    async def _page(self, lease: Lease, slot: Slot, means: Means, way: Way) -> Done | Lease:
-        begun = Attempt(
+    def _begun(self, lease: Lease, slot: Slot, means: Means) -> Attempt:
+        return Attempt(
             lease=lease,
             request=Request.of(lease.task),
             slot=slot,
@@ -240,6 +245,9 @@ class Fetcher:
             at=self.ledger.now(),
             began=time.monotonic(),
         )
+
+    async def _page(self, begun: Attempt, way: Way) -> Done | Lease:
+        lease, slot = begun.lease, begun.slot
         try:
             response = await self._fetch(begun, way)
         except StopCrawl as wish:

@@ -113,6 +113,7 @@ class Frontier:
             self.lanes.extend(name, deadline=asked + self._usable, now=now)
         else:
             host = self._add(self._current(lease.host), lease, now=now, asked=asked)
+        self.evidence.leased(host)
         state = host.state
         for origin in state.origins.values():
             if origin.witness is not None and not origin.failures:

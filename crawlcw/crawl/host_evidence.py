@@ -17,7 +17,7 @@ from crawlcw.crawl.slow_start import FIRST_PAGES
 from crawlcw.crawl.throttlings import Doubt, Throttling, Throttlings
 from crawlcw.errors import Reason
 from crawlcw.model import hosts, urls
-from crawlcw.model.hosts import HostPolicy, Origin
+from crawlcw.model.hosts import Calls, HostPolicy, Origin
 from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import put_off
@@ -316,7 +316,7 @@ class HostEvidence:
                     status=status,
                     retry_after=doubt.retry_after,
                 )
-        moment = self._ledger_now()
+        moment, rested_until = self._ledger_now(), host.state.not_before
         host.state = hosts.host_failed(
             host.state,
             reason,
@@ -333,6 +333,8 @@ class HostEvidence:
         pace(self._lanes, host, now=now)
         why = failure_text(reason, status=status, retry_after=retry_after)
         if origin.given_up is not None:
+            # What is left to do asks nothing, whoever has the host next.
+            host.state = replace(host.state, not_before=rested_until)
             self._lose_origin(host, scheme)
             return NOBODYS
         if origin.not_before is not None and origin.not_before > moment:
@@ -389,6 +391,15 @@ class HostEvidence:
         host.lost.add(scheme)
         self._losing.add(host.name)
 
+    def leased(self, host: HeldHost) -> None:
+        """Note what is known of a host that was leased just now.
+
+        The owner before may have been killed before its waiting tasks were ignored.
+        """
+        for scheme, origin in host.state.origins.items():
+            if origin.given_up is not None:
+                self._mark_lost(host, scheme)
+
     def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
         """Let the waiting tasks of one origin go back to the ledger until a time."""
         prefix = f"{scheme}://"
@@ -407,13 +418,25 @@ class HostEvidence:
         return self._hosts[task.host].state.origin(urls.scheme_of(task.url))
 
     def lost_origin(self, task: Task) -> bool:
-        """Return whether the origin of a task was given up; its host is told to ignore the rest."""
-        host = self._hosts[task.host]
-        scheme = urls.scheme_of(task.url)
-        if host.state.origin(scheme).given_up is None:
+        """Return whether a task is one of those that are ignored at once, its origin given up.
+
+        Its host is told to ignore the rest.
+        """
+        if self.origin_of(task).given_up is None or self._policy.calls.include(task.errback):
             return False
-        self._mark_lost(host, scheme)
+        self._mark_lost(self._hosts[task.host], urls.scheme_of(task.url))
         return True
+
+    def given_up(self, task: Task) -> Reason | None:
+        """Return why the origin of a task was given up, if a method is called for that."""
+        if task.host not in self._hosts or not self._policy.calls.include(task.errback):
+            return None
+        return self.origin_of(task).given_up
+
+    @property
+    def calls(self) -> Calls:
+        """The tasks of a lost origin that are not ignored at once."""
+        return self._policy.calls
 
     def resting_until(self, task: Task) -> datetime | None:
         """Return until when the origin of a task rests by itself, None where it does not."""

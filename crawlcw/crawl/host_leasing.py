@@ -244,7 +244,10 @@ class HostLeaser:
         reason = host.state.origin(scheme).given_up
         if reason is None:
             return  # it has answered meanwhile
-        ignored = await self._ledger.hosts.give_up(host.name, reason=reason, scheme=scheme)
+        calls = self._frontier.evidence.calls
+        ignored = await self._ledger.hosts.give_up(
+            host.name, reason=reason, scheme=scheme, calls=calls
+        )
         if ignored:
             self._stats.given_up += ignored
             self._log_given_up(f"{scheme}://{host.name}", reason, ignored)

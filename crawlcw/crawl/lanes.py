@@ -7,6 +7,7 @@ ask its host has ended has no turn any more.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -53,6 +54,8 @@ class Lanes:
         #: Those whose turn has come and no fetcher was free, the most urgent first.
         self._urgent: list[tuple[float, int, Lane]] = []
         self._order = count()
+        #: Leases for which no host is asked.
+        self._unasked: deque[Lease] = deque()
         self.waiting = 0  #: leases in all lanes
         self.waiting_slow = 0  #: those of them whose hosts are served with a delay
         self.soon = 0  #: one turn of each of the others
@@ -96,6 +99,13 @@ class Lanes:
                 heapq.heapify(lane.waiting)
                 self._count(lane)
                 withdrawn += gone
+        unasked, self._unasked = self._unasked, deque()
+        for lease in unasked:
+            if host in (None, lease.task.host) and unwanted(lease):
+                withdrawn.append(lease)
+                self.waiting -= 1
+            else:
+                self._unasked.append(lease)
         return withdrawn
 
     def open(self, host: str, *, now: float) -> None:
@@ -157,6 +167,14 @@ class Lanes:
         self._count(lane)
         self._queue(lane, now)
 
+    def add_unasked(self, lease: Lease) -> None:
+        """Queue a lease for which its host is not asked: it waits for a fetcher, and for no turn.
+
+        Its host has a lane all the same, where it counts as under way until `finished`.
+        """
+        self._unasked.append(lease)
+        self.waiting += 1
+
     def room(self, host: str) -> int:
         """Return how many more leases of *host* are worth holding.
 
@@ -184,6 +202,11 @@ class Lanes:
         higher ones go first, and nobody waits for ever. So does a host's delay, up to
         `AHEAD`: a turn that it misses is lost, while others make up for it.
         """
+        if self._unasked:
+            lease = self._unasked.popleft()
+            self.waiting -= 1
+            self._lanes[lease.task.host].active += 1
+            return lease
         while self._turns and self._turns[0][0] <= now:
             turn, order, lane = heapq.heappop(self._turns)
             if self._may_start(lane, now):
@@ -224,7 +247,7 @@ class Lanes:
 
     def next_turn(self) -> float | None:
         """Return the time of the next turn, if any lane waits for one."""
-        if self._urgent:
+        if self._urgent or self._unasked:
             return float("-inf")
         return self._turns[0][0] if self._turns else None
 

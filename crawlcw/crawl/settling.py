@@ -263,6 +263,14 @@ class Settling:
         attempt.stood = self.excuses.seconds(began)
         return await self._own_failure(attempt, _with_advice(refusal, lease.task))
 
+    async def given_up(self, attempt: Attempt, reason: Reason) -> Done:
+        """Settle a page whose origin was given up: the spider is told, and the host not asked."""
+        attempt.slot.free()
+        origin = attempt.request.url.partition("://")[0] + "://" + attempt.lease.task.host
+        error = FetchError(reason, f"{origin} was given up")
+        failed = Failed(reason=reason, message=error.message, last=True, tried=False)
+        return await self.failed(attempt, failed, error)
+
     async def faulty(self, attempt: Attempt, fault: SpiderFaultError) -> Done:
         """Settle a page on whose way a hook or the spider's own downloader raised."""
         if self.errors.is_broken(fault.name):

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.model.dropped import Examples, merged
-from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import EVERY, Point, Span, Vitals
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
@@ -370,10 +370,18 @@ class Hosts(Protocol):
         The rest after a failure is forgiven too, the adaptive delay is not.
         """
 
-    async def give_up(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+    async def give_up(
+        self,
+        host: str,
+        *,
+        reason: Reason,
+        scheme: str | None = None,
+        calls: Calls = Calls.NONE,
+    ) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return how many.
 
-        With *scheme* (`https`) only those whose URL has it.
+        With *scheme* (`https`) only those whose URL has it. The tasks that *calls*
+        includes are left, and are due now: each of them is settled by itself.
 
         A batch at a time, so that a million of them neither block the ledger
         nor run into its time limit. Leased tasks are left alone, and so are

@@ -13,6 +13,7 @@ origin is named by its scheme here.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import Enum, auto
 
 from crawlcw.errors import Reason
 from crawlcw.model.retry import backoff
@@ -128,6 +129,18 @@ class HostLease:
     clean: bool = True  #: whether the owner before, if any, has released it
 
 
+class Calls(Enum):
+    """The waiting tasks of an origin given up for which a method of the spider is called."""
+
+    NONE = auto()
+    ERRBACK = auto()  #: those with an errback of their own
+    ALL = auto()  #: the spider has an `on_error`
+
+    def include(self, errback: str | None) -> bool:
+        """Return whether a method is called for a task with this *errback*, if it has one."""
+        return self is Calls.ALL or (self is Calls.ERRBACK and errback is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPolicy:
     """The settings about hosts, as the decisions take them."""
@@ -136,6 +149,7 @@ class HostPolicy:
     backoff_max: timedelta = timedelta(hours=1)
     max_failures: int = 5
     auto_throttle: bool = True
+    calls: Calls = Calls.ERRBACK  #: no setting: the spider's methods tell
 
 
 def succeeded(

@@ -153,6 +153,7 @@ class Failed:
     response: ResponseInfo | None = None
     progress: Progress | None = None
     last: bool = False  #: whether no other attempt is wanted, whatever the policy says
+    tried: bool = True  #: whether anything was asked for: else it is no attempt
     revisit: datetime | None = None  #: of a page that was finished once: when it is asked for again
     stored: StoredPage | None = None  #: where the body is kept that nothing came of
 
@@ -519,7 +520,7 @@ def _failed(
         fence=lease.fence,
         settled=lease.fence,
         # Being unwanted is not a failed attempt.
-        retry=min(attempt, policy.max_retry) if failure else lease.task.retry,
+        retry=min(attempt, policy.max_retry) if failure and outcome.tried else lease.task.retry,
         lost=losses(lease.task),
         begun=suspicion(lease.task),
         reason=outcome.reason,

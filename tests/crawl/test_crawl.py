@@ -450,6 +450,82 @@ async def test_a_host_that_fails_and_fails_is_given_up_with_all_its_tasks(
     assert report.counts.by_status == {Status.FINISHED: 23}
 
 
+async def test_on_error_is_called_for_each_page_of_a_host_that_is_given_up(ledger: SqliteLedger):
+    class Told(Books):
+        def on_error(self, request: Request, error: FetchError) -> Iterator[Any]:
+            super().on_error(request, error)
+            yield {"lost": request.url}
+            yield Request(request.url.replace("a.example", "b.example"))
+
+    pages = numbered(40)
+    spares = {url.replace("a.example", "b.example"): "" for url in pages}
+    web = Web(spares | dict.fromkeys(pages, FetchError(Reason.CONNECT, "refused")))
+    spider = Told(start_urls=[*pages, "http://b.example/1"])
+
+    report = await crawled(spider, web, ledger, host_max_failures=2, obey_robots=False)
+
+    assert sorted(spider.given_up) == sorted((url, Reason.HOST_UNREACHABLE) for url in pages)
+    assert report.counts.by_status == {Status.IGNORED: 40, Status.FINISHED: 40}
+    assert (report.given_up, report.items) == (40, 80)
+    assert await ledger.queries.reasons() == {"host-unreachable": 40}
+    one = await record(ledger, pages[7])
+    assert (one.task.retry, list(one.items)) == (0, [{"lost": pages[7]}])
+    assert report.hosts_given_up == {"http://a.example": "host-unreachable"}
+    assert 2 <= sum(url in pages for url in web.pages) <= 2 + 8, "nothing is asked after that"
+
+
+async def test_an_errback_is_called_and_what_has_none_is_given_up_at_once(ledger: SqliteLedger):
+    class Some(Spider):
+        name = "books"
+        lost: list[str] = []
+
+        async def start(self) -> AsyncIterator[Request]:
+            for url in numbered(10):
+                yield Request(url)
+            for url in numbered(14)[10:]:
+                yield Request(url, errback=self.missed)
+
+        def parse(self, response: Response) -> None:
+            pass
+
+        def missed(self, request: Request, error: FetchError) -> Any:
+            self.lost.append(request.url)
+            return {"lost": request.url}
+
+    web = Web(dict.fromkeys(numbered(14), FetchError(Reason.CONNECT, "refused")))
+
+    report = await crawled(Some(), web, ledger, host_max_failures=2, obey_robots=False)
+
+    assert sorted(Some.lost) == sorted(numbered(14)[10:])
+    assert (report.items, report.given_up) == (4, 14)
+    # Only those that are called for are claimed after that.
+    assert report.failures == {"host-unreachable": 4}
+    assert await ledger.queries.reasons() == {"host-unreachable": 14}
+
+
+async def test_a_page_that_waits_for_another_attempt_is_called_for_without_that(
+    ledger: SqliteLedger,
+):
+    """Its host is given up meanwhile: the crawl does not go on for it alone."""
+    late = f"{HOME}late"
+    answers = {late: down(500), f"{HOME}1": FetchError(Reason.CONNECT, "refused")}
+    web = Web(answers, held=[f"{HOME}1"])
+    spider = Books(start_urls=[late, f"{HOME}1"])
+    crawl = crawl_of(spider, web, ledger, backoff_base="1h", host_max_failures=1, obey_robots=False)
+
+    async with anyio.create_task_group() as running:
+        running.start_soon(crawl.run)
+        await web.reached.wait()
+        while (await record(ledger, late)).task.status is not Status.FAILED:
+            await asyncio.sleep(0.01)
+        web.go.set()
+
+    assert sorted(spider.given_up) == [
+        (f"{HOME}1", Reason.HOST_UNREACHABLE),
+        (late, Reason.HOST_UNREACHABLE),
+    ]
+
+
 async def test_a_name_that_does_not_exist_is_given_up_sooner(ledger: SqliteLedger):
     web = Web({HOME: FetchError(Reason.DNS_NXDOMAIN, "no such host")})
 

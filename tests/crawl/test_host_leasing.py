@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -29,10 +30,10 @@ class GivingUpLedger(SqliteLedger):
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-    async def give_up_host(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+    async def give_up_host(self, host: str, *, reason: Reason, **which: Any) -> int:
         self.begun.set()
         await self.go.wait()
-        return await self.real.hosts.give_up(host, reason=reason, scheme=scheme)
+        return await self.real.hosts.give_up(host, reason=reason, **which)
 
 
 @pytest.fixture

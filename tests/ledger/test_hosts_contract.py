@@ -10,7 +10,7 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, TaskFilter, Worker
-from crawlcw.model.hosts import Host, HostLease, RobotsRecord
+from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded
 from tests.support.ledgers import (
@@ -663,6 +663,40 @@ async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
 
     assert (await ledger.queries.counts()).by_status == {Status.IGNORED: 80, Status.PROCESSING: 20}
     assert await ledger.queries.reasons() == {"host-unreachable": 80}
+
+
+@pytest.mark.parametrize(
+    ("calls", "ignored"), [(Calls.NONE, 40), (Calls.ERRBACK, 20), (Calls.ALL, 0)]
+)
+async def test_tasks_that_a_method_is_called_for_are_left_and_due(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, calls: Calls, ignored: int
+):
+    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
+    monkeypatch.setattr("crawlcw.ledger.sqlite.hosts._BATCH", 7)
+    tasks = [
+        make_task(
+            f"http://example.com/{n}",
+            priority=n % 3,
+            due=at(n % 2 * 500),
+            errback="missed" if n % 4 < 2 else None,
+        )
+        for n in range(40)
+    ]
+    await ledger.tasks.add([*tasks, later := make_task("http://other.com/", due=at(500))])
+
+    for _ in range(2):
+        assert (
+            await ledger.hosts.give_up(
+                HOST, reason=Reason.HOST_UNREACHABLE, scheme="http", calls=calls
+            )
+            == ignored
+        )
+        ignored = 0
+
+    page = await ledger.tasks.page(limit=100)
+    assert {task.id for task in page} == {task.id for task in tasks if calls.include(task.errback)}
+    assert {task.status for task in page} <= {Status.TODO}
+    assert (await ledger.tasks.get(later.id)).task.due == at(500)
 
 
 @pytest.mark.parametrize("reason", [Reason.HOST_UNREACHABLE, Reason.DNS_NXDOMAIN])

@@ -28,7 +28,7 @@ from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
 from crawlcw.ledger.mongo.updates import any_of, bulk_update
 from crawlcw.ledger.mongo.walks import behind
 from crawlcw.ledger.protocol import Counts, Cursor, Dimension, Group, Groups
-from crawlcw.model.hosts import Host
+from crawlcw.model.hosts import Calls, Host
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import GIVE_UP_HOST
 
@@ -118,13 +118,26 @@ class Hosts:
             total += woken.matched_count
             behind = {"_id": {"$gt": names[-1]}}
 
-    async def give_up(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+    async def give_up(
+        self,
+        host: str,
+        *,
+        reason: Reason,
+        scheme: str | None = None,
+        calls: Calls = Calls.NONE,
+    ) -> int:
         """Walk the host's tasks by their index once, and ignore them a batch at a time."""
         first, end = documents.urls_of(scheme)
-        waiting = {
+        waiting: dict[str, Any] = {
             "status": any_of(GIVE_UP_HOST.from_statuses),
             "url": {"$gte": first, "$lt": end},
         }
+        if calls is not Calls.NONE:
+            await self._hasten_tasks(host, waiting, calls)
+        if calls is Calls.ALL:
+            return 0
+        if calls is Calls.ERRBACK:
+            waiting["errback"] = {"$exists": False}
         of_host = {"host": host, "priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
         total = 0
         with mapped():
@@ -141,6 +154,24 @@ class Hosts:
                 )
                 total += result.modified_count
         return total
+
+    async def _hasten_tasks(self, host: str, waiting: Mapping[str, Any], calls: Calls) -> None:
+        """Let those tasks of a host be due now that wait for a later time."""
+        now = self._store.now()
+        later = {**waiting, "due": {"$gt": now}}
+        if calls is Calls.ERRBACK:
+            later["errback"] = {"$exists": True}
+        of_host = {"host": host, "priority": {"$lte": ANY_PRIORITY}}
+        with mapped():
+            # What is due now leaves the stretch of the index that the cursor reads.
+            cursor = self._store.tasks.find(of_host | later, {"_id": 1}).hint(BY_HOST)
+            cursor = cursor.batch_size(BATCH)
+            while found := await cursor.to_list(BATCH):
+                await self._store.durable.update_many(
+                    {"_id": {"$in": [each["_id"] for each in found]}, **later},
+                    {"$set": {"due": now}},
+                    hint="_id_",
+                )
 
     async def all(self) -> AsyncIterator[Host]:
         """Stream the hosts' documents."""

@@ -21,7 +21,7 @@ from crawlcw.ledger.sqlite.rows import INT64, document_of, milliseconds, moment,
 from crawlcw.ledger.sqlite.schema import HOST_COLUMNS
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
-from crawlcw.model.hosts import Host
+from crawlcw.model.hosts import Calls, Host
 from crawlcw.model.task import Status
 
 #: One transaction gives up this many tasks, or wakes this many hosts: others wait meanwhile.
@@ -61,31 +61,51 @@ class Hosts:
         now = {"now": milliseconds(self._store.now())}
         return await self._store.writer.run(update, self._store.sql.wake_all_hosts, now)
 
-    async def give_up(self, host: str, *, reason: Reason, scheme: str | None = None) -> int:
+    async def give_up(
+        self,
+        host: str,
+        *,
+        reason: Reason,
+        scheme: str | None = None,
+        calls: Calls = Calls.NONE,
+    ) -> int:
         """See `protocol.Hosts.give_up`."""
-        total = 0
+        sql, total, now = self._store.sql, 0, milliseconds(self._store.now())
         first, end = documents.urls_of(scheme)
-        for priority in await self._store.reader.run(priorities_of_host, self._store.sql, host):
-            bounds: dict[str, Any] = {"host": host, "priority": priority, "due": -INT64}
-            bounds |= {"first": first, "end": end}
-            # What is given up leaves the index; each batch begins where the
-            # last one ended, so that the leased tasks are not read for each.
-            while True:
-                bounds |= {"why": str(reason), "now": milliseconds(self._store.now())}
-                given_up, bounds["due"] = await self._store.writer.run(self._give_up_some, bounds)
-                if not given_up:
-                    break
-                total += given_up
+        named = calls is Calls.ERRBACK
+        for priority in await self._store.reader.run(priorities_of_host, sql, host):
+            bounds = {"host": host, "priority": priority, "first": first, "end": end}
+            bounds |= {"why": str(reason), "now": now}
+            if calls is not Calls.NONE:
+                later = {**bounds, "due": now + 1, "errback": True if named else None}
+                await self._change_waiting(sql.hasten, later)
+            if calls is not Calls.ALL:
+                unheard = {**bounds, "due": -INT64, "errback": False if named else None}
+                total += await self._change_waiting(sql.give_up, unheard)
         return total
 
-    def _give_up_some(self, db: Database, bounds: Mapping[str, Any]) -> tuple[int, int]:
-        """Give up the next tasks of one priority; return how many, and the last one's `due`."""
+    async def _change_waiting(self, change: str, bounds: dict[str, Any]) -> int:
+        """Change the waiting tasks of one priority, from a `due` on; return how many.
+
+        What is changed leaves that stretch of the index; each batch begins where the last one
+        ended, so that the leased tasks are not read for each.
+        """
+        total = 0
+        while True:
+            changed, due = await self._store.writer.run(self._change_some, change, bounds)
+            if not changed:
+                return total
+            bounds["due"] = due
+            total += changed
+
+    def _change_some(self, db: Database, change: str, bounds: Mapping[str, Any]) -> tuple[int, int]:
+        """Change the next tasks of one priority; return how many, and the last one's `due`."""
         with durable_transaction(db):
             rows = db.execute(
                 self._store.sql.waiting_of_host, {**bounds, "limit": _BATCH}
             ).fetchall()
             for row in rows:
-                db.execute(self._store.sql.give_up, {**bounds, "id": row["id"]})
+                db.execute(change, {**bounds, "id": row["id"]})
         return len(rows), rows[-1]["due"] if rows else bounds["due"]
 
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:

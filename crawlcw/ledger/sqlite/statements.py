@@ -262,9 +262,11 @@ class Statements:
         self.waiting_of_host = (
             f"SELECT id, due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
             f"AND priority = :priority AND due >= :due AND {waiting} "
-            "AND url >= :first AND url < :end ORDER BY due LIMIT :limit"
+            "AND url >= :first AND url < :end "
+            "AND (:errback IS NULL OR (errback IS NOT NULL) = :errback) ORDER BY due LIMIT :limit"
         )
         self.give_up = f"UPDATE {tasks} SET {setting(GIVE_UP_HOST)} WHERE id = :id"
+        self.hasten = f"UPDATE {tasks} SET due = :now WHERE id = :id"
 
     def _of_host_leases(self, tables: Tables) -> None:
         """Those of hosts that are leased."""

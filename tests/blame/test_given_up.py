@@ -1,0 +1,88 @@
+"""What becomes of the pages of a host that is given up: each of them is told to its spider."""
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from crawlcw.model.task import Status
+from tests.blame.code_site import Command, crawled, running, wait_until
+from tests.blame.crawl_command import children_of
+from tests.blame.test_ends import HASTY, dead_url
+from tests.support.crawl_process import Store
+
+pytestmark = pytest.mark.thorough
+
+PAGES = 3000
+
+
+def kill(command: Command) -> None:
+    """End it and all that it has started, at once."""
+    everybody = [command.process.pid, *children_of(command.process.pid)]
+    for signal_ in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in everybody:
+            os.kill(pid, signal_)
+
+
+def telling(url: str, calls: Path) -> str:
+    """A spider that writes down which pages it is told of, and has an item for each of them."""
+    return f"""
+from crawlcw import Request, Spider
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = [{url!r}]
+
+    async def start(self):
+        for n in range({PAGES}):
+            yield Request(f"{url}{{n}}")
+
+    def parse(self, response):
+        pass
+
+    def on_error(self, request, error):
+        with open({str(calls)!r}, "a") as calls:
+            print(request.url, error.reason, file=calls)
+        yield {{"lost": request.url}}
+"""
+
+
+@pytest.mark.representative("sqlite")
+@pytest.mark.parametrize("processes", [0, 2])
+def test_each_page_is_told_although_the_crawl_is_killed_meanwhile(
+    ledger_url: str, tmp_path: Path, processes: int
+):
+    calls = tmp_path / "calls"
+    with dead_url() as dead:
+        code = telling(dead, calls)
+        options = ("--processes", processes, *HASTY)
+        with running(tmp_path, code, ledger_url, *options) as command:
+            wait_until(lambda: calls.exists() and len(calls.read_text().splitlines()) > 300)
+            kill(command)
+        before = calls.read_text().splitlines()
+        assert len(before) < PAGES, "it was killed in the middle"
+
+        _, report, command = crawled(tmp_path, code, ledger_url, *options)
+
+    rows = Store(ledger_url, "pages").rows()
+    assert Counter((row.status, row.reason, row.items) for row in rows) == {
+        (Status.IGNORED, "host-unreachable", 1): PAGES
+    }, command.log
+    told = Counter(calls.read_text().splitlines())
+    assert told.keys() == {f"{dead}{n} host-unreachable" for n in range(PAGES)}
+    # Those under way when it was killed are told again.
+    assert told.total() <= PAGES + 500
+    assert report["finish_reason"] == "drained"
+
+
+def test_pages_that_no_method_is_called_for_are_ignored_all_at_once(
+    ledger_url: str, tmp_path: Path
+):
+    with dead_url() as dead:
+        code = telling(dead, tmp_path / "calls").replace("def on_error", "def unused")
+        _, report, command = crawled(tmp_path, code, ledger_url, *HASTY)
+
+    assert (report["given_up"], report["failures"]) == (PAGES, {}), command.log
+    assert report["counts"]["ignored"] == PAGES
