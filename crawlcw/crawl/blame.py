@@ -64,6 +64,16 @@ class Blame:
         evidence = self._frontier.evidence
         return not (evidence.lost_origin(task) or evidence.resting_until(task))
 
+    def given_up(self, task: Task) -> Reason | None:
+        """Return why a task ends unasked: its origin was given up, and a method is to hear of it.
+
+        None where that is not so.
+        """
+        evidence = self._frontier.evidence
+        if task.host not in self._frontier or not evidence.calls.include(task.errback):
+            return None
+        return evidence.lost_origin(task)
+
     def answered(self, task: Task) -> None:
         """Note that the task's own origin answered, whatever it said."""
         self._watch.answered(task.host)

@@ -248,11 +248,12 @@ class Coordinator:
         if task.host not in self._frontier or self._frontier[task.host].leaving:
             self._returned.append(lease)
             self._frontier.look(task.host)
-        elif self._frontier.evidence.given_up(task) is not None:
-            self._lanes.add_unasked(lease)
         elif self._frontier.evidence.lost_origin(task):
-            # Once it is back it is ignored with all others of its origin.
-            self._returned.append(lease)
+            if self._frontier.evidence.calls.include(task.errback):
+                self._lanes.add(lease, now=time.monotonic(), asks=False)
+            else:
+                # Once it is back it is ignored with all others of its origin.
+                self._returned.append(lease)
         elif (until := self._frontier.evidence.resting_until(task)) is not None:
             self._returned.append(put_off(lease, until=until))
         elif task.due is not None and task.due > self._ledger.now():
@@ -450,7 +451,7 @@ class Coordinator:
             ready = tasks
             if not self._is_open(host, tasks, background):
                 # Those for which the host is not asked need not wait for its opening.
-                ready = [task for task in tasks if self._frontier.evidence.given_up(task)]
+                ready = [task for task in tasks if self._frontier.evidence.lost_origin(task)]
             taken = ready[: min(portion, room - len(wanted))]
             wanted += taken
             if taken:
@@ -470,8 +471,10 @@ class Coordinator:
             # A lease of ours that ran out during an outage shows up again.
             if task.id in self._held or task.id in spared or task.id in self._coming:
                 continue
-            # What waits for an origin that was given up is ignored, all of it at once.
-            if not self._frontier.evidence.lost_origin(task):
+            # What waits for an origin that was given up is ignored, all of it at once, but for
+            # tasks that a method is called for.
+            evidence = self._frontier.evidence
+            if not evidence.lost_origin(task) or evidence.calls.include(task.errback):
                 found.setdefault(task.host, []).append(task)
         return found
 
@@ -484,7 +487,7 @@ class Coordinator:
         if host.opened or not tasks:
             return host.opened
         evidence = self._frontier.evidence
-        asked = [task for task in tasks if not evidence.given_up(task)]
+        asked = [task for task in tasks if not evidence.lost_origin(task)]
         ready = [task for task in asked if not evidence.resting_until(task)]
         # Those whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.

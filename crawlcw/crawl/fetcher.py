@@ -145,7 +145,7 @@ class Fetcher:
         """
         last_sent = self.turns.last(lease.task.host)
         identified = None
-        if self.frontier.evidence.given_up(lease.task) is None:
+        if self.blame.given_up(lease.task) is None:
             try:
                 identified = await self.identities.admit(lease.task)
             except NotReadyError as wait:
@@ -207,7 +207,7 @@ class Fetcher:
         The *slot* is freed as soon as the answer is there and what it shows of its host
         is noted, or not here at all.
         """
-        given_up = self.frontier.evidence.given_up(lease.task)
+        given_up = self.blame.given_up(lease.task)
         if given_up is None and not self.blame.may_begin(lease.task):
             return lease
         try:

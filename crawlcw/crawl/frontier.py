@@ -113,8 +113,11 @@ class Frontier:
             self.lanes.extend(name, deadline=asked + self._usable, now=now)
         else:
             host = self._add(self._current(lease.host), lease, now=now, asked=asked)
-        self.evidence.leased(host)
         state = host.state
+        # The owner before may have been killed before the waiting tasks were ignored.
+        host.lost |= {scheme for scheme, each in state.origins.items() if each.given_up}
+        if host.lost:
+            self.evidence.to_lose.add(name)
         for origin in state.origins.values():
             if origin.witness is not None and not origin.failures:
                 self._network.remember(name, origin.witness)

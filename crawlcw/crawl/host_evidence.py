@@ -17,7 +17,7 @@ from crawlcw.crawl.slow_start import FIRST_PAGES
 from crawlcw.crawl.throttlings import Doubt, Throttling, Throttlings
 from crawlcw.errors import Reason
 from crawlcw.model import hosts, urls
-from crawlcw.model.hosts import Calls, HostPolicy, Origin
+from crawlcw.model.hosts import HostPolicy, Origin
 from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import put_off
@@ -71,6 +71,7 @@ class HostEvidence:
         self._lanes = lanes
         self._phases = phases
         self._policy = policy
+        self.calls = policy.calls  #: those tasks of a lost origin are settled one by one
         self._page_limit = page_limit
         self._avoided = avoided
         self._failures = failures
@@ -79,7 +80,7 @@ class HostEvidence:
         self._ledger_now = ledger_now
         self._throttlings = Throttlings()
         self._put_off: list[Lease] = []
-        self._losing: set[str] = set()
+        self.to_lose: set[str] = set()  #: hosts with `HeldHost.lost`
 
     def answered(
         self,
@@ -333,9 +334,7 @@ class HostEvidence:
         pace(self._lanes, host, now=now)
         why = failure_text(reason, status=status, retry_after=retry_after)
         if origin.given_up is not None:
-            # What is left to do asks nothing, whoever has the host next.
-            host.state = replace(host.state, not_before=rested_until)
-            self._lose_origin(host, scheme)
+            self._lose_origin(host, scheme, rested_until=rested_until)
             return NOBODYS
         if origin.not_before is not None and origin.not_before > moment:
             # The other origin goes on, and this one's tasks are not in its way.
@@ -375,8 +374,10 @@ class HostEvidence:
         turns = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.delay)
         return rest + timedelta(seconds=turns)
 
-    def _lose_origin(self, host: HeldHost, scheme: str) -> None:
+    def _lose_origin(self, host: HeldHost, scheme: str, *, rested_until: datetime | None) -> None:
         """Ask no more of an origin: what waits for it is to be ignored."""
+        # What is left to do asks nothing, whichever process has the host next.
+        host.state = replace(host.state, not_before=rested_until)
         reason = host.state.origin(scheme).given_up
         assert reason is not None
         self._given_up[f"{scheme}://{host.name}"] = str(reason)
@@ -389,16 +390,7 @@ class HostEvidence:
 
     def _mark_lost(self, host: HeldHost, scheme: str) -> None:
         host.lost.add(scheme)
-        self._losing.add(host.name)
-
-    def leased(self, host: HeldHost) -> None:
-        """Note what is known of a host that was leased just now.
-
-        The owner before may have been killed before its waiting tasks were ignored.
-        """
-        for scheme, origin in host.state.origins.items():
-            if origin.given_up is not None:
-                self._mark_lost(host, scheme)
+        self.to_lose.add(host.name)
 
     def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
         """Let the waiting tasks of one origin go back to the ledger until a time."""
@@ -417,26 +409,15 @@ class HostEvidence:
         """Return what is known of the origin of a task whose host is held."""
         return self._hosts[task.host].state.origin(urls.scheme_of(task.url))
 
-    def lost_origin(self, task: Task) -> bool:
-        """Return whether a task is one of those that are ignored at once, its origin given up.
+    def lost_origin(self, task: Task) -> Reason | None:
+        """Return why the origin of a task was given up, None where it was not.
 
-        Its host is told to ignore the rest.
+        Where the task is ignored with all others of its origin, its host is told to do so.
         """
-        if self.origin_of(task).given_up is None or self._policy.calls.include(task.errback):
-            return False
-        self._mark_lost(self._hosts[task.host], urls.scheme_of(task.url))
-        return True
-
-    def given_up(self, task: Task) -> Reason | None:
-        """Return why the origin of a task was given up, if a method is called for that."""
-        if task.host not in self._hosts or not self._policy.calls.include(task.errback):
-            return None
-        return self.origin_of(task).given_up
-
-    @property
-    def calls(self) -> Calls:
-        """The tasks of a lost origin that are not ignored at once."""
-        return self._policy.calls
+        reason = self.origin_of(task).given_up
+        if reason is not None and not self.calls.include(task.errback):
+            self._mark_lost(self._hosts[task.host], urls.scheme_of(task.url))
+        return reason
 
     def resting_until(self, task: Task) -> datetime | None:
         """Return until when the origin of a task rests by itself, None where it does not."""
@@ -468,8 +449,8 @@ class HostEvidence:
 
     def losing(self) -> list[HeldHost]:
         """Return the hosts whose waiting tasks are to be ignored, and nobody does so yet."""
-        losing = [self._hosts[name] for name in self._losing if name in self._hosts]
-        self._losing = {host.name for host in losing if host.busy and host.lost}
+        losing = [self._hosts[name] for name in self.to_lose if name in self._hosts]
+        self.to_lose = {host.name for host in losing if host.busy and host.lost}
         return [host for host in losing if host.lost and not host.busy and host.lease is not None]
 
 

@@ -54,7 +54,7 @@ class Lanes:
         #: Those whose turn has come and no fetcher was free, the most urgent first.
         self._urgent: list[tuple[float, int, Lane]] = []
         self._order = count()
-        #: Leases for which no host is asked.
+        #: Leases that ask nothing of their hosts.
         self._unasked: deque[Lease] = deque()
         self.waiting = 0  #: leases in all lanes
         self.waiting_slow = 0  #: those of them whose hosts are served with a delay
@@ -160,20 +160,20 @@ class Lanes:
         lane.deadline = deadline
         self._queue(lane, now)
 
-    def add(self, lease: Lease, *, now: float) -> None:
-        """Queue a lease of a host that has a lane."""
+    def add(self, lease: Lease, *, now: float, asks: bool = True) -> None:
+        """Queue a lease of a host that has a lane.
+
+        One that *asks* nothing of its host waits for a fetcher, and for no turn. It counts as
+        under way until `finished` all the same.
+        """
+        if not asks:
+            self._unasked.append(lease)
+            self.waiting += 1
+            return
         lane = self._lanes[lease.task.host]
         heapq.heappush(lane.waiting, (-lease.task.priority, next(self._order), lease))
         self._count(lane)
         self._queue(lane, now)
-
-    def add_unasked(self, lease: Lease) -> None:
-        """Queue a lease for which its host is not asked: it waits for a fetcher, and for no turn.
-
-        Its host has a lane all the same, where it counts as under way until `finished`.
-        """
-        self._unasked.append(lease)
-        self.waiting += 1
 
     def room(self, host: str) -> int:
         """Return how many more leases of *host* are worth holding.
