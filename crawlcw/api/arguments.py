@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
+from crawlcw.api.scrapy_words import REQUEST_ARGUMENTS
 from crawlcw.errors import InvalidItemError, SettingsError, SpiderError
 from crawlcw.model import durations, item_values, proxies, visits
 from crawlcw.model.identities import SESSION_NAMES, is_session_name
@@ -15,28 +16,6 @@ from crawlcw.model.request_options import NO_OPTIONS, RequestOptions
 from crawlcw.model.statuses import statuses
 
 Statuses = int | str | Iterable[int | str]
-
-#: What requests of Scrapy, Crawlee, requests and httpx take, and what it is here.
-FOREIGN = {
-    "allow_redirects": "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages",
-    "auth": "settings = Settings(auth=...) on the spider",
-    "cb_kwargs": "context=",
-    "dont_redirect": "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages",
-    "encoding": "body= as bytes",
-    "flags": "context=",
-    "follow_redirects": "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages",
-    "form_data": "data=",
-    "formdata": "data=",
-    "label": "callback=",
-    "max_retries": "max_retry=",
-    "meta": "context=",
-    "no_retry": "max_retry=1",
-    "params": "the query as a part of url=",
-    "payload": "body=, json= or data=",
-    "unique_key": "dont_filter=True",
-    "user_data": "context=",
-    "verify": "settings = Settings(insecure=True) on the spider",
-}
 
 #: RFC 6265, section 4.1.1; a value with a space or a comma is sent as browsers send it.
 _COOKIE_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -133,8 +112,9 @@ def check_context(context: object) -> None:
 
 def unknown(name: str, known: Iterable[str]) -> SpiderError:
     """Return the error for an argument that a request does not have."""
-    if name in FOREIGN:
-        return SpiderError(f"Request({name}=...) means nothing here: write {FOREIGN[name]}")
+    if name in REQUEST_ARGUMENTS:
+        written = REQUEST_ARGUMENTS[name]
+        return SpiderError(f"Request({name}=...) means nothing here: write {written}")
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}=?" if near else "`crawlcw guide spiders` lists its arguments"
     return SpiderError(f"Request has no argument {name}=: {hint}")

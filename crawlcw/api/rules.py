@@ -18,6 +18,7 @@ from typing import Any
 from crawlcw.api.links import Extensions, LinkFilter, Patterns
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.api.scrapy_words import RULE_ARGUMENTS
 from crawlcw.errors import SpiderError
 
 #: The callback of start URLs, and of rules that name none.
@@ -49,6 +50,15 @@ class Rule:
     ) -> None:
         if callback is not None and not isinstance(callback, str):
             raise SpiderError(f"Rule(callback={callback!r}) takes the name of a method")
+        if not isinstance(css, str):
+            kind = type(css).__name__  # type: ignore[unreachable]  # spiders are not all typed
+            raise SpiderError(
+                f"Rule({kind}(...)) takes a CSS selector of the links: write allow=, deny= and "
+                "restrict= in the rule itself"
+            )
+        for name in options.keys() & RULE_ARGUMENTS.keys():
+            written = RULE_ARGUMENTS[name]
+            raise SpiderError(f"Rule({name}=...) means nothing here: write {written}")
         self.callback = callback or PARSE
         self._css = css
         self._restrict = restrict
@@ -59,8 +69,10 @@ class Rule:
                 allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
             )
             Request("http://rule.invalid/", self.callback, **options)
-        except (ValueError, TypeError) as error:
-            raise SpiderError(f"Rule: {error}") from None
+        except (SpiderError, ValueError, TypeError) as error:
+            # The error of a request names what the rule was given.
+            said = str(error).removeprefix("Request")
+            raise SpiderError(f"Rule{said}" if said != str(error) else f"Rule: {error}") from None
 
     def requests(self, response: Response) -> Iterator[Request]:
         """Yield a request for each link of the page that the rule is for."""

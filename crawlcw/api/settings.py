@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from crawlcw.api.scrapy_words import SETTINGS
 from crawlcw.api.secret_fields import Headers, Login, Proxies, Webhook
 from crawlcw.api.settings_fields import (
     Ceiling,
@@ -234,6 +235,12 @@ class Settings:
         "pymongo", "the MongoDB client: PyMongo's own, or Motor", words=("pymongo", "motor")
     )
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse a name that is no setting in one sentence, which names the one that is meant."""
+        for name in given.keys() - {each.name for each in fields(cls)}:
+            raise SettingsError(f"there is no setting {name!r}: {_nearest(name)}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         if self.backoff_max < self.backoff_base:
             raise SettingsError("backoff_max is less than backoff_base: make it longer")
@@ -352,13 +359,19 @@ def _with(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings
     known = {f.name for f in fields(Settings)}
     for name in values:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`crawlcw settings` lists them"
-            raise SettingsError(f"there is no setting {name!r} (from {source}): {hint}")
+            raise SettingsError(f"there is no setting {name!r} (from {source}): {_nearest(name)}")
     try:
         return replace(base, **values)
     except SettingsError as error:
         raise SettingsError(f"{error} (from {source})") from None
+
+
+def _nearest(name: str) -> str:
+    """Return what to write for a name that is no setting."""
+    if (of_scrapy := SETTINGS.get(name.upper())) is not None:
+        return f"Scrapy's {name.upper()} is {of_scrapy} here"
+    near = difflib.get_close_matches(name.lower(), [each.name for each in fields(Settings)], n=1)
+    return f"did you mean {near[0]}?" if near else "`crawlcw settings` lists them"
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -184,10 +184,24 @@ class Spider:
         """
 
     async def opened(self) -> None:
-        """Prepare: called once in each process, before the first page."""
+        """Prepare: called once in each process, before the first page; may be a plain function."""
 
     async def closed(self, report: "Report") -> None:
-        """Clean up: called once in each process, after the last page."""
+        """Clean up: called once in each process, after the last page; may be a plain function."""
+
+
+async def begin(spider: Spider) -> None:
+    """Call the spider's `opened`, a plain function or `async`."""
+    waits = spider.opened()
+    if inspect.isawaitable(waits):
+        await waits
+
+
+async def end(spider: Spider, report: "Report") -> None:
+    """Call the spider's `closed`, a plain function or `async`."""
+    waits = spider.closed(report)
+    if inspect.isawaitable(waits):
+        await waits
 
 
 def arguments_of(spider: Spider) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import click
 
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, callback_named
+from crawlcw.api.spider import Spider, begin, callback_named
 from crawlcw.archive.bodies import folder_of
 from crawlcw.assembly import open_reparser, saving_to
 from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
@@ -68,7 +68,7 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
         saving = saving_to(ledger, settings) if wish.save else None
         numbers = _Numbers()
         async with open_reparser(spider, settings, ledger, saving=saving) as reparser:
-            await spider.opened()
+            await begin(spider)
             await _parse_all(chosen, reparser, numbers, wish, saving)
     if not numbers.total:
         folder = folder_of(spider.name, settings)

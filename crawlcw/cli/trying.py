@@ -6,7 +6,7 @@ from typing import ParamSpec, TypeVar
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
+from crawlcw.api.spider import Spider, begin
 from crawlcw.assembly import open_trial, open_trial_sessions
 from crawlcw.cli import loading
 from crawlcw.crawl.trial import Trial
@@ -52,7 +52,7 @@ async def trying(
             sessions = await stack.enter_async_context(open_trial_sessions(spider, settings))
         opened = open_trial(spider, url, settings, sessions=sessions)
         trial = await stack.enter_async_context(opened)
-        await spider.opened()
+        await begin(spider)
         yield trial
 
 

@@ -15,7 +15,7 @@ from functools import partial
 import anyio
 
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
+from crawlcw.api.spider import Spider, begin, end
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.alarms import Alarms
 from crawlcw.crawl.committer import Committer
@@ -148,7 +148,7 @@ class Crawl:
         reason = FinishReason.STOPPED
         try:
             with spider_code("opened()", stop=self._parts.ending.wished):
-                await self.spider.opened()
+                await begin(self.spider)
             if self.ending is None:
                 with single_errors():
                     reason = await self._crawl()
@@ -187,7 +187,7 @@ class Crawl:
             or await in_time(lambda: queries.has([Status.FINISHED])),
         )
         with spider_code("closed()", stop=self._parts.ending.wished):
-            await self.spider.closed(report)
+            await end(self.spider, report)
         return report
 
     async def _crawl(self) -> FinishReason:

@@ -1,6 +1,8 @@
 """Settings: what each kind takes, and which of the places that set one wins."""
 
+import copy
 import dataclasses
+import pickle
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -365,3 +367,35 @@ def test_a_broken_pyproject_is_one_clear_error(tmp_path: Path, text: str, messag
 
     with pytest.raises(SettingsError, match=message):
         project_settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"DOWNLOAD_DELAY": 1}, "there is no setting 'DOWNLOAD_DELAY': Scrapy's DOWNLOAD_DELAY is"),
+        ({"download_delay": 1}, "there is no setting 'download_delay': Scrapy's DOWNLOAD_DELAY is"),
+        ({"concurency": 1}, "there is no setting 'concurency': did you mean concurrency?"),
+        ({"zzz": 1}, "there is no setting 'zzz': `crawlcw settings` lists them"),
+    ],
+)
+def test_a_name_that_is_no_setting_is_told_in_one_sentence(given: Any, told: str):
+    with pytest.raises(SettingsError) as caught:
+        Settings(**given)
+
+    assert str(caught.value).startswith(told)
+
+
+def test_a_setting_of_scrapy_on_the_command_line_is_told_its_name_here():
+    with pytest.raises(SettingsError) as caught:
+        layered(Settings(), assignments=["DOWNLOAD_DELAY=1"])
+
+    message = (
+        "there is no setting 'download_delay' (from -s): Scrapy's DOWNLOAD_DELAY is delay= here"
+    )
+    assert str(caught.value) == message
+
+
+def test_settings_are_copied_and_pickled_as_any_value():
+    settings = Settings(delay="2s")
+
+    assert pickle.loads(pickle.dumps(settings)) == copy.copy(settings) == settings

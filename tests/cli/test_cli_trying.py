@@ -183,51 +183,6 @@ def test_any_name_of_a_spider_makes_one_that_can_be_loaded(name: str):
     assert invoke("check", name).stdout == f"{name}: nothing is wrong\n"
 
 
-LEFTOVERS = """\
-from crawlcw import Request, Spider
-
-class Old(Spider):
-    name = "old"
-    allowed_domains = ["example.com"]
-    custom_settings = {"DOWNLOAD_DELAY": 1}
-    start_urls = ["https://example.com/"]
-
-    def start_requests(self):
-        yield Request("https://example.com/", callback=self.parse_page, cb_kwargs={"a": 1})
-
-    def parse(self, response):
-        yield {"title": response.css("title::text").get(), "depth": response.meta["depth"]}
-        yield response.follow("/x", self.parse_nothing)
-"""
-
-
-def test_check_names_what_scrapy_calls_otherwise(folder: Path):
-    (folder / "spiders" / "old.py").write_text(LEFTOVERS)
-
-    run = invoke("check", "old")
-
-    said = [line.removeprefix("spiders/").partition(": ") for line in run.stdout.splitlines()]
-    assert run.returncode == 2
-    assert [(Path(place).name, text) for place, _, text in said] == [
-        ("old.py:5", "allowed_domains means nothing here: write allowed_hosts"),
-        ("old.py:6", "custom_settings means nothing here: write settings = Settings(...)"),
-        ("old.py:9", "start_requests means nothing here: write async def start(self)"),
-        ("old.py:10", "Old has no callback 'parse_page'"),
-        ("old.py:10", "Request(cb_kwargs=...) means nothing here: write context="),
-        ("old.py:13", "::text and ::attr() are parsel's: write response.selector.css(...)"),
-        ("old.py:13", "css() returns nodes, which have no .get(): write .text()"),
-        ("old.py:13", "response.meta is the page's <meta>s: write response.context"),
-        ("old.py:14", "Old has no callback 'parse_nothing'"),
-    ]  # fmt: skip
-
-
-def test_the_demos_and_examples_have_nothing_wrong():
-    root = Path(__file__).parents[2]
-    for path in [*(root / "spiders").glob("*.py"), *(root / "examples").glob("*spider*.py")]:
-        checked = invoke("check", str(path))
-        assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
 OWN_WAY = """\
 from crawlcw import Request, Response, Settings, Spider
 

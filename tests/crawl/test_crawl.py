@@ -1395,6 +1395,22 @@ async def test_more_seeds_than_one_batch(ledger: SqliteLedger, monkeypatch: pyte
 # The spider's own beginning and end
 
 
+async def test_a_spider_may_be_opened_and_closed_by_plain_functions(ledger: SqliteLedger):
+    class Plain(Books):
+        def opened(self) -> None:  # type: ignore[override]  # as spiders of Scrapy have them
+            self.called = ["opened"]
+
+        def closed(self, reason: Report) -> None:  # type: ignore[override]  # likewise
+            self.called.append(reason.finish_reason)
+
+    spider = Plain()
+
+    report = await crawled(spider, Web(site(2)), ledger)
+
+    assert report.drained
+    assert spider.called == ["opened", "drained"]
+
+
 async def test_a_spider_is_opened_and_closed_once(ledger: SqliteLedger):
     spider = Books()
 

@@ -1,5 +1,6 @@
 """Rules of a spider, in whole crawls: which links they follow, and from which pages."""
 
+import re
 from typing import Any
 
 import pytest
@@ -115,3 +116,26 @@ def test_a_rule_that_cannot_be_is_named_where_it_is_made():
         Rule(callback=lambda response: None)  # type: ignore[arg-type]  # it is what is tested
     with pytest.raises(SpiderError, match="formdata"):
         Rule(formdata={})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            {"restrict_xpaths": "//main"},
+            "Rule(restrict_xpaths=...) means nothing here: write restrict= with a CSS selector",
+        ),
+        ({"process_links": "f"}, "Rule(process_links=...) means nothing here: write a callback"),
+        ({"cb_kwargs": {"a": 1}}, "Rule(cb_kwargs=...) means nothing here: write context="),
+        ({"meta": {"a": 1}}, "Rule(meta=...) means nothing here: write context="),
+        ({"priorty": 1}, "Rule has no argument priorty=: did you mean priority=?"),
+        ({"priority": 1000}, "Rule(priority=1000) must be a whole number, -100 to 100"),
+        ({"css": re.compile("a")}, "Rule(Pattern(...)) takes a CSS selector of the links"),
+    ],
+)
+def test_a_mistake_in_a_rule_names_the_rule(arguments: Any, told: str):
+    with pytest.raises(SpiderError) as caught:
+        Rule(**arguments)
+
+    assert str(caught.value).startswith(told)
+    assert "Request" not in str(caught.value)

@@ -26,6 +26,7 @@ ROOMS = (
     "server",
     "dashboard",
     "feeds",
+    "checking",
     "testing",
     "demo",
     "guide",

@@ -2,11 +2,14 @@
 
 import inspect
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
-from crawlcw.api import leftovers
 from crawlcw.api.spider import Spider
+from crawlcw.checking import reading
+from crawlcw.checking.findings import Finding
 from crawlcw.cli import loading, spider_options
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
@@ -30,36 +33,75 @@ def command(
 ) -> int:
     """Show what is wrong with SPIDER, without a request.
 
-    It looks at the settings, the callbacks and what means something in Scrapy
-    alone; each finding has its line and the word to use instead. Exit code 2
-    where there is one.
+    SPIDER is what `run` takes, or a folder of Python files, as a Scrapy project is one.
+    Its source is read, and not executed before that has shown nothing that prevents
+    it: each finding has its line, the word to write instead and the section of the
+    manual. Exit code 2 where there is one.
     """
     logs.set_up(log_level or "warning")
+    name, place, found = (
+        (spider, spider, [*_in_folder(Path(spider))])
+        if Path(spider).is_dir()
+        else _in_spider(spider, arguments, assignments)
+    )
+    if as_json:
+        click.echo(json.dumps({"spider": name, "file": place, "findings": [*map(_shown, found)]}))
+        return USAGE if found else OK
+    for each in found:
+        where = f"{each.path}:{each.line}" if each.line else each.path
+        click.echo(printable(f"{where}: {each.message}", limit=500))
+    if not found:
+        click.echo(f"{name}: nothing is wrong")
+    return USAGE if found else OK
+
+
+def _shown(finding: Finding) -> dict[str, str | int | None]:
+    return {
+        "file": finding.path,
+        "line": finding.line or None,
+        "message": finding.message,
+        "what": finding.what,
+        "instead": finding.instead or None,
+        "guide": finding.guide or None,
+    }
+
+
+def _in_folder(folder: Path) -> Iterator[Finding]:
+    for path in sorted(folder.rglob("*.py")):
+        try:
+            yield from reading.check(path)
+        except (SyntaxError, OSError, ValueError) as error:
+            yield Finding(path=str(path), line=0, what=str(error))
+
+
+def _in_spider(
+    spider: str, arguments: tuple[str, ...], assignments: tuple[str, ...]
+) -> tuple[str, str, list[Finding]]:
+    """Return the spider's name, its file, and the findings."""
+    at = reading.located(spider, loading.FOLDER)
+    found: list[Finding] = []
+    if at is not None:
+        try:
+            found = reading.check(*at)
+        except (SyntaxError, OSError, ValueError):
+            at = None  # the error of loading it says it better
+    if at is not None and any(each.stops for each in found):
+        return spider, str(at[0]), found
+    if at is not None and found and not reading.has_spider(at[0]):
+        return spider, str(at[0]), found
     kind = loading.find(spider)
     place = inspect.getsourcefile(kind) or kind.__module__
-    wrong: list[tuple[int | None, str]] = [
-        (each.line, each.message) for each in leftovers.findings(kind)
-    ]
+    if at is None:
+        found = reading.check(Path(place), kind.__name__)
     try:
-        # A reader of the lines above need not see again what one of them led to.
         made = loading.make(kind, arguments)
         spider_options.settings_of(made, assignments)
         if _has_no_parse(made):
-            wrong.append(
-                (None, f"{kind.__name__} has no parse(), which its start URLs are given to")
-            )
+            what = f"{kind.__name__} has no parse(), which its start URLs are given to"
+            found.append(Finding(path=place, line=0, what=what))
     except SpiderError as error:
-        wrong.append((None, str(error)))
-    if as_json:
-        findings = [{"line": line, "message": message} for line, message in wrong]
-        click.echo(json.dumps({"spider": kind.name, "file": place, "findings": findings}))
-    else:
-        for line, message in wrong:
-            where = place if line is None else f"{place}:{line}"
-            click.echo(printable(f"{where}: {message}", limit=500))
-        if not wrong:
-            click.echo(f"{kind.name}: nothing is wrong")
-    return USAGE if wrong else OK
+        found.append(Finding(path=place, line=0, what=str(error)))
+    return kind.name, place, found
 
 
 def _has_no_parse(spider: Spider) -> bool:

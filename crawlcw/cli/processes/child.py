@@ -15,7 +15,7 @@ from typing import assert_never
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
+from crawlcw.api.spider import Spider, begin, end
 from crawlcw.assembly import web
 from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.processes import messages, worker
@@ -140,7 +140,7 @@ class _Work:
         try:
             async with downloader_of(self._spider, default) as downloader:
                 try:
-                    await self._spider.opened()
+                    await begin(self._spider)
                 except Exception as error:
                     message = f"the spider's opened() raised {type(error).__name__}: {error}"
                     self._parent.say(Broken(message=message))
@@ -152,7 +152,7 @@ class _Work:
         except SpiderError as error:
             self._parent.say(Broken(message=str(error)))
             return OK
-        await self._spider.closed(self._report())
+        await end(self._spider, self._report())
         return OK
 
     async def _follow_orders(self, downloader: Downloader) -> None:

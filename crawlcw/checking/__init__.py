@@ -1,0 +1,1 @@
+"""Reading a spider's source by `ast`, without importing it: what `crawlcw check` finds in it."""

@@ -1,0 +1,26 @@
+"""A finding: a place in a source file, and the word to write there."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Finding:
+    """Something in a source file that does not do what it seems to."""
+
+    path: str
+    line: int  #: from 1
+    what: str  #: the code, or a sentence
+    instead: str = ""  #: the code to write, where there is any
+    guide: str = ""  #: page and heading of the manual: `spiders#Items`
+    #: Whether the file cannot be loaded, or makes no spider, before this is mended.
+    stops: bool = False
+
+    @property
+    def message(self) -> str:
+        """The finding in one line: the code, the word to write, the section of the manual."""
+        said = f"{self.what} -> {self.instead}" if self.instead else self.what
+        if not self.guide:
+            return said
+        page, _, heading = self.guide.partition("#")
+        section = f'{page}, "{heading}"' if heading else page
+        return f"{said} (guide {section})"

@@ -1,0 +1,104 @@
+"""Find the file of a spider without importing it, and check it and the files of its bases."""
+
+import ast
+import sys
+from pathlib import Path
+
+from crawlcw.checking import state
+from crawlcw.checking.bindings import Walk
+from crawlcw.checking.findings import Finding
+from crawlcw.checking.missing import Missing
+from crawlcw.checking.requests import Requests, signatures
+from crawlcw.checking.scrapy_names import Names
+from crawlcw.checking.selection import Selection
+from crawlcw.checking.source import Class, Source
+
+
+def located(text: str, folder: Path) -> tuple[Path, str] | None:
+    """Return the file that *text* names, and the class in it or `""`; None where none is found.
+
+    *text* is a name of a spider in *folder*, `file.py`, `file.py:Class` or `module:Class`.
+    """
+    place, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
+    path = Path(place)
+    if place.endswith(".py") or path.is_file():
+        return (path, class_name) if path.is_file() else None
+    if colon:
+        found = _module_file(place)
+        return None if found is None else (found, class_name)
+    for path in sorted(folder.glob("*.py")):
+        try:
+            source = Source(path)
+        except (SyntaxError, OSError, ValueError):
+            continue
+        for each in source.classes:
+            if text in _names(each):
+                return path, each.node.name
+    return None
+
+
+def _module_file(module: str) -> Path | None:
+    parts = Path(*module.split("."))
+    for folder in (Path.cwd(), *map(Path, sys.path)):
+        for path in (folder / parts.with_suffix(".py"), folder / parts / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+def _names(spider: Class) -> list[str]:
+    return [
+        value
+        for statement in spider.node.body
+        if isinstance(statement, ast.Assign | ast.AnnAssign)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(value := statement.value.value, str)
+        and "name" in ast.unparse(statement).partition("=")[0].split(":")[0].split()
+    ]
+
+
+def check(path: Path, class_name: str = "") -> list[Finding]:
+    """Return what is found in a file, and in those beside it that have bases of its spiders.
+
+    With a *class_name* the other spiders of the file are left out. Raises `SyntaxError`,
+    `OSError` and `ValueError` for a file that cannot be read.
+    """
+    source = Source(path)
+    wanted = source.class_named(class_name) if class_name else None
+    spiders = [each for each in source.classes if each.is_spider]
+    chosen = spiders if wanted is None else [wanted]
+    read = {id(each.source): each.source for spider in chosen for each in spider.lineage}
+    of_chosen = {id(each.node) for spider in chosen for each in spider.lineage}
+    found: list[Finding] = []
+    for each in {id(source): source, **read}.values():
+        others = [c for c in each.classes if c.is_spider and id(c.node) not in of_chosen]
+        found += [
+            finding
+            for finding in _in_source(each)
+            if not any(_covers(c.node, finding.line) for c in others)
+        ]
+    return sorted(set(found))
+
+
+def _covers(node: ast.ClassDef, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or line)
+
+
+def _in_source(source: Source) -> list[Finding]:
+    path = str(source.path)
+    selection = Selection(path)
+    requests = Requests(path, of_scrapy=source.is_scrapys)
+    missing = Missing(path)
+    Walk.through(source, (selection, requests, missing))
+    found = [*Names(source, path).findings(), *selection.findings()]
+    found += [*requests.findings(), *missing.findings()]
+    for each in source.classes:
+        if each.is_spider:
+            found += signatures(each, path)
+            found += state.findings(each, path)
+    return found
+
+
+def has_spider(path: Path) -> bool:
+    """Return whether a file defines a spider, by the look of it."""
+    return any(each.is_spider for each in Source(path).classes)

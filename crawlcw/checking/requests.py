@@ -1,0 +1,208 @@
+"""Requests and responses: arguments, callbacks and attributes that mean something in Scrapy."""
+
+import ast
+from collections.abc import Iterator
+
+from crawlcw.api.scrapy_words import META_KEYS, REQUEST_ARGUMENTS
+from crawlcw.checking.bindings import Kind, Known, Walk
+from crawlcw.checking.findings import Finding
+from crawlcw.checking.source import Class, FunctionNode
+
+_REQUESTS = "spiders#Requests"
+_RESPONSES = "spiders#Responses"
+_CLASSES = frozenset({"Request", "FormRequest", "JsonRequest", "SplashRequest"})
+_CALLBACKS = frozenset({"callback", "errback"})
+#: Attributes of Scrapy's responses that a `Response` has not.
+_OF_RESPONSE = {
+    "body_as_unicode": "response.text",
+    "cb_kwargs": "response.context",
+    "certificate": "nothing",
+    "flags": "nothing",
+    "ip_address": "nothing",
+    "jmespath": "response.json()",
+    "protocol": "nothing",
+    "replace": "response.encoding = ... for another encoding",
+}
+_OF_REQUEST = {
+    "cb_kwargs": "request.context",
+    "flags": "request.context",
+    "meta": "request.context",
+}
+#: Keys that Scrapy's own words put into `meta`, and no page's <meta>.
+_SCRAPYS_KEYS = frozenset({*META_KEYS, "item"})
+
+
+class Requests:
+    """Finds what requests are given, and what is asked of responses, in Scrapy's words."""
+
+    def __init__(self, path: str, *, of_scrapy: bool) -> None:
+        self._path = path
+        self._of_scrapy = of_scrapy
+        self._found: set[Finding] = set()
+        self._metas: list[tuple[int, str]] = []
+        #: The keys that requests of this file hand on.
+        self._handed_on: set[str] = set()
+
+    def findings(self) -> list[Finding]:
+        """Return what was found."""
+        keys = _SCRAPYS_KEYS | self._handed_on
+        for line, key in self._metas:
+            if self._of_scrapy or key in keys:
+                instead = META_KEYS.get(key, f"response.context[{key!r}]")
+                self._tell(line, f"response.meta[{key!r}]", instead, _REQUESTS)
+        return sorted(self._found)
+
+    def look(self, node: ast.expr, owner: Known | None, walk: Walk) -> None:
+        """See `Rule.look`."""
+        kind = None if owner is None else owner.kind
+        match node:
+            case ast.Call():
+                self._call(node, kind, walk)
+            case ast.Attribute(attr=name):
+                of = {Kind.RESPONSE: _OF_RESPONSE, Kind.REQUEST: _OF_REQUEST}.get(kind)  # type: ignore[arg-type]  # None is in it as little as others
+                if of and name in of and isinstance(node.ctx, ast.Load):
+                    self._tell(node.end_lineno or node.lineno, ast.unparse(node), of[name])
+            case ast.Subscript(slice=ast.Constant(value=key)):
+                self._item(node.lineno, key, kind)
+
+    def _item(self, line: int, key: object, kind: Kind | None) -> None:
+        if kind is Kind.METAS and isinstance(key, str):
+            self._metas.append((line, key))
+        if kind is Kind.HEADERS:
+            name = key.decode("latin-1") if isinstance(key, bytes) else key
+            if isinstance(name, str) and (name != name.lower() or isinstance(key, bytes)):
+                what = f"response.headers[{key!r}]: they are texts by lower-case name"
+                self._tell(line, what, f"response.headers[{name.lower()!r}]")
+
+    def _call(self, node: ast.Call, kind: Kind | None, walk: Walk) -> None:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=key), *_]):
+                self._item(node.lineno, key, kind)
+            case ast.Call(func=ast.Attribute(attr="decode")) if kind is Kind.HEADER:
+                self._tell(
+                    node.lineno, f"{ast.unparse(node)}: headers are texts here", "no decode()"
+                )
+            case ast.Call(func=ast.Attribute(attr="getlist")) if kind is Kind.HEADERS:
+                self._tell(node.lineno, ast.unparse(node), "response.headers.get(name)")
+        name = walk.source.dotted(node.func).rpartition(".")[2]
+        is_class = name in _CLASSES
+        if not is_class:
+            of_response = kind is Kind.RESPONSE and isinstance(node.func, ast.Attribute)
+            name = node.func.attr if of_response and isinstance(node.func, ast.Attribute) else ""
+        if is_class or name in ("follow", "follow_all"):
+            self._request(node, name, walk)
+
+    def _request(self, call: ast.Call, name: str, walk: Walk) -> None:
+        given = {keyword.arg: keyword for keyword in call.keywords}
+        for argument, keyword in given.items():
+            if argument in ("meta", "cb_kwargs", "context"):
+                self._handed_on |= set(_keys(keyword.value))
+            if argument not in REQUEST_ARGUMENTS:
+                continue
+            what = f"{name}({argument}=...)"
+            own = [key for key in _keys(keyword.value) if argument == "meta" and key in META_KEYS]
+            for key in own:
+                self._tell(keyword.value.lineno, f"{what}: {key!r}", META_KEYS[key], _REQUESTS)
+            if not own or len(own) < len(list(_keys(keyword.value))):
+                instead = REQUEST_ARGUMENTS[argument]
+                self._tell(keyword.value.lineno, what, instead, _REQUESTS)
+        if self._of_scrapy and "dont_filter" in given:
+            what = "dont_filter=True: the same; allowed_hosts hold for it all the same"
+            self._tell(given["dont_filter"].value.lineno, what, "", _REQUESTS)
+        if walk.owner is None or not walk.owner.is_spider:
+            return
+        values = [k.value for a, k in given.items() if a in _CALLBACKS]
+        for value in (*call.args[1:2], *values):
+            self._callback(value, walk.owner)
+
+    def _callback(self, value: ast.expr, owner: Class) -> None:
+        match value:
+            case ast.Constant(value=str(method)):
+                pass
+            case ast.Attribute(value=ast.Name(id="self"), attr=method):
+                pass
+            case ast.Lambda():
+                self._tell(value.lineno, "a callback is a method of the spider", "def of its own")
+                return
+            case _:
+                return
+        if owner.is_whole and not owner.defines(method) and not hasattr_of_spider(method):
+            self._tell(value.lineno, f"{owner.node.name} has no callback {method!r}")
+
+    def _tell(self, line: int, what: str, instead: str = "", guide: str = _RESPONSES) -> None:
+        self._found.add(
+            Finding(path=self._path, line=line, what=what, instead=instead, guide=guide)
+        )
+
+
+def hasattr_of_spider(name: str) -> bool:
+    """Return whether every spider has a method of that name."""
+    return name in ("parse", "on_error", "item", "start")
+
+
+def _keys(value: ast.expr) -> Iterator[str]:
+    match value:
+        case ast.Dict(keys=keys):
+            for key in keys:
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    yield key.value
+        case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
+            for keyword in keywords:
+                if keyword.arg:
+                    yield keyword.arg
+
+
+def callbacks_of(owner: Class) -> dict[str, set[str]]:
+    """Return the names of the methods that requests of a spider name: `callback`, `errback`."""
+    found: dict[str, set[str]] = {"callback": {"parse"}, "errback": set()}
+    for each in owner.lineage:
+        for node in ast.walk(each.node):
+            if not isinstance(node, ast.Call):
+                continue
+            is_request = isinstance(node.func, ast.Name | ast.Attribute)
+            name = ast.unparse(node.func).rpartition(".")[2] if is_request else ""
+            if name in _CLASSES | {"follow", "follow_all"} and len(node.args) > 1:
+                found["callback"] |= _named(node.args[1])
+            for keyword in node.keywords:
+                if keyword.arg in found:
+                    found[keyword.arg] |= _named(keyword.value)
+    return found
+
+
+def _named(value: ast.expr) -> set[str]:
+    match value:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.Constant(value=str(name)):
+            return {name}
+        case _:
+            return set()
+
+
+def signatures(owner: Class, path: str) -> Iterator[Finding]:
+    """Yield a finding for each callback that wants more than it is given."""
+    named = callbacks_of(owner)
+    for method in owner.methods():
+        required, most = _positional(method)
+        if method.name in named["errback"] and required == 1 and most == 1:
+            what = f"def {method.name}(self, {_parameter(method, 1)})"
+            instead = f"def {method.name}(self, request, error): error.reason, error.response"
+            yield Finding(
+                path=path, line=method.lineno, what=what, instead=instead, guide=_REQUESTS
+            )
+        elif method.name in named["callback"] and required > 1:
+            more = [_parameter(method, number) for number in range(2, required + 1)]
+            what = f"def {method.name}(): a callback is given the response alone"
+            instead = ", ".join(f"response.context[{name!r}]" for name in more)
+            yield Finding(
+                path=path, line=method.lineno, what=what, instead=instead, guide=_REQUESTS
+            )
+
+
+def _positional(method: FunctionNode) -> tuple[int, int]:
+    """Return how many arguments a method must be given, and how many it takes, beside `self`."""
+    every = [*method.args.posonlyargs, *method.args.args]
+    most = 100 if method.args.vararg else len(every) - 1
+    return len(every) - len(method.args.defaults) - 1, most
+
+
+def _parameter(method: FunctionNode, number: int) -> str:
+    return [*method.args.posonlyargs, *method.args.args][number].arg

@@ -1,0 +1,354 @@
+"""Scrapy's names: what a file imports, what its classes define, and which settings it makes."""
+
+import ast
+import difflib
+from collections.abc import Iterator
+from dataclasses import fields
+
+import crawlcw
+from crawlcw.api.scrapy_words import RULE_ARGUMENTS, SETTINGS
+from crawlcw.api.settings import Settings
+from crawlcw.checking.findings import Finding
+from crawlcw.checking.source import FOREIGN_MODULES, Class, FunctionNode, Source, defined
+
+_HOOKS = "spiders#Hooks and downloaders"
+_ITEMS = "spiders#Items"
+_RULES = "spiders#Links and rules"
+_START = "spiders#Where a crawl begins"
+_SCRAPY = "scrapy"
+
+#: A name of Scrapy or of its kin, by its last part: the counterpart, and the manual's section.
+_NAMES = {
+    "BaseItemExporter": ("`crawlcw export`", "commands#export"),
+    "CSVFeedSpider": ("Spider, whose parse() reads response.text by csv", _SCRAPY),
+    "CloseSpider": ('StopCrawl("why")', "spiders#Callbacks"),
+    "Compose": ("a plain function", _ITEMS),
+    "CrawlSpider": ("Spider with rules = [...]", _RULES),
+    "CrawlerProcess": ("run_spider(...)", "spiders#In a program, and in tests"),
+    "CrawlerRunner": ("run_spider(...)", "spiders#In a program, and in tests"),
+    "DontCloseSpider": ("a start() that waits", _START),
+    "DropItem": ("crawlcw.DropItem", _ITEMS),
+    "Field": ("a field of a dataclass, or a key of a dict", _ITEMS),
+    "FilesPipeline": ("Request(save_to=)", "spiders#Files"),
+    "FormRequest": ("response.form(...).submit(...), or Request(data=)", "spiders#Forms"),
+    "HtmlResponse": ("crawlcw.Response", "spiders#Responses"),
+    "Identity": ("a plain function", _ITEMS),
+    "IgnoreRequest": ("FetchError, raised in a hook", _HOOKS),
+    "ImagesPipeline": ("Request(save_to=)", "spiders#Files"),
+    "InitSpider": ("async def login(self, session)", "spiders#Sessions"),
+    "Item": ("a dict or a dataclass", _ITEMS),
+    "ItemAdapter": ("the item itself: a dict or a dataclass", _ITEMS),
+    "ItemLoader": ("a dict, made in the callback", _ITEMS),
+    "Join": ("a plain function", _ITEMS),
+    "JsonRequest": ("Request(json=)", "spiders#Requests"),
+    "LinkExtractor": ("Rule(allow=, deny=, restrict=) or response.follow_all(...)", _RULES),
+    "LxmlLinkExtractor": ("Rule(allow=, deny=, restrict=) or response.follow_all(...)", _RULES),
+    "MapCompose": ("a plain function", _ITEMS),
+    "NotConfigured": ("SpiderError", _HOOKS),
+    "PageMethod": ("response.page", "spiders#Pages that scripts make"),
+    "Request": ("crawlcw.Request", "spiders#Requests"),
+    "Response": ("crawlcw.Response", "spiders#Responses"),
+    "Rule": ("crawlcw.Rule", _RULES),
+    "SelectJmes": ("a plain function", _ITEMS),
+    "Selector": ("parsel.Selector, or response.selector", "spiders#Responses"),
+    "SelectorList": ("parsel.SelectorList", "spiders#Responses"),
+    "SeleniumRequest": ("Request(browser=True)", "spiders#Pages that scripts make"),
+    "SitemapSpider": ("crawlcw.SitemapSpider", "spiders#Sitemaps and feeds"),
+    "Spider": ("crawlcw.Spider", "spiders"),
+    "SplashRequest": ("Request(browser=True)", "spiders#Pages that scripts make"),
+    "TakeFirst": ("a plain function", _ITEMS),
+    "TextResponse": ("crawlcw.Response", "spiders#Responses"),
+    "XMLFeedSpider": (
+        "SitemapSpider, response.feed() or xml records",
+        "spiders#Sitemaps and feeds",
+    ),
+    "XmlResponse": ("crawlcw.Response", "spiders#Responses"),
+    "get_project_settings": ("[tool.crawlcw] in pyproject.toml", "settings"),
+    "inspect_response": ("`crawlcw shell URL --spider NAME`", "commands#shell"),
+    "open_in_browser": ("`crawlcw shell URL`", "commands#shell"),
+    "signals": ("opened(), closed(), item(), on_error() of the spider", _HOOKS),
+}
+#: The same by the module, where the name itself is in no table.
+_MODULES = {
+    "itemadapter": _NAMES["ItemAdapter"],
+    "itemloaders": _NAMES["ItemLoader"],
+    "pydispatch": _NAMES["signals"],
+    "scrapy": ("crawlcw", _SCRAPY),
+    "scrapy.downloadermiddlewares": ("before_request() and after_response()", _HOOKS),
+    "scrapy.loader": _NAMES["ItemLoader"],
+    "scrapy.pipelines": ("item(), or Request(save_to=)", _ITEMS),
+    "scrapy.settings": ("Settings", "settings"),
+    "scrapy.spidermiddlewares": ("item() and the callbacks of the spider", _HOOKS),
+    "scrapy.utils": ("nothing: crawlcw has no such function", _SCRAPY),
+    "scrapy_playwright": ("Request(browser=True)", "spiders#Pages that scripts make"),
+    "scrapy_redis": ("`--ledger mongodb://...`, on any number of machines", "deploying"),
+    "scrapy_rotating_proxies": ("Settings(proxies=[...])", "spiders#Proxies"),
+    "scrapy_selenium": ("Request(browser=True)", "spiders#Pages that scripts make"),
+    "scrapy_splash": ("Request(browser=True)", "spiders#Pages that scripts make"),
+    "twisted": ("async def and asyncio: there are no deferreds", "spiders#Callbacks"),
+}
+#: Names that are the same here: the import alone is to be changed.
+_SAME = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "Spider"})
+
+#: What a spider of Scrapy defines, and its counterpart.
+_OF_SPIDERS = {
+    "adapt_response": ("after_response(self, response)", _HOOKS),
+    "allowed_domains": ("allowed_hosts", "spiders"),
+    "custom_settings": ("settings = Settings(...)", "settings"),
+    "download_delay": ("settings = Settings(delay=...)", "settings"),
+    "download_timeout": ("settings = Settings(timeout=...)", "settings"),
+    "from_crawler": ("async def opened(self)", _HOOKS),
+    "handle_httpstatus_list": ("settings = Settings(accept_statuses=[...])", "settings"),
+    "http_auth_domain": ("nothing: a login is for the origins of the start URLs", "settings"),
+    "http_pass": ("settings = Settings(auth=(user, password))", "settings"),
+    "http_user": ("settings = Settings(auth=(user, password))", "settings"),
+    "itertag": ("response.feed(), or response.xpath(...) in parse()", _SCRAPY),
+    "make_requests_from_url": ("async def start(self)", _START),
+    "max_concurrent_requests": ("settings = Settings(per_host_concurrency=...)", "settings"),
+    "parse_node": ("parse(self, response)", _SCRAPY),
+    "parse_row": ("parse(self, response)", _SCRAPY),
+    "parse_start_url": ("parse(self, response)", _RULES),
+    "process_request": ("before_request(self, request)", _HOOKS),
+    "process_response": ("after_response(self, response)", _HOOKS),
+    "process_results": ("item(self, item, response)", _ITEMS),
+    "spider_closed": ("async def closed(self, report)", _HOOKS),
+    "spider_idle": ("a start() that waits", _START),
+    "spider_opened": ("async def opened(self)", _HOOKS),
+    "start_requests": ("async def start(self)", _START),
+    "update_settings": ("settings = Settings(...)", "settings"),
+}
+#: Methods of pipelines and middleware, with their parameters, so that no other class is meant.
+_OF_PARTS = {
+    "close_spider": ({"spider"}, ("closed(self, report) of the spider", _HOOKS)),
+    "from_crawler": ({"crawler"}, ("opened(self) of the spider", _HOOKS)),
+    "open_spider": ({"spider"}, ("opened(self) of the spider", _HOOKS)),
+    "process_exception": (
+        {"request", "exception"},
+        ("on_error(self, request, error) of the spider", _HOOKS),
+    ),
+    "process_item": ({"item"}, ("item(self, item, response) of the spider", _ITEMS)),
+    "process_request": ({"request", "spider"}, ("before_request(self, request)", _HOOKS)),
+    "process_response": ({"request", "response"}, ("after_response(self, response)", _HOOKS)),
+    "process_spider_exception": ({"response", "exception"}, ("on_error of the spider", _HOOKS)),
+    "process_spider_input": ({"response"}, ("after_response(self, response)", _HOOKS)),
+    "process_spider_output": ({"response", "result"}, ("item() of the spider", _ITEMS)),
+    "process_start_requests": ({"start_requests"}, ("start() of the spider", _START)),
+}
+#: Attributes of a spider that Scrapy gives it.
+_OF_SELF = {
+    "crawler.engine": ('raise StopCrawl("why") to end the crawl', "spiders#Callbacks"),
+    "crawler.settings": ("self.settings", "settings"),
+    "crawler.signals": _NAMES["signals"],
+    "crawler.stats": ("self.state.add(key, n)", _SCRAPY),
+    "crawler": ("nothing: a spider has its settings, logger and hooks", _HOOKS),
+    "log": ("self.logger.info", "spiders"),
+}
+_SETTINGS_METHODS = frozenset(
+    {"get", "getbool", "getdict", "getfloat", "getint", "getlist", "getwithbase"}
+)
+_LOADER_METHODS = frozenset(
+    """
+    add_css add_jmes add_value add_xpath get_output_value load_item nested_css nested_xpath
+    replace_css replace_value replace_xpath
+    """.split()  # noqa: SIM905  # as a list it would be ten times as long
+)
+
+
+class Names:
+    """The findings of one file that its names alone tell."""
+
+    def __init__(self, source: Source, path: str) -> None:
+        self._source = source
+        self._path = path
+        self._of_scrapy = source.is_scrapys
+        self._told: set[ast.expr] = set()  #: what is said with the expression around it
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what is found, in no order."""
+        yield from self._imports()
+        for each in self._source.classes:
+            yield from self._spider(each) if each.is_spider else self._part(each)
+        in_classes = {id(n) for c in self._source.classes for n in _at_import(c.node.body)}
+        at_import = in_classes | {id(each) for each in _at_import(self._source.tree.body)}
+        for node in ast.walk(self._source.tree):
+            match node:
+                case ast.Call():
+                    yield from self._call(node, stops=id(node) in at_import)
+                case ast.Attribute() | ast.Name():
+                    yield from self._use(node)
+        yield from self._settings_file()
+
+    def _found(
+        self, line: int, what: str, instead: str = "", guide: str = "", *, stops: bool = False
+    ) -> Finding:
+        return Finding(
+            path=self._path, line=line, what=what, instead=instead, guide=guide, stops=stops
+        )
+
+    def _imports(self) -> Iterator[Finding]:
+        for each in self._source.imports:
+            top = each.dotted.partition(".")[0]
+            if each.is_optional:
+                continue
+            if top in FOREIGN_MODULES:
+                instead, guide = _counterpart(each.dotted)
+                if each.dotted == "scrapy":
+                    instead = self._to_import()
+                yield self._found(each.line, f"import of {each.dotted}", instead, guide, stops=True)
+            elif top == "crawlcw" and each.dotted.count(".") == 1:
+                name = each.dotted.partition(".")[2]
+                if name in _NAMES and name not in crawlcw.__all__:
+                    instead, guide = _NAMES[name]
+                    yield self._found(
+                        each.line, f"crawlcw has no {name}", instead, guide, stops=True
+                    )
+
+    def _to_import(self) -> str:
+        names = {
+            node.attr
+            for node in ast.walk(self._source.tree)
+            if isinstance(node, ast.Attribute) and self._source.dotted(node.value) == "scrapy"
+        }
+        same = sorted(names & _SAME) or ["Spider"]
+        return f"from crawlcw import {', '.join(same)}"
+
+    def _use(self, node: ast.Attribute | ast.Name) -> Iterator[Finding]:
+        """Find the use of a name that is another here, and of Scrapy's attributes of a spider."""
+        if not isinstance(node.ctx, ast.Load):
+            return
+        dotted = self._source.dotted(node)
+        name = dotted.rpartition(".")[2]
+        if dotted.partition(".")[0] in FOREIGN_MODULES:
+            if name in _NAMES and name not in _SAME:
+                yield self._found(node.lineno, ast.unparse(node), *_NAMES[name])
+            return
+        if not isinstance(node, ast.Attribute) or node in self._told:
+            return
+        text = ast.unparse(node)
+        if text.startswith("self.") and (found := _OF_SELF.get(text.removeprefix("self."))):
+            self._told.add(node.value)
+            is_scrapys = text.startswith("self.crawler") or self._of_scrapy
+            if is_scrapys and not any(each.defines("crawler") for each in self._source.classes):
+                yield self._found(node.lineno, text, *found)
+        elif self._of_scrapy and text == "self.state":
+            what = "self.state: durable with the page that changes it"
+            yield self._found(node.lineno, what, "self.state.add(key, n) for counters", _SCRAPY)
+        elif text in ("failure.value", "failure.request", "failure.type", "failure.check"):
+            instead = {"failure.request": "request"}.get(text, "error.reason, error.response")
+            yield self._found(node.lineno, text, instead, "spiders#Requests")
+
+    def _call(self, call: ast.Call, *, stops: bool) -> Iterator[Finding]:
+        dotted = self._source.dotted(call.func)
+        if dotted == "crawlcw.Settings":
+            yield from self._settings(call, stops=stops)
+        elif dotted.rpartition(".")[2] in ("Rule", "LinkExtractor", "LxmlLinkExtractor"):
+            for keyword in call.keywords:
+                if keyword.arg in RULE_ARGUMENTS:
+                    what = f"{ast.unparse(call.func)}({keyword.arg}=...)"
+                    yield self._found(
+                        keyword.value.lineno,
+                        what,
+                        RULE_ARGUMENTS[keyword.arg],
+                        _RULES,
+                        stops=stops,
+                    )
+        if not isinstance(call.func, ast.Attribute):
+            return
+        owner, name = ast.unparse(call.func.value), call.func.attr
+        if owner == "self.settings" and name in _SETTINGS_METHODS:
+            yield self._found(
+                call.lineno,
+                f"self.settings.{name}(...)",
+                "a field: self.settings.delay",
+                "settings",
+            )
+        elif name in _LOADER_METHODS and self._has_loaders():
+            yield self._found(call.lineno, f"{owner}.{name}(...)", *_NAMES["ItemLoader"])
+        elif name == "extract_links" and self._of_scrapy:
+            yield self._found(
+                call.lineno, f"{owner}.extract_links(...)", "response.follow_all(...)", _RULES
+            )
+
+    def _has_loaders(self) -> bool:
+        return any(
+            each.dotted.endswith("ItemLoader") or each.dotted.startswith("itemloaders")
+            for each in self._source.imports
+        ) or any(name.endswith("ItemLoader") for c in self._source.classes for name in c.roots)
+
+    def _settings(self, call: ast.Call, *, stops: bool) -> Iterator[Finding]:
+        known = {each.name for each in fields(Settings)}
+        for keyword in call.keywords:
+            if keyword.arg is None or keyword.arg in known:
+                continue
+            instead = SETTINGS.get(keyword.arg.upper(), "")
+            near = difflib.get_close_matches(keyword.arg.lower(), known, n=1)
+            what = f"Settings({keyword.arg}=...)" + ("" if instead else " is no setting")
+            instead = instead or (f"{near[0]}=" if near else "")
+            yield self._found(keyword.value.lineno, what, instead, "settings", stops=stops)
+
+    def _spider(self, spider: Class) -> Iterator[Finding]:
+        for statement in spider.node.body:
+            for name in defined(statement):
+                if name in _OF_SPIDERS:
+                    yield self._found(statement.lineno, name, *_OF_SPIDERS[name])
+            match statement:
+                case ast.Assign(
+                    targets=[ast.Name(id="custom_settings")], value=ast.Dict() as value
+                ):
+                    yield from self._custom(value)
+                case ast.AnnAssign(
+                    target=ast.Name(id="custom_settings"), value=ast.Dict() as value
+                ):
+                    yield from self._custom(value)
+                case ast.FunctionDef(name="closed" | "close") | ast.AsyncFunctionDef(name="closed"):
+                    if any(each.arg == "reason" for each in statement.args.args):
+                        what = f"def {statement.name}(self, reason)"
+                        instead = "def closed(self, report): report.finish_reason"
+                        yield self._found(statement.lineno, what, instead, _HOOKS)
+
+    def _custom(self, settings: ast.Dict) -> Iterator[Finding]:
+        for key in settings.keys:
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield self._found(key.lineno, key.value, _setting(key.value), "settings")
+
+    def _part(self, part: Class) -> Iterator[Finding]:
+        """Find the methods of a pipeline or of middleware."""
+        for method in part.methods():
+            parameters, found = _OF_PARTS.get(method.name, (None, None))
+            if parameters is None or found is None:
+                continue
+            if parameters <= {each.arg for each in method.args.args}:
+                yield self._found(method.lineno, f"{part.node.name}.{method.name}()", *found)
+
+    def _settings_file(self) -> Iterator[Finding]:
+        """Find the settings of a Scrapy project: names of a module in capitals."""
+        named = [
+            (statement.lineno, name)
+            for statement in self._source.tree.body
+            for name in defined(statement)
+            if name in SETTINGS
+        ]
+        names = {name for _, name in named}
+        if self._source.path.name == "settings.py" or {"BOT_NAME", "SPIDER_MODULES"} & names:
+            for line, name in named:
+                yield self._found(line, name, _setting(name), "settings")
+
+
+def _at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield what runs when a body of statements is executed: no function's, no class's own."""
+    for statement in body:
+        if not isinstance(statement, FunctionNode | ast.ClassDef):
+            yield from ast.walk(statement)
+
+
+def _counterpart(dotted: str) -> tuple[str, str]:
+    name = dotted.rpartition(".")[2]
+    if name in _NAMES and not dotted.startswith("twisted"):
+        return _NAMES[name]
+    while dotted not in _MODULES:
+        dotted = dotted.rpartition(".")[0]
+    return _MODULES[dotted]
+
+
+def _setting(name: str) -> str:
+    return SETTINGS.get(name, "nothing: `crawlcw settings` lists what there is")

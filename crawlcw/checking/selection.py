@@ -1,0 +1,178 @@
+"""What is selected from a page: lexbor's nodes and parsel's selectors have words of their own."""
+
+import ast
+
+from crawlcw.checking.bindings import Kind, Known, Walk
+from crawlcw.checking.findings import Finding
+
+#: What parsel's selectors have, and neither a lexbor node nor a list.
+_PARSELS = frozenset(
+    """
+    attrib extract extract_first get getall jmespath re re_first register_namespace
+    remove_namespaces xpath
+    """.split()  # noqa: SIM905  # as a list it would be ten times as long
+)
+#: What lexbor's nodes have, and no selector of parsel.
+_LEXBORS = frozenset({"attributes", "attrs", "css_first", "text"})
+_FIRST = frozenset({"get", "extract_first"})
+_ALL = frozenset({"getall", "extract"})
+_NODES = (Kind.NODE, Kind.NODES, Kind.PARSER)
+_SELECTING = (Kind.RESPONSE, *_NODES)
+_SELECTORS = (Kind.SELECTOR, Kind.SELECTORS)
+_RESPONSES = "spiders#Responses"
+_LONGEST = 70
+
+
+class Selection:
+    """Finds what is asked of a node that only parsel's selectors have, and the other way round."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._found: dict[ast.expr, Finding] = {}
+
+    def findings(self) -> list[Finding]:
+        """Return what was found, a chain of calls once: its outermost part."""
+        parts = {part for node in self._found for part in _chain(node)}
+        return [finding for node, finding in self._found.items() if node not in parts]
+
+    def look(self, node: ast.expr, owner: Known | None, walk: Walk) -> None:  # noqa: ARG002  # the protocol's
+        """See `Rule.look`."""
+        kind = None if owner is None else owner.kind
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name)):
+                if (told := self._found.pop(node.func, None)) is not None:
+                    # An attribute that is called is told with its call.
+                    what = told.what.replace(_shown(node.func), _shown(node), 1)
+                    of_parsel = name in _PARSELS and kind in _NODES
+                    instead = _advice(node, name, owner) if of_parsel else told.instead
+                    self._tell(node, what, instead)
+                elif kind in _SELECTING and name in ("css", "css_first") and _pseudo(node):
+                    self._tell_pseudo(node, owner)
+                elif kind in _SELECTORS and name == "text":
+                    self._tell(node, f"{_shown(node)}: of a lexbor node", '.css("::text").get()')
+                elif kind is Kind.RESPONSE and name in ("follow", "follow_all"):
+                    self._follow(node)
+            case ast.Attribute(attr=name):
+                if kind in _NODES and name in _PARSELS:
+                    self._tell(node, _shown(node), _advice(node, name, owner))
+                elif kind is Kind.NODES and name in {*_LEXBORS, "css", "html"}:
+                    self._tell(node, f"{_shown(node)}: css() gives a list", _single(node))
+                elif kind in _SELECTORS and name in _LEXBORS - {"text"}:
+                    instead = '.css("...")' if name == "css_first" else ".attrib"
+                    self._tell(node, f"{_shown(node)}: of a lexbor node, not of parsel", instead)
+
+    def _tell(self, node: ast.expr, what: str, instead: str) -> None:
+        # Of a chain over several lines the one of its last part, which is what is wrong.
+        last = node.func if isinstance(node, ast.Call) else node
+        line = last.end_lineno or last.lineno
+        self._found[node] = Finding(
+            path=self._path, line=line, what=what, instead=instead, guide=_RESPONSES
+        )
+
+    def _tell_pseudo(self, node: ast.Call, owner: Known | None) -> None:
+        assert isinstance(node.func, ast.Attribute)
+        query, pseudo = _pseudo(node) or ("", "")
+        value = ast.unparse(node.func.value)
+        plain = f"{value}.{node.func.attr}({query!r})" if query else value
+        self._tell(
+            node,
+            f"{_shown(node)}: ::text and ::attr() are parsel's",
+            f"{plain} and {_of_node(pseudo)} of its nodes, or {_by_parsel(node, owner)}",
+        )
+
+    def _follow(self, node: ast.Call) -> None:
+        assert isinstance(node.func, ast.Attribute)
+        name = node.func.attr
+        for keyword in node.keywords:
+            if name == "follow_all" and keyword.arg in ("css", "xpath"):
+                given = ast.unparse(keyword.value)
+                given = given if keyword.arg == "css" else f"response.xpath({given})"
+                what = f"follow_all({keyword.arg}=...)"
+                self._tell(node, what, f"response.follow_all({given})")
+        first = node.args[0] if node.args else None
+        if name == "follow_all" and isinstance(first, ast.Constant) and "::" in str(first.value):
+            plain = str(first.value).partition("::")[0]
+            self._tell(node, _shown(node), f"response.follow_all({plain!r})")
+
+
+def _chain(node: ast.expr) -> list[ast.expr]:
+    """Return what an expression is applied to, and what that is."""
+    found = []
+    while True:
+        match node:
+            case ast.Call(func=inner) | ast.Attribute(value=inner) | ast.Subscript(value=inner):
+                found.append(inner)
+                node = inner
+            case _:
+                return found
+
+
+def _shown(node: ast.expr) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 24]}...{text[-20:]}"
+
+
+def _pseudo(call: ast.expr) -> tuple[str, str] | None:
+    """Return the selector and the pseudo-element of `x.css("a::text")`."""
+    match call:
+        case ast.Call(args=[ast.Constant(value=str(query)), *_]) if "::" in query:
+            plain, _, pseudo = query.partition("::")
+            return plain.strip(), pseudo.strip()
+        case _:
+            return None
+
+
+def _advice(node: ast.expr, name: str, owner: Known | None) -> str:
+    """Return what to write for `owner.name`, of parsel, by lexbor's nodes or by parsel itself."""
+    value = node.func if isinstance(node, ast.Call) else node
+    assert isinstance(value, ast.Attribute)
+    selected = value.value
+    ways = [_by_nodes(selected, name), _by_parsel(node, owner)]
+    return ", or ".join(each for each in ways if each)
+
+
+def _by_nodes(selected: ast.expr, name: str) -> str:
+    match selected:
+        case ast.Call(
+            func=ast.Attribute(value=receiver, attr="css"), args=[ast.Constant(value=str(query))]
+        ):
+            pseudo = _pseudo(selected)
+            plain = query if pseudo is None else pseudo[0]
+            taken = ".html" if pseudo is None else _of_node(pseudo[1])
+            of = ast.unparse(receiver)
+            if name in _FIRST:
+                return f"{of}.css_first({plain!r}){taken}" if plain else f"{of}{taken}"
+            if name in _ALL:
+                return f"[node{taken} for node in {of}.css({plain!r})]" if plain else ""
+            return f"{of}.css_first({plain!r}).attributes" if name == "attrib" else ""
+        case _:
+            text = ast.unparse(selected)
+            if name == "attrib":
+                return f"{text}.attributes"
+            return f"{text}.html" if name in _FIRST | _ALL else ""
+
+
+def _of_node(pseudo: str) -> str:
+    """Return what a lexbor node has for `::text` or `::attr(href)`."""
+    if pseudo.startswith("attr("):
+        return f".attributes[{pseudo[5:].rstrip(')').strip()!r}]"
+    return ".text()"
+
+
+def _by_parsel(node: ast.expr, owner: Known | None) -> str:
+    text = ast.unparse(node)
+    if (start := text.find("response.css(")) >= 0:
+        return text[start:].replace("response.css(", "response.selector.css(", 1)
+    if owner is None or owner.line == node.lineno:
+        return "response.selector.css(...)"
+    return f"response.selector.css(...) on line {owner.line}"
+
+
+def _single(node: ast.Attribute) -> str:
+    """Return how one node of a list is had: `css_first`, or a longer selector."""
+    match node.value:
+        case ast.Call(func=ast.Attribute(value=receiver, attr="css"), args=[query, *_]):
+            of = f"{ast.unparse(receiver)}.css_first({ast.unparse(query)})"
+            return f"{of}.{node.attr}"
+        case _:
+            return f"a loop over it, or {ast.unparse(node.value)}[0].{node.attr}"

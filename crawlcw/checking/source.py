@@ -1,0 +1,235 @@
+"""A source file: its tree, the names that it imports, its classes and their bases.
+
+Nothing is imported. Names lead to other files beside it, where these define a base class.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+#: Modules of Scrapy and of what belongs to it; none of them means anything to a crawl here.
+FOREIGN_MODULES = frozenset(
+    """
+    itemadapter itemloaders pydispatch scrapy scrapy_playwright scrapy_redis
+    scrapy_rotating_proxies scrapy_selenium scrapy_splash twisted
+    """.split()  # noqa: SIM905  # as a list it would be ten times as long
+)
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """One name of an import statement."""
+
+    name: str  #: what the file calls it
+    dotted: str  #: what it is: `scrapy.http.Request`
+    line: int
+    is_optional: bool  #: for type checkers alone, or guarded by `except ImportError`
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class of a source file, and those of its bases that can be read."""
+
+    node: ast.ClassDef
+    source: "Source"
+    bases: tuple["Class", ...]
+    #: The dotted names of the bases that are in no file here: `crawlcw.Spider`.
+    foreign: tuple[str, ...]
+
+    @cached_property
+    def lineage(self) -> tuple["Class", ...]:
+        """The class and all of its bases that can be read, itself first."""
+        found = [self]
+        for base in self.bases:
+            found += [each for each in base.lineage if each not in found]
+        return tuple(found)
+
+    @cached_property
+    def roots(self) -> frozenset[str]:
+        """The dotted names of all bases that cannot be read."""
+        return frozenset(name for each in self.lineage for name in each.foreign)
+
+    @property
+    def is_spider(self) -> bool:
+        """Whether it is a spider, of crawlcw or of Scrapy, by its bases or their names."""
+        return any(name.rpartition(".")[2].endswith("Spider") for name in self.roots)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its bases are known."""
+        known = {"crawlcw.Spider", "crawlcw.SitemapSpider", "object"}
+        return self.roots <= known or all(
+            name.partition(".")[0] == "scrapy" or name in known for name in self.roots
+        )
+
+    def methods(self) -> Iterator[FunctionNode]:
+        """Yield the methods of the class itself."""
+        for each in self.node.body:
+            if isinstance(each, FunctionNode):
+                yield each
+
+    def defines(self, name: str) -> bool:
+        """Return whether the class, or a base that can be read, has an attribute *name*."""
+        return any(name in each.names for each in self.lineage)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that its body defines, and those it assigns to `self`."""
+        found = {name for statement in self.node.body for name in defined(statement)}
+        for node in ast.walk(self.node):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(node.attr)
+        return frozenset(found)
+
+
+def defined(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement of a class or module defines."""
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [each.id for each in targets if isinstance(each, ast.Name)]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.If(body=body, orelse=orelse):
+            return [name for each in (*body, *orelse) for name in defined(each)]
+        case _:
+            return []
+
+
+@dataclass(eq=False)
+class Source:
+    """A Python file, read and parsed; raises `SyntaxError`, `OSError` and `ValueError`."""
+
+    path: Path
+    others: dict[Path, "Source | None"] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.tree = ast.parse(self.path.read_bytes(), str(self.path))
+        self.imports = tuple(_imports(self.tree.body, is_optional=False))
+        self._names = {each.name: each.dotted for each in self.imports}
+        self._class_nodes = {
+            each.name: each for each in self.tree.body if isinstance(each, ast.ClassDef)
+        }
+        self._classes: dict[str, Class | None] = {}
+        self.functions = {
+            each.name: each for each in self.tree.body if isinstance(each, FunctionNode)
+        }
+
+    @property
+    def is_scrapys(self) -> bool:
+        """Whether the file needs Scrapy to be loaded."""
+        return any(
+            each.dotted.partition(".")[0] in FOREIGN_MODULES and not each.is_optional
+            for each in self.imports
+        )
+
+    @property
+    def classes(self) -> list[Class]:
+        """The classes of the file's top level, in their order."""
+        made = (self.class_named(name) for name in self._class_nodes)
+        return [each for each in made if each is not None]
+
+    def class_named(self, name: str) -> Class | None:
+        """Return the class of that name, of this file or of one beside it that it imports from."""
+        if name not in self._classes:
+            self._classes[name] = None  # a class that is its own base
+            self._classes[name] = self._class(name)
+        return self._classes[name]
+
+    def _class(self, name: str) -> Class | None:
+        node = self._class_nodes.get(name)
+        if node is None:
+            module, _, last = self._names.get(name, "").rpartition(".")
+            other = self._beside(module)
+            return None if other is None else other.class_named(last)
+        bases, foreign = [], []
+        for each in node.bases:
+            base = self.class_named(each.id) if isinstance(each, ast.Name) else None
+            if base is not None:
+                bases.append(base)
+            else:
+                foreign.append(self.dotted(each) or ast.unparse(each))
+        return Class(node, self, tuple(bases), tuple(foreign))
+
+    def _beside(self, module: str) -> "Source | None":
+        """Return the file of a *module* that lies beside this one, or in the working directory."""
+        if not module:
+            return None
+        parts = module.strip(".").replace(".", "/") + ".py"
+        ups = max(len(module) - len(module.lstrip(".")) - 1, 0)
+        folders = [self.path.parent, *self.path.parents[1 : ups + 1]]
+        for path in (*(folder / parts for folder in reversed(folders)), Path.cwd() / parts):
+            if path not in self.others:
+                self.others[path] = None
+                if path.is_file() and path != self.path:
+                    try:
+                        self.others[path] = Source(path, self.others)
+                    except (SyntaxError, OSError, ValueError):
+                        continue
+            if (found := self.others[path]) is not None:
+                return found
+        return None
+
+    def dotted(self, expression: ast.expr) -> str:
+        """Return what *expression* names by the file's imports, as `scrapy.Request`, or `""`."""
+        match expression:
+            case ast.Name(id=name):
+                if name in self._class_nodes or name in self.functions:
+                    return ""
+                return self._names.get(name, "object" if name == "object" else "")
+            case ast.Attribute(value=value, attr=name):
+                owner = self.dotted(value)
+                return f"{owner}.{name}" if owner else ""
+            case ast.Subscript(value=value):  # Generic[T]
+                return self.dotted(value)
+            case _:
+                return ""
+
+
+def _imports(body: list[ast.stmt], *, is_optional: bool) -> Iterator[Imported]:
+    for statement in body:
+        match statement:
+            case ast.Import(names=names):
+                for each in names:
+                    name = each.asname or each.name.partition(".")[0]
+                    dotted = each.name if each.asname else name
+                    yield Imported(
+                        name=name,
+                        dotted=dotted,
+                        line=statement.lineno,
+                        is_optional=is_optional,
+                    )
+            case ast.ImportFrom(module=module, names=names, level=level):
+                for each in names:
+                    yield Imported(
+                        name=each.asname or each.name,
+                        dotted=f"{'.' * level}{module or ''}.{each.name}",
+                        line=statement.lineno,
+                        is_optional=is_optional,
+                    )
+            case ast.Try(body=inner, handlers=handlers):
+                guarded = is_optional or any(map(_catches_import, handlers))
+                yield from _imports(inner, is_optional=guarded)
+                for handler in handlers:
+                    yield from _imports(handler.body, is_optional=True)
+            case ast.If(test=test, body=inner, orelse=orelse):
+                for_types = "TYPE_CHECKING" in ast.unparse(test)
+                yield from _imports(inner, is_optional=is_optional or for_types)
+                yield from _imports(orelse, is_optional=is_optional)
+            case ast.FunctionDef(body=inner) | ast.AsyncFunctionDef(body=inner):
+                yield from _imports(inner, is_optional=is_optional)
+            case ast.ClassDef(body=inner) | ast.With(body=inner):
+                yield from _imports(inner, is_optional=is_optional)
+
+
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    return any(
+        isinstance(each, ast.Name) and each.id in _IMPORT_ERRORS for each in ast.walk(handler.type)
+    )

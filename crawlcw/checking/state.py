@@ -1,0 +1,179 @@
+"""State between callbacks: attributes that a callback changes, which a crash of the process loses.
+
+Another process has values of its own as well. Found are changes of `self.x` and of the
+containers in it; what is set before the first page, a property, or a value that is
+made again where it is missing (`if self.x is None: self.x = ...`) is none.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from crawlcw.checking.findings import Finding
+from crawlcw.checking.requests import callbacks_of
+from crawlcw.checking.source import Class, FunctionNode
+
+#: Methods that crawlcw calls for each page or item.
+_PER_PAGE = frozenset(
+    {"after_response", "before_request", "item", "on_error", "parse", "parse_start_url"}
+)
+_CHANGES = frozenset(
+    """
+    add append appendleft clear difference_update discard extend extendleft insert
+    intersection_update pop popitem popleft remove setdefault update
+    """.split()  # noqa: SIM905  # as a list it would be ten times as long
+)
+_CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
+#: What is a spider's own, and durable or meant to be set.
+_NOT_STATE = frozenset({"state", "settings", "logger"})
+_GUIDE = "spiders#Callbacks"
+_INSTEAD = "self.state, which is durable with its page"
+
+
+def findings(spider: Class, path: str) -> Iterator[Finding]:
+    """Yield a finding for each attribute that callbacks of *spider* change, at its first change."""
+    methods = {m.name: m for each in reversed(spider.lineage) for m in each.methods()}
+    containers = _containers(spider)
+    told = set()
+    for method in spider.methods():
+        if method.name not in _of_pages(spider, methods):
+            continue
+        for line, name in sorted(_changes(method, containers)):
+            reads = _is_read_elsewhere(methods, method, name, line)
+            if name in told or name in _NOT_STATE or not reads:
+                continue
+            told.add(name)
+            what = f"self.{name} is changed in {method.name}(), and a crash loses it"
+            yield Finding(path=path, line=line, what=what, instead=_INSTEAD, guide=_GUIDE)
+
+
+def _of_pages(spider: Class, methods: dict[str, FunctionNode]) -> set[str]:
+    """Return the methods that run for a page: callbacks, hooks, and those that these call."""
+    named = callbacks_of(spider)
+    found: set[str] = set(_PER_PAGE | named["callback"] | named["errback"]) & methods.keys()
+    found |= {name for name, method in methods.items() if _takes_response(method)}
+    while True:
+        called = {
+            node.attr
+            for name in found
+            for node in ast.walk(methods[name])
+            if isinstance(node, ast.Attribute) and _is_self(node.value) and node.attr in methods
+        }
+        if called <= found:
+            return found
+        found |= called
+
+
+def _takes_response(method: FunctionNode) -> bool:
+    return len(method.args.args) > 1 and method.args.args[1].arg == "response"
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _containers(spider: Class) -> set[str]:
+    """Return the attributes that hold a list, a set or a mapping, by what is assigned to them."""
+    found = set()
+    for each in spider.lineage:
+        for node in ast.walk(each.node):
+            match node:
+                case ast.Assign(value=value):
+                    targets = node.targets
+                case ast.AnnAssign(value=ast.expr() as value):
+                    targets = [node.target]
+                case _:
+                    continue
+            if not _is_container(value):
+                continue
+            own = node in each.node.body
+            for target in targets:
+                match target:
+                    case ast.Name(id=name) if own:
+                        found.add(name)
+                    case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                        found.add(name)
+    return found
+
+
+def _is_container(value: ast.expr) -> bool:
+    match value:
+        case ast.List() | ast.Set() | ast.Dict() | ast.ListComp() | ast.SetComp() | ast.DictComp():
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in _CONTAINERS
+        case _:
+            return False
+
+
+def _changes(method: FunctionNode, containers: set[str]) -> Iterator[tuple[int, str]]:
+    guarded = _guarded(method)
+    for node in ast.walk(method):
+        match node:
+            case ast.AugAssign(target=ast.Attribute(value=owner, attr=name)) if _is_self(owner):
+                yield node.lineno, name
+            case ast.AugAssign(
+                target=ast.Subscript(value=ast.Attribute(value=owner, attr=name))
+            ) if _is_self(owner):
+                yield node.lineno, name
+            case ast.Assign(targets=targets) if id(node) not in guarded:
+                for target in _single(targets):
+                    match target:
+                        case ast.Attribute(value=owner, attr=name) if _is_self(owner):
+                            yield node.lineno, name
+                        case ast.Subscript(value=ast.Attribute(value=owner, attr=name)) if (
+                            _is_self(owner) and name in containers
+                        ):
+                            yield node.lineno, name
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(value=owner, attr=name), attr=change)
+            ) if _is_self(owner) and change in _CHANGES and name in containers:
+                yield node.lineno, name
+
+
+def _single(targets: list[ast.expr]) -> Iterator[ast.expr]:
+    """Yield the targets of an assignment, those of a tuple one by one."""
+    for each in targets:
+        if isinstance(each, ast.Tuple | ast.List):
+            yield from _single(each.elts)
+        else:
+            yield each
+
+
+def _guarded(method: FunctionNode) -> set[int]:
+    """Return the assignments of what is missing: under `if self.x is None` or `if not self.x`."""
+    found = set()
+    for node in ast.walk(method):
+        if isinstance(node, ast.If):
+            tested = {
+                each.attr
+                for each in ast.walk(node.test)
+                if isinstance(each, ast.Attribute) and _is_self(each.value)
+            } | {
+                each.value
+                for each in ast.walk(node.test)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            }
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Assign) and any(
+                    isinstance(t, ast.Attribute) and t.attr in tested for t in inner.targets
+                ):
+                    found.add(id(inner))
+    return found
+
+
+def _is_read_elsewhere(
+    methods: dict[str, FunctionNode], method: FunctionNode, name: str, line: int
+) -> bool:
+    """Return whether a change outlives its call: it is read in another one."""
+    for other in methods.values():
+        for node in ast.walk(other):
+            match node:
+                case ast.Attribute(value=owner, attr=read, ctx=ast.Load()):
+                    pass
+                case ast.AugAssign(target=ast.Attribute(value=owner, attr=read)):
+                    pass
+                case _:
+                    continue
+            if read == name and _is_self(owner) and (other is not method or node.lineno <= line):
+                return True
+    return False

@@ -1,0 +1,648 @@
+"""`crawlcw check`: what it finds in spiders of Scrapy, and that it finds nothing in ports."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from crawlcw.api.scrapy_words import SETTINGS
+from crawlcw.api.settings import described
+from crawlcw.checking import requests, scrapy_names, state
+from crawlcw.guide.pages import page
+from tests.support.commands import invoke
+
+pytestmark = pytest.mark.quick
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "spiders").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def checked(source: str, name: str = "spiders/old.py") -> dict[int, list[str]]:
+    """Return the findings of `check` in a file by line; lines count from 1."""
+    Path(name).write_text(source)
+    run = invoke("check", name)
+    assert run.returncode == 2, run.stdout + run.stderr
+    found: dict[int, list[str]] = {}
+    for line in run.stdout.splitlines():
+        place, _, message = line.partition(": ")
+        path, _, number = place.rpartition(":")
+        assert path == name
+        found.setdefault(int(number), []).append(message)
+    return found
+
+
+def is_clean(body: str, imports: str = "Spider") -> None:
+    """Check that a spider with *body* has no finding."""
+    lines = "".join(f"    {line}\n" if line else "\n" for line in body.splitlines())
+    source = f"from crawlcw import {imports}\n\nclass Port(Spider):\n    name = 'port'\n"
+    Path("port.py").write_text(f"{source}    start_urls = ['https://example.com/']\n{lines}")
+    run = invoke("check", "port.py")
+    assert (run.returncode, run.stdout) == (0, "port: nothing is wrong\n")
+
+
+QUOTES = """\
+import scrapy
+
+class Quotes(scrapy.Spider):
+    name = "quotes"
+    allowed_domains = ["example.com"]
+    custom_settings = {
+        "DOWNLOAD_DELAY": 1,
+        "SOMETHING_ELSE": 2,
+    }
+
+    def start_requests(self):
+        yield scrapy.Request("https://example.com/", callback=self.parse, dont_filter=True,
+                             meta={"proxy": "http://p", "page": 1}, errback=self.failed)
+
+    def parse(self, response):
+        for quote in response.css("div.quote"):
+            yield {
+                "text": quote.css("span.text::text").extract_first(),
+                "tags": quote.css("a.tag::text").getall(),
+                "link": quote.css("a")[0].attrib["href"],
+                "page": response.meta["page"],
+            }
+        yield response.follow(response.css("li.next a::attr(href)").get(), cb_kwargs={"n": 1},
+                              callback=self.parse_next)
+
+    def parse_next(self, response, n):
+        self.crawler.stats.inc_value("next")
+        self.state["next"] = n
+        self.log("next")
+
+    def failed(self, failure):
+        self.logger.error(failure.value.response.status)
+
+    def closed(self, reason):
+        print(reason)
+"""
+
+
+def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
+    nodes = '(guide spiders, "Responses")'
+    asked = '(guide spiders, "Requests")'
+    start = "async def start(self)"
+
+    assert checked(QUOTES) == {
+        1: ["import of scrapy -> from crawlcw import Request, Spider (guide scrapy)"],
+        5: ["allowed_domains -> allowed_hosts (guide spiders)"],
+        6: ["custom_settings -> settings = Settings(...) (guide settings)"],
+        7: ["DOWNLOAD_DELAY -> delay= (guide settings)"],
+        8: ["SOMETHING_ELSE -> nothing: `crawlcw settings` lists what there is (guide settings)"],
+        11: [f'start_requests -> {start} (guide spiders, "Where a crawl begins")'],
+        12: [f"dont_filter=True: the same; allowed_hosts hold for it all the same {asked}"],
+        13: [
+            f"Request(meta=...) -> context= {asked}",
+            f"Request(meta=...): 'proxy' -> Request(proxy=) {asked}",
+        ],
+        18: [
+            ("quote.css('span.text::text').extract_first() -> quote.css_first('span.text').text(), "
+            f"or response.selector.css(...) on line 16 {nodes}")
+        ],
+        19: [
+            ("quote.css('a.tag::text').getall() -> [node.text() for node in quote.css('a.tag')], "
+            f"or response.selector.css(...) on line 16 {nodes}")
+        ],
+        20: [
+            ("quote.css('a')[0].attrib -> quote.css('a')[0].attributes, "
+            f"or response.selector.css(...) on line 16 {nodes}")
+        ],
+        21: [f"response.meta['page'] -> response.context['page'] {asked}"],
+        23: [
+            f"follow(cb_kwargs=...) -> context= {asked}",
+            ("response.css('li.next a::attr(href)').get() -> "
+            "response.css_first('li.next a').attributes['href'], "
+            f"or response.selector.css('li.next a::attr(href)').get() {nodes}"),
+        ],
+        26: [
+            ("def parse_next(): a callback is given the response alone -> response.context['n'] "
+            f"{asked}")
+        ],
+        27: ["self.crawler.stats -> self.state.add(key, n) (guide scrapy)"],
+        28: [
+            ("self.state: durable with the page that changes it -> self.state.add(key, n) for "
+            "counters (guide scrapy)")
+        ],
+        29: ["self.log -> self.logger.info (guide spiders)"],
+        31: [
+            ("def failed(self, failure) -> def failed(self, request, error): error.reason, "
+            f"error.response {asked}")
+        ],
+        32: [f"failure.value -> error.reason, error.response {asked}"],
+        34: [
+            ("def closed(self, reason) -> def closed(self, report): report.finish_reason "
+            '(guide spiders, "Hooks and downloaders")')
+        ],
+    }  # fmt: skip
+
+
+UNPORTED = {
+    "rules": (
+        """\
+from scrapy.linkextractors import LinkExtractor
+from scrapy.spiders import CrawlSpider, Rule
+
+class Shop(CrawlSpider):
+    name = "shop"
+    rules = (
+        Rule(LinkExtractor(allow=r"/item/", restrict_xpaths="//main"), callback="parse_item"),
+    )
+
+    def parse_start_url(self, response):
+        return []
+""",
+        {
+            1: "import of scrapy.linkextractors.LinkExtractor -> Rule(allow=, deny=, restrict=)",
+            2: "import of scrapy.spiders.CrawlSpider -> Spider with rules = [...]",
+            7: "LinkExtractor(restrict_xpaths=...) -> restrict= with a CSS selector",
+            10: "parse_start_url -> parse(self, response)",
+        },
+    ),
+    "loader": (
+        """\
+from itemloaders.processors import MapCompose, TakeFirst
+from scrapy.loader import ItemLoader
+
+class Books(scrapy.Spider):
+    def parse(self, response):
+        loader = ItemLoader(item={}, response=response)
+        loader.add_css("title", "h1::text", MapCompose(str.strip))
+        yield loader.load_item()
+""",
+        {
+            1: "import of itemloaders.processors.MapCompose -> a plain function",
+            2: "import of scrapy.loader.ItemLoader -> a dict, made in the callback",
+            6: "ItemLoader -> a dict, made in the callback",
+            7: "loader.add_css(...) -> a dict, made in the callback",
+            8: "loader.load_item(...) -> a dict, made in the callback",
+        },
+    ),
+    "pipeline": (
+        """\
+from scrapy.exceptions import DropItem
+
+class Prices:
+    def open_spider(self, spider):
+        self.seen = set()
+
+    def process_item(self, item, spider):
+        if not item["price"]:
+            raise DropItem("no price")
+        return item
+""",
+        {
+            1: "import of scrapy.exceptions.DropItem -> crawlcw.DropItem",
+            4: "Prices.open_spider() -> opened(self) of the spider",
+            7: "Prices.process_item() -> item(self, item, response) of the spider",
+        },
+    ),
+    "middleware": (
+        """\
+import scrapy
+
+class Tokens:
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls()
+
+    def process_request(self, request, spider):
+        request.headers["X-Token"] = "t"
+""",
+        {
+            5: "Tokens.from_crawler() -> opened(self) of the spider",
+            8: "Tokens.process_request() -> before_request(self, request)",
+        },
+    ),
+    "login": (
+        """\
+from scrapy import FormRequest, Spider
+
+class Login(Spider):
+    name = "login"
+
+    def parse(self, response):
+        return FormRequest.from_response(response, formdata={"u": "x"}, callback=self.inside)
+
+    def inside(self, response):
+        if b"wrong" in response.body:
+            raise CloseSpider("wrong")
+""",
+        {
+            1: "import of scrapy.FormRequest -> response.form(...).submit(...)",
+            7: "FormRequest -> response.form(...).submit(...), or Request(data=)",
+        },
+    ),
+    "items": (
+        """\
+import scrapy
+
+class Book(scrapy.Item):
+    title = scrapy.Field()
+""",
+        {3: "scrapy.Item -> a dict or a dataclass", 4: "scrapy.Field -> a field of a dataclass"},
+    ),
+    "deferred": (
+        """\
+from twisted.internet import defer
+import scrapy
+
+class Slow(scrapy.Spider):
+    name = "slow"
+
+    @defer.inlineCallbacks
+    def parse(self, response):
+        yield defer.Deferred()
+""",
+        {1: "import of twisted.internet.defer -> async def and asyncio: there are no deferreds"},
+    ),
+    "script": (
+        """\
+from scrapy.crawler import CrawlerProcess
+from scrapy.utils.project import get_project_settings
+
+process = CrawlerProcess(get_project_settings())
+""",
+        {
+            1: "import of scrapy.crawler.CrawlerProcess -> run_spider(...)",
+            2: "import of scrapy.utils.project.get_project_settings -> [tool.crawlcw]",
+            4: "CrawlerProcess -> run_spider(...)",
+        },
+    ),
+    "browser": (
+        """\
+import scrapy
+
+class Rendered(scrapy.Spider):
+    name = "rendered"
+
+    async def start(self):
+        yield scrapy.Request("https://example.com/", meta={"playwright": True})
+
+    def parse(self, response):
+        kind = response.headers["Content-Type"].decode()
+        yield {"kind": kind, "url": response.body_as_unicode(), "ip": response.ip_address}
+""",
+        {
+            7: "Request(meta=...): 'playwright' -> Request(browser=True)",
+            10: "response.headers['Content-Type']: they are texts by lower-case name",
+            11: "response.body_as_unicode -> response.text",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", UNPORTED)
+def test_each_shape_of_a_scrapy_file_is_read_though_scrapy_may_be_missing(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+):
+    source, expected = UNPORTED[shape]
+    # A file that is executed would say so.
+    found = checked(source + "\nopen('executed', 'w')\n")
+
+    for line, message in expected.items():
+        assert any(each.startswith(message) for each in found[line]), found
+    assert not Path("executed").exists()
+
+
+def test_the_settings_of_a_scrapy_project_are_translated_with_all_of_its_folder():
+    Path("project/spiders").mkdir(parents=True)
+    Path("project/settings.py").write_text('BOT_NAME = "b"\nCONCURRENT_REQUESTS = 3\n')
+    Path("project/items.py").write_text(UNPORTED["items"][0])
+    Path("project/broken.py").write_text("def (\n")
+    Path("project/spiders/quotes.py").write_text(QUOTES)
+
+    run = invoke("check", "project")
+
+    assert run.returncode == 2
+    assert (
+        "project/settings.py:2: CONCURRENT_REQUESTS -> concurrency= (guide settings)\n"
+        in run.stdout
+    )
+    assert "project/broken.py: invalid syntax" in run.stdout
+    assert "project/items.py:3: scrapy.Item" in run.stdout
+    assert "project/spiders/quotes.py:5: allowed_domains" in run.stdout
+
+
+PARSEL = """\
+def parse(self, response):
+    page = response.selector
+    for quote in page.css("div.quote"):
+        yield {
+            "text": quote.css("span.text::text").getall(),
+            "author": quote.xpath("./small/text()").get(),
+            "id": quote.attrib["id"],
+        }
+    for row in response.xpath("//tr"):
+        yield {"name": row.css("td::text").get(), "size": row.re_first(r"\\d+")}
+"""
+HELPERS = """\
+def parse(self, response):
+    yield from (self.quote(each) for each in response.selector.css("div.quote"))
+    yield from map(self.quote, response.selector.css("p"))
+
+def quote(self, quote):
+    return {"text": quote.css("span::text").get(), "id": quote.attrib.get("id")}
+"""
+REBOUND = """\
+def parse(self, response):
+    quote = response.css("div.quote")
+    if len(quote) > 3:
+        quote = response.selector.css("div.quote")
+    yield {"text": quote.css("span::text").getall()}
+"""
+OWN_TEXT = """\
+def parse(self, response):
+    selector = Selector(text=response.text)
+    yield {"title": selector.css("title::text").get()}
+    for node in response.css("a"):
+        yield {"href": node.attributes["href"], "text": node.text(), "more": node.attrs.get("id")}
+"""
+OWN_CLIENT = """\
+def parse(self, response):
+    found = json.loads(response.text)
+    answer = requests_of(found)
+    yield {"id": found.get("id"), "meta": answer.meta["depth"], "items": found["css"].get("a")}
+
+def item(self, item, response):
+    return {**item, "n": item.get("n")}
+"""
+PAGES_METAS = """\
+def parse(self, response):
+    yield {"title": response.meta["og:title"], "about": response.meta.get("description")}
+    yield response.follow("/x", self.parse_more, context={"n": 1}, dont_filter=True)
+
+def parse_more(self, response, **more):
+    yield {"n": response.context["n"], "kind": response.headers["content-type"]}
+
+def on_error(self, request, error):
+    yield {"url": request.url, "context": request.context, "reason": error.reason}
+"""
+STATELESS = """\
+def __init__(self, **arguments):
+    super().__init__(**arguments)
+    self.cache = {}
+    self.known = set(["a"])
+    self.times = 0
+
+async def opened(self):
+    self.file = open("/dev/null", "w")
+    self.times += 1
+
+def closed(self, report):
+    self.file.close()
+    self.cache.clear()
+
+@property
+def prefix(self):
+    return "p"
+
+def parse(self, response):
+    self.last = response.url
+    self.file.write(self.last)
+    if self.cache is None:
+        self.cache = {}
+    self.state["pages"] = 1
+    yield {"prefix": self.prefix, "known": "a" in self.known, "times": self.times}
+"""
+CLASSES = {
+    "parsel": (PARSEL, "Spider"),
+    "helpers": (HELPERS, "Spider"),
+    "rebound": (REBOUND, "Spider"),
+    "own client": (OWN_CLIENT, "Spider"),
+    "metas": (PAGES_METAS, "Spider"),
+    "stateless": (STATELESS, "Spider"),
+    "own text": (OWN_TEXT, "Spider\nfrom parsel import Selector"),
+    "loops": (
+        ("def parse(self, response):\n"
+        "    for number, row in enumerate(response.xpath('//tr')):\n"
+        "        yield {number: row.get()}\n"
+        "    for left, right in zip(response.xpath('//a'), response.css('a')):\n"
+        "        yield {left.get(): right.text()}\n"
+        "    rows = [row.css('td::text').getall() for row in response.selector.css('tr')]\n"
+        "    first = response.css_first('h1') or response.selector.css('h1')\n"
+        "    yield {'rows': rows, 'first': first.get()}\n"),
+        "Spider",
+    ),
+    "annotated": (
+        ("def parse(self, response: Response):\n"
+        "    yield from self.row(response.selector)\n"
+        "def row(self, row: Selector):\n"
+        "    yield {'text': row.css('p::text').get(), **row.attrib}\n"),
+        "Response, Spider\nfrom parsel import Selector",
+    ),
+    "tested": (
+        ("def parse(self, response):\n"
+        "    for node in [*response.css('a'), *response.xpath('//b')]:\n"
+        "        yield {'text': node.get() if hasattr(node, 'get') else node.text()}\n"),
+        "Spider",
+    ),
+    "optional": (
+        "def parse(self, response):\n    yield {}\n",
+        "Spider\ntry:\n    import scrapy\nexcept ImportError:\n    scrapy = None",
+    ),
+    "rules": (
+        ("rules = [Rule(restrict='li.next'), Rule(allow='/item/', callback='parse_item')]\n"
+        "def parse_item(self, response):\n    yield {'title': response.css_first('h1').text()}\n"),
+        "Rule, Spider",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", CLASSES)
+def test_a_port_that_runs_has_no_finding(shape: str):
+    is_clean(*CLASSES[shape])
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("x = response.css_first('a').attrib['href']", "response.css_first('a').attrib -> "),
+        ("x = [each.attrib for each in response.css('a')]", "each.attrib -> each.attributes"),
+        ("x = response.css('h1').text()", ("response.css('h1').text(): css() gives a list -> "
+         "response.css_first('h1').text")),
+        ("x = response.css('ul').css('li')", "response.css('ul').css('li'): css() gives a list"),
+        ("x = response.xpath('//a').css_first('b')", "response.xpath('//a').css_first('b'): of a"),
+        ("x = self.of(response.css_first('p'))", "node.get() -> node.html, or response.selector"),
+        ("x = response.meta['depth']", "response.meta['depth'] -> nothing: each task has its"),
+        ("x = response.follow_all(css='a')", "follow_all(css=...) -> response.follow_all('a')"),
+        ("x = response.follow_all('a::attr(href)')", "response.follow_all('a::attr(href)') -> "),
+        ("x = response.follow('/', self.nothing)", "Port has no callback 'nothing'"),
+        ("x = response.follow('/', callback='nothing')", "Port has no callback 'nothing'"),
+        ("x = response.headers.get('ETag')", "response.headers['ETag']: they are texts by lower"),
+        ("self.number += 1", "self.number is changed in parse(), and a crash loses it -> "),
+        ("self.seen.add(response.url)", "self.seen is changed in parse(), and a crash loses it"),
+        ("self.data[response.url] = 1", "self.data is changed in parse(), and a crash loses it"),
+        ("self.shared.append(1)", "self.shared is changed in parse(), and a crash loses it"),
+        ("self.last, self.n = response.url, 1", "self.last is changed in parse(), and a crash"),
+        ("self.count()", "self.counted is changed in count(), and a crash loses it"),
+    ],
+)  # fmt: skip
+def test_a_port_is_told_what_fails_or_is_lost(statement: str, message: str):
+    found = checked(f"""\
+from crawlcw import Request, Spider
+class Port(Spider):
+    name = "port"
+    start_urls = ["https://example.com/"]
+    shared = []
+    number, last = 0, ""
+    def __init__(self):
+        self.seen, self.data, self.counted = set(), dict(), 0
+        self.seen = set()
+        self.data = {{}}
+    def parse(self, response):
+        {statement}
+        yield {{"seen": response.url in self.seen}}
+    def of(self, node):
+        return node.get()
+    def count(self):
+        self.counted += 1
+    def on_error(self, request, error):
+        print(self.data, self.shared, self.number, self.last)
+""")
+
+    assert any(each.startswith(message) for said in found.values() for each in said), found
+    assert len(found) == 1
+
+
+def test_a_base_in_another_file_is_read_with_its_own_lines(folder: Path):
+    Path("spiders/_base.py").write_text(
+        "from crawlcw import Spider\n\nclass Base(Spider):\n"
+        "    def parse(self, response):\n        yield response.css('a').getall()\n"
+    )
+    Path("spiders/own.py").write_text(
+        "from _base import Base\n\nclass Own(Base):\n    name = 'own'\n"
+        "    start_urls = ['https://example.com/']\n"
+        "    def more(self, response):\n        yield response.follow('/', self.parse)\n"
+    )
+
+    run = invoke("check", "own")
+
+    assert run.returncode == 2
+    assert "spiders/_base.py:5: response.css('a').getall()" in run.stdout
+    assert len(run.stdout.splitlines()) == 1
+
+
+def test_only_the_spider_that_is_named_is_looked_at():
+    Path("two.py").write_text(
+        "from crawlcw import Spider\n"
+        "class One(Spider):\n    name = 'one'\n    start_urls = ['https://example.com/']\n"
+        "    def parse(self, response): yield {}\n"
+        "class Two(One):\n    name = 'two'\n    allowed_domains = []\n"
+    )
+
+    assert invoke("check", "two.py:One").stdout == "one: nothing is wrong\n"
+    assert "two.py:8: allowed_domains" in invoke("check", "two.py:Two").stdout
+
+
+def test_an_extra_that_is_missing_is_named_with_its_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    installed = importlib.util.find_spec
+    missing = {"parsel", "form2request", "playwright", "warcio", "python_socks", "opentelemetry"}
+    monkeypatch.setattr(
+        "crawlcw.checking.missing.find_spec",
+        lambda name: None if name in missing else installed(name),
+    )
+
+    found = checked("""\
+from crawlcw import Request, Settings, Spider
+class Port(Spider):
+    name = "port"
+    start_urls = ["https://example.com/"]
+    settings = Settings(
+        keep_bodies=True,
+        trace=True,
+        proxies=["socks5://127.0.0.1:1080"],
+    )
+    def parse(self, response):
+        yield {"title": response.xpath("//title/text()").get()}
+        yield response.form().submit()
+        yield Request("https://example.com/2", browser=True)
+""")
+
+    extras = {
+        line: re.search(r"pip install 'crawlcw\[(\w+)\]'", m[0])[1] for line, m in found.items()
+    }  # type: ignore[index]
+    assert extras == {6: "warc", 7: "otel", 8: "socks", 11: "xpath", 12: "forms", 13: "browser"}
+
+
+def test_scrapys_words_in_settings_and_rules_are_told_before_the_file_is_executed():
+    found = checked(
+        "from crawlcw import Rule, Settings, Spider\n"
+        "class Port(Spider):\n"
+        "    name = 'port'\n"
+        "    settings = Settings(DOWNLOAD_DELAY=1, concurency=2)\n"
+        "    rules = [Rule(restrict_xpaths='//a')]\n"
+    )
+
+    assert found == {
+        4: [
+            "Settings(DOWNLOAD_DELAY=...) -> delay= (guide settings)",
+            "Settings(concurency=...) is no setting -> concurrency= (guide settings)",
+        ],
+        5: [
+            (
+                "Rule(restrict_xpaths=...) -> restrict= with a CSS selector "
+                '(guide spiders, "Links and rules")'
+            )
+        ],
+    }
+
+
+def test_what_crawlcw_does_not_have_is_told_at_its_import():
+    found = checked("from crawlcw import CrawlSpider, Spider\n")
+
+    (said,) = found[1]
+    assert said.startswith("crawlcw has no CrawlSpider -> Spider with rules = [...] (guide spiders")
+
+
+def test_programs_have_the_same_by_json():
+    Path("spiders/old.py").write_text(QUOTES)
+
+    run = invoke("check", "quotes", "--json")
+
+    shown = json.loads(run.stdout)
+    assert run.returncode == 2
+    assert (shown["spider"], shown["file"]) == ("quotes", "spiders/old.py")
+    assert shown["findings"][1] == {
+        "file": "spiders/old.py",
+        "line": 5,
+        "message": "allowed_domains -> allowed_hosts (guide spiders)",
+        "what": "allowed_domains",
+        "instead": "allowed_hosts",
+        "guide": "spiders",
+    }
+
+
+def test_the_demos_and_examples_have_nothing_wrong(monkeypatch: pytest.MonkeyPatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    for path in [*(root / "spiders").glob("*.py"), *(root / "examples").glob("*spider*.py")]:
+        run = invoke("check", str(path))
+        assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_every_section_that_a_finding_names_is_in_the_guide():
+    sections = {
+        text
+        for module in (scrapy_names, requests, state)
+        for text in re.findall(r'"([a-z]+#[^"]+)"', Path(module.__file__).read_text())
+    }
+
+    assert len(sections) > 10
+    for name, _, heading in (each.partition("#") for each in sections):
+        assert re.search(rf"^##+ {re.escape(heading)}$", page(name).text, re.MULTILINE), heading
+
+
+def test_every_counterpart_of_a_setting_is_a_setting():
+    names = {name for name, _ in described()}
+    counterparts = {each for text in SETTINGS.values() for each in re.findall(r"^(\w+)=", text)}
+
+    assert counterparts <= names
