@@ -6,11 +6,13 @@ made again where it is missing (`if self.x is None: self.x = ...`) is none.
 """
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 from crawlcw.checking.findings import Finding
 from crawlcw.checking.requests import callbacks_of
-from crawlcw.checking.source import Class, FunctionNode
+from crawlcw.checking.source import Class, FunctionNode, Source
 
 #: Methods that crawlcw calls for each page or item.
 _PER_PAGE = frozenset(
@@ -29,38 +31,57 @@ _GUIDE = "spiders#Callbacks"
 _INSTEAD = "self.state, which is durable with its page"
 
 
+def of_class(path: Path, name: str) -> list[Finding]:
+    """Return the findings about one class of a file, and about its bases that can be read.
+
+    Raises `SyntaxError`, `OSError` and `ValueError` for a file that cannot be read.
+    """
+    spider = Source(path).class_named(name)
+    lineage = () if spider is None else spider.lineage
+    return [found for each in lineage for found in findings(each, str(each.source.path))]
+
+
 def findings(spider: Class, path: str) -> Iterator[Finding]:
     """Yield a finding for each attribute that callbacks of *spider* change, at its first change."""
-    methods = {m.name: m for each in reversed(spider.lineage) for m in each.methods()}
+    methods = {m.name: _Method(m) for each in reversed(spider.lineage) for m in each.methods()}
     containers = _containers(spider)
-    told = set()
+    of_pages = _of_pages(spider, methods)
+    told = set(_NOT_STATE)
     for method in spider.methods():
-        if method.name not in _of_pages(spider, methods):
+        if method.name not in of_pages:
             continue
         for line, name in sorted(_changes(method, containers)):
-            reads = _is_read_elsewhere(methods, method, name, line)
-            if name in told or name in _NOT_STATE or not reads:
+            if name in told or not _is_read_elsewhere(methods, method, name, line):
                 continue
             told.add(name)
             what = f"self.{name} is changed in {method.name}(), and a crash loses it"
             yield Finding(path=path, line=line, what=what, instead=_INSTEAD, guide=_GUIDE)
 
 
-def _of_pages(spider: Class, methods: dict[str, FunctionNode]) -> set[str]:
+class _Method:
+    """A method, and the lines at which it reads attributes of `self`."""
+
+    def __init__(self, node: FunctionNode) -> None:
+        self.node = node
+        self.reads: dict[str, list[int]] = defaultdict(list)
+        for each in ast.walk(node):
+            match each:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Load()):
+                    self.reads[name].append(each.lineno)
+                case ast.AugAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                    self.reads[name].append(each.lineno)
+
+
+def _of_pages(spider: Class, methods: dict[str, _Method]) -> set[str]:
     """Return the methods that run for a page: callbacks, hooks, and those that these call."""
     named = callbacks_of(spider)
-    found: set[str] = set(_PER_PAGE | named["callback"] | named["errback"]) & methods.keys()
-    found |= {name for name, method in methods.items() if _takes_response(method)}
-    while True:
-        called = {
-            node.attr
-            for name in found
-            for node in ast.walk(methods[name])
-            if isinstance(node, ast.Attribute) and _is_self(node.value) and node.attr in methods
-        }
-        if called <= found:
-            return found
-        found |= called
+    new = set(_PER_PAGE | named["callback"] | named["errback"]) & methods.keys()
+    new |= {name for name, method in methods.items() if _takes_response(method.node)}
+    found: set[str] = set()
+    while new:
+        found |= new
+        new = {name for each in new for name in methods[each].reads if name in methods} - found
+    return found
 
 
 def _takes_response(method: FunctionNode) -> bool:
@@ -162,18 +183,11 @@ def _guarded(method: FunctionNode) -> set[int]:
 
 
 def _is_read_elsewhere(
-    methods: dict[str, FunctionNode], method: FunctionNode, name: str, line: int
+    methods: dict[str, _Method], method: FunctionNode, name: str, line: int
 ) -> bool:
     """Return whether a change outlives its call: it is read in another one."""
-    for other in methods.values():
-        for node in ast.walk(other):
-            match node:
-                case ast.Attribute(value=owner, attr=read, ctx=ast.Load()):
-                    pass
-                case ast.AugAssign(target=ast.Attribute(value=owner, attr=read)):
-                    pass
-                case _:
-                    continue
-            if read == name and _is_self(owner) and (other is not method or node.lineno <= line):
-                return True
-    return False
+    return any(
+        read <= line or other.node is not method
+        for other in methods.values()
+        for read in other.reads.get(name, ())
+    )

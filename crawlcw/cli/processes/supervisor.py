@@ -18,6 +18,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
+from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes import totals
 from crawlcw.cli.processes.channel import Account, Order
@@ -101,6 +102,7 @@ async def _crawled(
     # It is created here: a ledger that cannot be had is found out once, not by each worker.
     ledger = await open_ledger(ledger_url, spider.name, settings=settings)
     try:
+        await warn_of_state(spider, ledger)
         supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
         with signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill):
             async with exposing.exposed(supervisor, output.metrics), watched(supervisor, output):
