@@ -1,7 +1,7 @@
 """Which encoding a page is in, as browsers choose it.
 
 The order is that of the WHATWG encoding and HTML standards: byte order mark,
-Content-Type, <meta> in the first 1024 bytes, then UTF-8 where the bytes are
+Content-Type, the first <meta> that names an encoding, then UTF-8 where the bytes are
 UTF-8, else windows-1252. Only encodings of the standard's list are ever used:
 Python knows others (`punycode`, `utf-7`, `unicode_escape`) that are slow enough
 to stop the crawl or that make control characters out of plain ASCII.
@@ -9,31 +9,33 @@ to stop the crawl or that make control characters out of plain ASCII.
 
 import codecs
 import re
+from encodings import aliases, normalize_encoding
+from functools import cache, lru_cache
 
-from w3lib.encoding import html_body_declared_encoding, http_content_type_encoding
+import webencodings
 
-_META_PREFIX = 1024
+#: So many bytes a browser waits for before it begins to read, and looks for a <meta> in.
+_PREFIX = 1024
+#: A browser begins anew where it comes upon a <meta> later; behind this it is not looked for.
+_LATEST = 1 << 20
 
-#: Python's names of the WHATWG encodings; what is not here is not used.
-_NAMES = """
-    utf-8 utf-16-le utf-16-be ibm866 iso8859-2 iso8859-3 iso8859-4 iso8859-5 iso8859-6 iso8859-7
-    iso8859-8 iso8859-10 iso8859-13 iso8859-14 iso8859-15 iso8859-16 koi8-r koi8-u mac-roman cp874
-    cp1250 cp1251 cp1252 cp1253 cp1254 cp1255 cp1256 cp1257 cp1258 mac-cyrillic gbk gb18030 big5
-    big5hkscs euc-jp iso2022_jp shift_jis cp932 euc-kr cp949
-"""
-_ALLOWED = frozenset(codecs.lookup(name).name for name in _NAMES.split())
-#: Labels that mean another encoding on the web than in Python.
-_ALIASES = {
+#: The standard decodes GBK as GB 18030, which has more characters.
+_LARGER = {"gbk": "gb18030"}
+#: In these no page is written: one has no codec, the other makes U+FFFD of a whole page.
+_UNUSED = frozenset({"x-user-defined", "replacement"})
+#: Encodings of Python that browsers take for larger ones.
+_PYTHONS = {
     "ascii": "cp1252",
-    "iso8859-1": "cp1252",
-    "iso8859-9": "cp1254",
-    "utf-16": "utf-16-le",
+    "latin_1": "cp1252",
+    "iso8859_9": "cp1254",
+    "iso8859_11": "cp874",
+    "tis_620": "cp874",
+    "utf_16": "utf-16-le",
     "gb2312": "gb18030",
     "gbk": "gb18030",
+    "big5": "big5hkscs",
     "shift_jis": "cp932",
     "euc_kr": "cp949",
-    "tis-620": "cp874",
-    "iso8859-11": "cp874",
 }
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -42,7 +44,35 @@ _BOMS = (
 )
 #: In all others a byte below 128 is that character of ASCII, or the end of another but no `<`.
 _NOT_ASCII = frozenset({"utf-16-le", "utf-16-be", "iso2022_jp"})
-_LABEL = re.compile(r"[A-Za-z0-9_.:()-]{1,40}\Z")
+#: In this one every byte is below 128, and some are no ASCII.
+_ESCAPE = b"\x1b"
+_LONGEST_LABEL = 40
+#: A parameter of a Content-Type; a quoted one may hold what looks like others.
+_PARAMETER = re.compile(
+    r";[ \t\r\n]*+([^;=]*+)(?:=(?:\"((?:[^\"\\]|\\.)*+)\"?+[^;,]*+|([^;,]*+)))?+"
+)
+#: Of a tag, behind its name: a quoted value may hold a `>`.
+_ATTRIBUTES = rb"(?:[^>=]++|=[ \t\r\n\f]*+(?:\"[^\"]*+\"?+|'[^']*+'?+)?+)*+"
+_COMMENT = rb"<!--(?:(?=-?>)|(?:[^-]++|-(?!->))*+)"
+_OTHER_TAGS = rb"</?+[a-z]" + _ATTRIBUTES + rb"|<[!/?][^>]*+"
+_RAW_TEXT = b"|".join(
+    rb"<%b(?=[\s/>])" % name + _ATTRIBUTES + rb">?+(?:[^<]++|<(?!/%b[\s/>]))*+" % name
+    for name in (
+        *(b"script", b"style", b"title", b"textarea"),
+        *(b"xmp", b"iframe", b"noembed", b"noframes"),
+    )
+)
+_META = rb"<meta(?=[\s/])(?P<meta>" + _ATTRIBUTES + rb")"
+#: "Prescan a byte stream to determine its encoding": no text is told from tags.
+_PRESCAN = re.compile(b"|".join((_COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
+#: The same, as a parser reads it that comes upon a <meta>.
+_SCAN = re.compile(b"|".join((_COMMENT, _META, _RAW_TEXT, _OTHER_TAGS)), re.IGNORECASE)
+_ATTRIBUTE = re.compile(
+    rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
+)
+#: "Extract a character encoding from a meta element".
+_IN_CONTENT = re.compile(rb"charset\s*+=\s*+(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']*))", re.IGNORECASE)
+_XML = re.compile(rb"\s*+<\?xml(?=\s)[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)", re.IGNORECASE)
 
 
 def choose(content_type: str | None, body: bytes) -> str:
@@ -50,18 +80,32 @@ def choose(content_type: str | None, body: bytes) -> str:
     for mark, name in _BOMS:
         if body.startswith(mark):
             return name
-    declared = _known(http_content_type_encoding(content_type)) if content_type else None
-    if declared is None:
-        declared = _known(html_body_declared_encoding(body[:_META_PREFIX]))
-        # A page whose <meta> could be read as ASCII is not UTF-16.
-        if declared in ("utf-16-le", "utf-16-be"):
-            declared = "utf-8"
-    return declared or ("utf-8" if _is_utf8(body) else "cp1252")
+    declared = _of_header(content_type) or _of_metas(_PRESCAN, body[:_PREFIX])
+    if declared is None and (found := _XML.match(body, 0, _PREFIX)):
+        declared = _of_page(found[1])
+    if declared is not None:
+        return declared
+    is_utf8 = _is_utf8(body)
+    # One that is UTF-8 is UTF-8, whatever is said far below.
+    if not is_utf8 or _ESCAPE in body:
+        declared = _of_metas(_SCAN, body[:_LATEST])
+    return declared or ("utf-8" if is_utf8 else "cp1252")
 
 
+@lru_cache(256)
 def named(label: str) -> str | None:
-    """Return the name of the encoding that the web means by *label*, None where it knows none."""
-    return _known(label)
+    """Return the name of the encoding that the web means by *label*, None where it knows none.
+
+    Beside the labels of the web, Python's own of the same encodings are known.
+    """
+    if not label.isascii() or len(label) > _LONGEST_LABEL:
+        return None
+    found = webencodings.lookup(label)
+    if found is None:
+        # Not `codecs.lookup`, which looks for a module and keeps each name that there is none of.
+        name = normalize_encoding(label.strip()).lower()
+        return _pythons().get(aliases.aliases.get(name, name))
+    return None if found.name in _UNUSED else _LARGER.get(found.name, found.codec_info.name)
 
 
 def has_plain_tags(encoding: str) -> bool:
@@ -75,15 +119,44 @@ def decode(body: bytes, encoding: str) -> str:
     return text.removeprefix("\ufeff")
 
 
-def _known(label: str | None) -> str | None:
-    if not label or not _LABEL.match(label):
-        return None
-    try:
-        name = codecs.lookup(label).name
-    except (LookupError, ValueError):
-        return None
-    name = _ALIASES.get(name, name)
-    return name if name in _ALLOWED else None
+@cache
+def _pythons() -> dict[str, str]:
+    """Return the encodings of the web by the names of Python's modules."""
+    names = {named(each) for each in set(webencodings.LABELS.values())} - {None}
+    return {normalize_encoding(each): each for each in names if each} | _PYTHONS
+
+
+def _of_header(content_type: str | None) -> str | None:
+    for name, quoted, token in _PARAMETER.findall(content_type or ""):
+        if name.lower() == "charset":
+            return named(quoted or token)
+    return None
+
+
+def _of_metas(tags: re.Pattern[bytes], source: bytes) -> str | None:
+    """Return the encoding that the first <meta> names that names one."""
+    for found in tags.finditer(source):
+        attributes = found["meta"]
+        if attributes and (name := _of_meta(attributes)) is not None:
+            return name
+    return None
+
+
+def _of_meta(attributes: bytes) -> str | None:
+    said: dict[bytes, bytes] = {}
+    for name, *values in _ATTRIBUTE.findall(attributes):
+        said.setdefault(name.lower(), b"".join(values))
+    label = said.get(b"charset")
+    if label is None and said.get(b"http-equiv", b"").strip().lower() == b"content-type":
+        in_content = _IN_CONTENT.search(said.get(b"content", b""))
+        label = in_content and (in_content[1] or in_content[2] or in_content[3])
+    return _of_page(label) if label else None
+
+
+def _of_page(label: bytes) -> str | None:
+    name = named(label.decode("latin-1"))
+    # A page whose <meta> could be read as ASCII is not UTF-16.
+    return "utf-8" if name in ("utf-16-le", "utf-16-be") else name
 
 
 def _is_utf8(body: bytes) -> bool:

@@ -11,12 +11,21 @@ from datetime import timedelta
 
 from selectolax.lexbor import LexborNode
 
-from crawlcw.api import markup
+from crawlcw.api import charset, markup
 from crawlcw.api.tree import parse_bounded
 from crawlcw.errors import ParseRefusedError
 
 #: No head is longer than this; what stands behind it is not looked at.
-LONGEST_HEAD = 64 * 1024
+LONGEST_HEAD = 1 << 20
+_RAW_TEXT = b"".join(
+    rb"|<%b(?=[\s/>])[^>]*+>?+(?:[^<]++|<(?!/%b[\s/>]))*+" % (name, name)
+    for name in (b"script", b"style", b"title")
+)
+#: A page until its `</head`, but for one that is text of a script or a comment. Every repetition
+#: is possessive: the time is linear.
+_TO_ITS_END = re.compile(
+    rb"(?:[^<]++|<!--(?:[^-]++|-(?!->))*+" + _RAW_TEXT + rb"|<(?!/head))*+", re.IGNORECASE
+)
 #: Many more seconds than anybody waits for a page.
 _DIGITS = 9
 #: The HTML standard's "shared declarative refresh steps". It never looks back: no text is slow.
@@ -83,16 +92,26 @@ def directives(header: str, *, robot: str) -> RobotsDirectives:
 
 
 class Head:
-    """The metas of a page whose text begins with *text*."""
+    """The head of a page."""
 
-    def __init__(self, text: str) -> None:
-        end = text.find("</head")
-        self._text = text[: end if end >= 0 else LONGEST_HEAD]
-        self._lower = self._text.lower()
+    def __init__(self, body: bytes, *, encoding: str) -> None:
+        if not charset.has_plain_tags(encoding):
+            body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
+            encoding = "utf-8"
+        end = _TO_ITS_END.match(body, 0, LONGEST_HEAD)
+        self._source = body[: end.end() if end else 0]
+        self._encoding = encoding
+        # Most heads have none of the words that are looked for, and need not be decoded.
+        self._lower = self._source.lower()
+
+    @property
+    def has_base(self) -> bool:
+        """Whether there may be a <base>."""
+        return b"<base" in self._lower
 
     def refresh(self) -> tuple[timedelta, str] | None:
         """Return what the first <meta http-equiv="refresh"> with a link says, see `refresh`."""
-        if "refresh" not in self._lower:
+        if b"refresh" not in self._lower:
             return None
         metas = self._metas("http-equiv", script=False)
         found = (refresh(content) for name, content in metas if name == "refresh")
@@ -102,7 +121,7 @@ class Head:
         """Return what the metas named `robots` and *robot* ask for."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
         found = RobotsDirectives()
-        if any(name in self._lower for name in names):
+        if any(name.encode() in self._lower for name in names):
             for name, content in self._metas("name"):
                 if name in names:
                     for word in content.lower().split(","):
@@ -111,9 +130,10 @@ class Head:
 
     def _metas(self, attribute: str, *, script: bool = True) -> Iterator[tuple[str, str]]:
         """Yield the name and the content of each meta; without *script*, none of a <noscript>."""
+        source = charset.decode(self._source, self._encoding).encode(errors="replace")
         try:
-            markup.screen(self._text.encode("utf-8", "replace"))
-            tree = parse_bounded(self._text)
+            markup.screen(source)
+            tree = parse_bounded(source)
         except ParseRefusedError:
             return
         for node in tree.css(f"meta[{attribute}][content]"):

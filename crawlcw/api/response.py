@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from selectolax.lexbor import LexborNode
 
-from crawlcw.api import charset
 from crawlcw.api.document import Document
 from crawlcw.api.forms import Form, find
 from crawlcw.api.links import Extensions, LinkFilter, Patterns, within
-from crawlcw.api.page_head import LONGEST_HEAD, Head, Refresh, RobotsDirectives, directives, refresh
+from crawlcw.api.page_head import Head, Refresh, RobotsDirectives, directives, refresh
 from crawlcw.api.page_session import PageSession
 from crawlcw.api.request import Callback, Request
 from crawlcw.api.saved_file import SavedFile
@@ -98,8 +97,8 @@ class Response(Document):
     @cached_property
     def robots(self) -> RobotsDirectives:
         """What the page asks of robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        said = self._head.directives(robot=self.robot)
-        return said | directives(self.headers.get("x-robots-tag", ""), robot=self.robot)
+        said = directives(self.headers.get("x-robots-tag", ""), robot=self.robot)
+        return said | self._head.directives(robot=self.robot) if self._is_html else said
 
     @cached_property
     def refresh(self) -> Refresh | None:
@@ -109,7 +108,9 @@ class Response(Document):
         """
         if self.file is not None:
             return None  # nobody reads it in a browser
-        said = refresh(self.headers.get("refresh", "")) or self._head.refresh()
+        said = refresh(self.headers.get("refresh", ""))
+        if said is None and self._is_html:
+            said = self._head.refresh()
         if said is None:
             return None
         try:
@@ -121,16 +122,11 @@ class Response(Document):
 
     @cached_property
     def _head(self) -> Head:
-        kind = self.headers.get("content-type", _HTML[0]).lower()
-        if not kind.lstrip().startswith(_HTML):
-            return Head("")
-        # Where a `<` is one in the bytes as well, the rest need not be decoded.
-        end = (
-            self.body.find(b"</head", 0, LONGEST_HEAD)
-            if charset.has_plain_tags(self.encoding)
-            else -1
-        )
-        return Head(charset.decode(self.body[: end if end >= 0 else LONGEST_HEAD], self.encoding))
+        return Head(self.body, encoding=self.encoding)
+
+    @property
+    def _is_html(self) -> bool:
+        return self.headers.get("content-type", _HTML[0]).lower().lstrip().startswith(_HTML)
 
     @property
     def base_url(self) -> str:
@@ -151,9 +147,7 @@ class Response(Document):
             return refusal.with_traceback(None)  # it would keep this response
 
     def _base_found(self) -> str:
-        end = self.body.find(b"</head", 0, LONGEST_HEAD)
-        head = self.body[: end if end >= 0 else LONGEST_HEAD]
-        if b"<base" not in head.lower():
+        if not self._head.has_base:
             return self.url
         for node in self.css("base[href]"):
             try:

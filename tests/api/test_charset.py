@@ -1,12 +1,13 @@
 """Which encoding a page is in."""
 
 import codecs
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.api.charset import choose, decode
+from crawlcw.api.charset import choose, decode, named
 
 pytestmark = pytest.mark.quick
 
@@ -37,6 +38,116 @@ pytestmark = pytest.mark.quick
 )
 def test_the_encoding_is_the_one_a_browser_would_choose(content_type, body, encoding):
     assert choose(content_type, body) == encoding
+
+
+#: Labels of the Encoding Standard that Python does not know, or takes for another encoding.
+LABELS = {
+    "x-gbk": "gb18030",
+    "gb_2312": "gb18030",
+    "csGB2312": "gb18030",
+    "GB18030": "gb18030",
+    "cn-big5": "big5hkscs",
+    "x-euc-jp": "euc_jp",
+    "windows-31j": "cp932",
+    "windows-949": "cp949",
+    "ks_c_5601-1989": "cp949",
+    "iso-8859-8-i": "iso8859-8",
+    "visual": "iso8859-8",
+    "iso_8859-5:1988": "iso8859-5",
+    "koi8": "koi8-r",
+    "koi8-ru": "koi8-u",
+    "x-cp1251": "cp1251",
+    "dos-874": "cp874",
+    "iso-8859-11": "cp874",
+    "x-mac-roman": "mac-roman",
+    "x-mac-ukrainian": "mac-cyrillic",
+    "unicode-1-1-utf-8": "utf-8",
+    "latin5": "cp1254",
+    "l1": "cp1252",
+    # These are no labels of the web, but Python's, and plain.
+    "cp932": "cp932",
+    "latin-1": "cp1252",
+    "utf_8": "utf-8",
+    "big5hkscs": "big5hkscs",
+}
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_means_what_it_means_on_the_web(label: str):
+    assert choose(f"text/html;charset={label}", b"\xff") == LABELS[label]
+    assert choose(f'text/html; a="; charset=x"; Charset="{label}"; b', b"\xff") == LABELS[label]
+    assert choose(None, b"<meta charset=' " + label.encode() + b" '>\xff") == LABELS[label]
+    assert (
+        choose(None, b"<?xml version='1.0' encoding='" + label.encode() + b"'?>\xff")
+        == (LABELS[label])
+    )
+    assert named(label) == LABELS[label]
+
+
+def test_a_utf_16_that_could_be_read_is_none():
+    for label in b"utf-16", b"UCS-2", b"unicodefffe":
+        assert choose(None, b"<meta charset=" + label + b">") == "utf-8"
+        assert choose(None, b'<?xml encoding="' + label + b'"?>\xff') == "utf-8"
+    assert choose("text/html; charset=unicode", b"a\0") == "utf-16-le"
+
+
+# --- HTML standard, "prescan a byte stream to determine its encoding"
+
+PRAGMA = b"<meta http-equiv=Content-Type content='text/html; charset=koi8-r'>"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        PRAGMA,
+        b"<META/CONTENT='charset = \"koi8-r\"'\nHTTP-EQUIV=content-type>",
+        b"<meta charset=bogus><meta charset=koi8-r>",
+        b"<meta charset=><meta name=charset content=utf-8><meta charset=koi8-r>",
+        b"<meta content='text/html; charset=utf-8'><meta charset=koi8-r>",
+        b"<?xml encoding='bogus'?><meta charset=koi8-r>",
+        b"<!-- <meta charset=utf-8> --><meta charset=koi8-r>",
+        b"<!--><meta charset=koi8-r>-->",
+        b"<a title='<meta charset=utf-8>'><meta charset=koi8-r>",
+        b"<metadata charset=utf-8><meta charset=koi8-r charset=utf-8>",
+        b"<? <meta charset=utf-8 ?><meta charset=koi8-r>",
+        b"<body><p><meta charset=koi8-r>",
+    ],
+)
+@pytest.mark.parametrize("before", [0, 2000, 200_000])
+def test_the_first_meta_with_a_charset_counts_wherever_it_stands(head: bytes, before: int):
+    assert choose(None, b" " * before + head + b"\xc1") == "koi8-r"
+
+
+@pytest.mark.parametrize("tag", ["script", "STYLE", "textarea", "title", "noframes"])
+def test_behind_the_first_kilobyte_a_text_that_looks_like_a_meta_is_none(tag: str):
+    text = f"<{tag} id='>'>" + "x" * 2000 + f"</head><meta charset=utf-8></{tag[:3]}>"
+    end = f"</{tag.upper()}><meta charset=koi8-r>"
+
+    assert choose(None, text.encode() + end.encode() + b"\xc1") == "koi8-r"
+    assert choose(None, text.encode() + b"\xc1") == "cp1252"
+
+
+def test_what_is_utf_8_is_not_searched_for_another_charset_far_below():
+    late = b" " * 2000 + PRAGMA
+
+    assert choose(None, late + "ü".encode()) == "utf-8"
+    assert choose(None, b" " * 2000 + b'<meta charset=iso-2022-jp>\x1b$B$"\x1b(B') == "iso2022_jp"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(b"<meta ", b"<meta charset=", b"<meta charset='", b"<!--", b'<a b="', b"<script>", b"<"),
+        *(b"<meta content=charset= http-equiv=content-type>", b"</script", b"=\t", b"charset"),
+    ],
+)
+def test_no_page_takes_long(unit: bytes):
+    body = b"\xff" + unit * (2_000_000 // len(unit)) + b"<meta charset=koi8-r>"
+    began = time.process_time()
+
+    choose(None, body)
+
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.api.page_head import Head, Refresh, directives, refresh
+from crawlcw.api.page_head import Refresh, directives, refresh
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 
@@ -95,9 +95,66 @@ def test_no_header_takes_long(text: str) -> None:
     assert time.process_time() - began < 0.5
 
 
-def test_a_head_built_to_hang_the_parser_says_nothing() -> None:
-    head = Head("<meta name=robots content=none>" + "<div>" * 12_000)
+def page(body: str, encoding: str = "utf-8") -> Response:
+    kind = f"text/html; charset={encoding}"
+    return Response(
+        "http://a.example/",
+        request=Request("http://a.example/"),
+        headers={"Content-Type": kind},
+        body=body.encode(encoding),
+    )
+
+
+METAS = """<meta name=robots content=nofollow><meta http-equiv=refresh content='0;url=/b'>
+<base href=/c/>"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "<script>" + "x" * 300_000 + "</script>",
+        "<script>document.write('</head><body>')</script>",
+        "<SCRIPT>'</head>'</SCRIPT><style>/* </head> */</style><title></head></title>",
+        "<!-- </head> --><!-- </HEAD> -->",
+        "<script>'</head>'" + "x" * 100_000 + "'</head>'</script>",
+        "<title>\N{SNOWMAN}</title>",
+    ],
+)
+@pytest.mark.parametrize("end", ["</head>", "</HEAD>", "</Head>", ""])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_a_head_is_read_to_its_end(before: str, end: str, encoding: str) -> None:
+    found = page(f"<html><head>{before}{METAS}{end}<body>" + "<p>" * 1000, encoding)
+
+    assert found.robots.nofollow
+    assert found.refresh == Refresh(timedelta(0), "http://a.example/b")
+    assert found.base_url == "http://a.example/c/"
+
+
+def test_what_stands_behind_the_head_says_nothing_of_the_page() -> None:
+    found = page(f"<head><script>'</head>'</script></head><body>{METAS}")
+
+    assert not found.robots.nofollow
+    assert found.refresh is None
+    assert found.base_url == "http://a.example/"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<script></head>", "<!--</head>", "</head", "<script></script></head", "<title></head "],
+)
+def test_the_end_of_no_head_takes_long_to_find(unit: str) -> None:
+    found = page(f"<script>{unit * (2_000_000 // len(unit))}")
     began = time.process_time()
 
-    assert not head.directives(robot="crawlcw").nofollow
+    assert not found.robots.nofollow
+    assert found.refresh is None
+    assert found.base_url == "http://a.example/"
+    assert time.process_time() - began < 0.5
+
+
+def test_a_head_built_to_hang_the_parser_says_nothing() -> None:
+    head = page("<meta name=robots content=none>" + "<div>" * 12_000)
+    began = time.process_time()
+
+    assert not head.robots.nofollow
     assert time.process_time() - began < 0.5
