@@ -136,28 +136,21 @@ def find(selector: "Selector", css: str) -> "Selector":
 
 def _controls_of(form: Any) -> Iterator[Any]:
     """Yield the controls of a form that are not disabled, in the order of the page."""
-    from lxml.etree import iterwalk  # parsel's, which is an extra
-
     inside = set(form.iter(*_CONTROLS))
-    page = form.getroottree().getroot()
-    off = 0  # the elements around that disable what is in them
-    lifted = set()  # the first legends of fieldsets, in which all can be used all the same
-    seen = set()
-    tags = ("fieldset", "legend", "datalist", *_CONTROLS)
-    for event, each in iterwalk(page, events=("start", "end"), tag=tags):
-        step = 1 if event == "start" else -1
-        if each.tag == "datalist" or (each.tag == "fieldset" and "disabled" in each.attrib):
-            off += step
-        elif each.tag == "legend":
-            above = each.getparent()
-            if above not in seen and above.tag == "fieldset" and "disabled" in above.attrib:
-                seen.add(above)
-                lifted.add(each)
-            off -= step if each in lifted else 0
-        elif each.tag in _CONTROLS and step == 1 and not off and "disabled" not in each.attrib:
-            owner = each.get("form")
-            if each in inside if owner is None else owner == form.get("id"):
-                yield each
+    waiting = [(form.getroottree().getroot(), False)]
+    while waiting:
+        node, off = waiting.pop()
+        if node.tag in _CONTROLS and not off and "disabled" not in node.attrib:
+            owner = node.get("form")
+            if node in inside if owner is None else owner == form.get("id"):
+                yield node
+        is_disabled = node.tag == "fieldset" and "disabled" in node.attrib
+        # What is in the first legend of a fieldset can be used all the same.
+        legend = next(node.iterchildren("legend"), None) if is_disabled else None
+        below = off or is_disabled or node.tag == "datalist"
+        waiting += [
+            (each, off if each is legend else below) for each in node.iterchildren(reversed=True)
+        ]
 
 
 def _sent(controls: list[Any], button: Any, *, given: Mapping[str, FieldValue]) -> list[_Entry]:
