@@ -181,14 +181,16 @@ class FetchError(CrawlcwError):
 class ProxyFailedError(FetchError):
     """A proxy could not be used, so no server was asked.
 
-    *for_good*: it refuses us, and waiting will not help. *is_disputed*: it may be the
-    server that says so, in the proxy's name.
+    *for_good*: it refuses us, and waiting will not help. *otherwise* is the failure of
+    the request where the proxy has worked before: then it may be the server's.
     """
 
-    def __init__(self, message: str, *, for_good: bool = False, is_disputed: bool = False) -> None:
+    def __init__(
+        self, message: str, *, for_good: bool = False, otherwise: FetchError | None = None
+    ) -> None:
         super().__init__(Reason.PROXY, message)
         self.for_good = for_good
-        self.is_disputed = is_disputed
+        self.otherwise = otherwise
 
 
 class ProxiesAwayError(ProxyFailedError):

@@ -32,7 +32,7 @@ from crawlcw.downloader.connector import NameResolver, RestingConnector, sending
 from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, StreamDecoder, codings_of
 from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
 from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
-from crawlcw.downloader.passages import Passage, PassingRequest, passage
+from crawlcw.downloader.passages import Passage, PassingRequest, Stage, passage
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
@@ -52,6 +52,8 @@ _FREE_BODY = 256 << 10
 _MAX_MESSAGE = 500
 #: What aiohttp says of headers and trailers that are too large.
 _TOO_LARGE = ("Too many headers", "Got more than")
+#: What becomes of a request that a proxy answers nothing to.
+_SILENCE = frozenset({Reason.TIMEOUT_CONNECT, Reason.TIMEOUT_READ, Reason.DISCONNECTED})
 #: How long to wait for another request to give its descriptor back.
 _DESCRIPTOR_PAUSE = 0.05
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
@@ -416,9 +418,13 @@ async def _asked(
         else yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port),
         proxy_headers=login or None,
     )
+    if on is not None:
+        on.stage = Stage.PASSED
     if proxy is not None and target.scheme == "http" and answer.status == 407:
         answer.close()
-        raise _login_refused(proxy, is_disputed=True)
+        # Else any site could put an end to the proxies.
+        message = f"HTTP 407, of the site or of the proxy {proxy}"
+        raise _login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
     return answer
 
 
@@ -429,10 +435,10 @@ def _login(proxy: Proxy) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {encoded}"}
 
 
-def _login_refused(proxy: Proxy, *, is_disputed: bool = False) -> ProxyFailedError:
+def _login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
     what = "asks for a user and a password" if proxy.user is None else "refuses its password"
     message = f"the proxy {proxy} {what} (HTTP 407)"
-    return ProxyFailedError(message, for_good=True, is_disputed=is_disputed)
+    return ProxyFailedError(message, for_good=True, otherwise=otherwise)
 
 
 def _failure(error: Exception, on: Passage | None) -> FetchError:
@@ -447,8 +453,14 @@ def _failure(error: Exception, on: Passage | None) -> FetchError:
     found = failure_of(error)
     if found.reason is Reason.DISCONNECTED and (wrong := _untrusted(error)) is not None:
         found = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(wrong)}")
-    if on.is_reached or found.reason is Reason.REFUSED_ADDRESS:
-        return FetchError(found.reason, f"{found.message}, through the proxy {on.proxy}")
+    if on.stage is not Stage.DIALLING or found.reason is Reason.REFUSED_ADDRESS:
+        behind = FetchError(found.reason, f"{found.message}, through the proxy {on.proxy}")
+        if on.stage in (Stage.DIALLING, Stage.PASSED) or found.reason not in _SILENCE:
+            return behind
+        # Greeting us is up to a SOCKS proxy alone. Later it may wait for the host.
+        ungreeted = on.proxy.is_socks and on.stage is Stage.REACHED
+        message = f"the proxy {on.proxy} takes connections and does not answer"
+        return ProxyFailedError(message, otherwise=None if ungreeted else behind)
     # With socks5 the host's name is looked up here, and is not the proxy's to know.
     looked_up = isinstance(error, aiohttp.ClientConnectorDNSError)
     if looked_up and not on.proxy.resolves_names and on.at_host:

@@ -59,7 +59,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from crawlcw.downloader import trust
 from crawlcw.downloader.addresses import AddressGuard
 from crawlcw.downloader.bounds import BoundedHandler
-from crawlcw.downloader.passages import Passage, greeted, passage
+from crawlcw.downloader.passages import Passage, Stage, greeted, passage
 from crawlcw.downloader.trust import Endpoint, Origin, OriginKey, Origins, endpoint_of
 
 if sys.platform != "win32":
@@ -146,7 +146,7 @@ class RestingConnector(TCPConnector):
         """Return a connection for a request, which is sent at once."""
         connection = await super().connect(req, traces, timeout)
         if (on := passage.get()) is not None:
-            on.is_reached = True
+            on.stage = max(on.stage, Stage.REACHED)
         sending.set(Sending(self._loop))
         cast("_Listener", connection.protocol).ask(
             _origin_key(req.connection_key),
@@ -156,7 +156,7 @@ class RestingConnector(TCPConnector):
         )
         return connection
 
-    # aiohttp has no public hook for these four, nor for `_factory`; tests/
+    # aiohttp has no public hook for these five, nor for `_factory`; tests/
     # downloader/test_downloader.py fails if it stops calling them.
 
     async def _create_connection(
@@ -182,8 +182,16 @@ class RestingConnector(TCPConnector):
         made = await super()._create_direct_connection(req, *arguments, **options)
         # With an HTTP proxy this is the connection to the proxy.
         if (on := passage.get()) is not None:
-            on.is_reached = True
+            on.stage = Stage.REACHED
         return made
+
+    async def _start_tls_connection(
+        self, *arguments: Any, **options: Any
+    ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
+        # Within a tunnel: the proxy has answered CONNECT well.
+        if (on := passage.get()) is not None:
+            on.stage = Stage.PASSED
+        return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(
         self,
@@ -197,8 +205,9 @@ class RestingConnector(TCPConnector):
         target = await self._address(req, host, port) if on.at_host else host
         on.at_host = False
         sock = await self._dialled(req, on)
-        on.is_reached = True
-        sock = await greeted(on.proxy, sock, host=target.strip("[]"), port=port)
+        on.stage = Stage.REACHED
+        # aiohttp's own deadline, for all of it, is the shorter one.
+        sock = await greeted(on, sock, host=target.strip("[]"), port=port, seconds=timeout.connect)
         context = self._get_ssl_context(req)
         name = (req.server_hostname or host).rstrip(".") if context else None
         _, protocol = await self._wrap_existing_connection(

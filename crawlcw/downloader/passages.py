@@ -4,11 +4,13 @@ Which proxy that is, is told by the context of the request, so that the download
 between need not know. aiohttp speaks to HTTP proxies; SOCKS is python-socks' to speak.
 """
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 import yarl
@@ -25,12 +27,21 @@ if TYPE_CHECKING:
 _OF_THE_HOST = range(1, 7)
 
 
+class Stage(IntEnum):
+    """How far a request has come."""
+
+    DIALLING = 0  #: there is no connection to the proxy itself
+    REACHED = 1  #: there is one, and the proxy has said nothing yet
+    GREETED = 2  #: it has said that it speaks SOCKS
+    PASSED = 3  #: it says that it has reached the host, or has an answer
+
+
 @dataclass(slots=True)
 class Passage:
     """One request on its way through a proxy."""
 
     proxy: Proxy
-    is_reached: bool = False  #: whether a connection to the proxy itself was made
+    stage: Stage = Stage.DIALLING
     at_host: bool = False  #: whether it is the host's name that is looked up just now
 
 
@@ -81,39 +92,32 @@ def check_installed(proxy: Proxy) -> None:
             ) from None
 
 
-async def greeted(proxy: Proxy, sock: socket.socket, *, host: str, port: int) -> socket.socket:
-    """Return *sock*, a connection to a SOCKS *proxy*, as one to *host*; it is closed on failure.
+async def greeted(
+    on: Passage, sock: socket.socket, *, host: str, port: int, seconds: float | None
+) -> socket.socket:
+    """Return *sock*, a connection to a SOCKS proxy, as one to *host*; it is closed on failure.
 
-    Raises `ProxyFailedError` where the proxy refuses us, and `FetchError` (`connect`)
-    where it says that it cannot reach the host.
+    Raises `ProxyFailedError` where the proxy refuses us, `FetchError` (`connect`)
+    where it says that it cannot reach the host, and `TimeoutError`.
     """
-    from python_socks import ProxyError
-    from python_socks.async_.asyncio import Proxy as SocksProxy
+    from python_socks import ProxyError, ProxyType
+    from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
 
-    class Reached(SocksProxy):
-        """The connection to the proxy, which is there already."""
-
-        async def connect(
-            self,
-            dest_host: str,  # noqa: ARG002  # python-socks'
-            dest_port: int,  # noqa: ARG002
-            timeout: float | None = None,  # noqa: ARG002, ASYNC109
-            **_: Any,
-        ) -> socket.socket:
-            return sock
-
+    proxy = on.proxy
+    # It connects by another proxy, so to speak: the connection is there already.
+    reached: Any = _Reached(_Stream(on, sock))
     way = SocksProxy.create(
-        proxy_type=_socks5(),
+        proxy_type=ProxyType.SOCKS5,
         host=proxy.host,
         port=proxy.port,
         username=proxy.user,
         password=proxy.password,
         # A name goes as it is: where it is to be looked up here, it is an address by now.
         rdns=True,
-        forward=Reached(_socks5(), proxy.host, proxy.port),
+        forward=reached,
     )
     try:
-        return await way.connect(host, port)
+        await way.connect(host, port, timeout=seconds)
     except ProxyError as error:
         said = printable(error)
         if error.error_code in _OF_THE_HOST:
@@ -121,9 +125,41 @@ async def greeted(proxy: Proxy, sock: socket.socket, *, host: str, port: int) ->
             raise FetchError(Reason.CONNECT, message) from error
         refuses = "authenticat" in said.lower()
         raise ProxyFailedError(f"the proxy {proxy} says: {said}", for_good=refuses) from error
+    on.stage = Stage.PASSED
+    return sock
 
 
-def _socks5() -> Any:
-    from python_socks import ProxyType
+class _Reached:
+    def __init__(self, stream: "_Stream") -> None:
+        self._stream = stream
 
-    return ProxyType.SOCKS5
+    async def connect(self, **_: Any) -> "_Stream":
+        return self._stream
+
+
+class _Stream:
+    """A connection to a SOCKS proxy as python-socks uses one."""
+
+    def __init__(self, on: Passage, sock: socket.socket) -> None:
+        self._on = on
+        self._socket = sock
+        self._loop = asyncio.get_running_loop()
+
+    async def write(self, data: bytes) -> None:
+        """Send all of *data*."""
+        await self._loop.sock_sendall(self._socket, data)
+
+    async def read_exactly(self, size: int) -> bytes:
+        """Return the next *size* bytes."""
+        data = b""
+        while len(data) < size:
+            piece = await self._loop.sock_recv(self._socket, size - len(data))
+            if not piece:
+                raise ConnectionResetError("the proxy hung up")
+            data += piece
+            self._on.stage = Stage.GREETED
+        return data
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()

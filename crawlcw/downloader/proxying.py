@@ -67,12 +67,9 @@ class ProxyingDownloader:
             with through(proxy):
                 response = await self._downloader.fetch(request, url=url)
         except ProxyFailedError as failure:
-            if failure.is_disputed and self._pool.health(proxy).has_worked:
-                # Else any site could put an end to the proxies.
-                message = f"HTTP 407, of the site or of the proxy {proxy}"
-                refusal = FetchError(Reason.HTTP_STATUS, message, status=407)
-                refusal.proxy = proxy
-                raise refusal from None
+            if failure.otherwise is not None and self._pool.health(proxy).has_worked:
+                failure.otherwise.proxy = proxy
+                raise failure.otherwise from None
             if on is not None:
                 on.proxy = on.kept = None
             raise

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -240,3 +241,79 @@ def test_a_request_with_what_is_no_proxy_is_refused_without_its_password(proxy: 
         Request("http://example.com/", proxy=proxy)
 
     assert "s3cret" not in str(caught.value)
+
+
+CERTIFICATE = Path(__file__).parents[1] / "hostile" / "certificates" / "trusted.pem"
+#: Settings of crawls through proxies that say nothing.
+BRIEF: dict[str, Any] = {"connect_timeout": "200ms", "read_timeout": "200ms"}
+
+
+def silent_proxy(kind: str, host: str = "127.0.0.9") -> ProxyServer:
+    certificate = CERTIFICATE if kind == "https" else None
+    return ProxyServer(kind, host, certificate=certificate, is_silent=True)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tunnel"])
+@pytest.mark.parametrize("kind", ["http", "https", "socks5", "socks5h"])
+@pytest.mark.representative("sqlite-socks5h-plain")
+async def test_a_page_whose_own_proxy_says_nothing_fails_by_it_and_its_host_is_crawled(
+    kind: str, tls: bool, site: ExitSite, ledger_url: str
+):
+    class Own(ExitSpider):
+        async def start(self) -> Any:
+            # By https nothing is asked of the site: no connection to it is made.
+            url = f"https://127.0.0.1:{site.port}/p/0" if tls else f"{site.url}/p/0"
+            yield Request(url, proxy=proxy.url)
+            yield Request(f"{site.url}/p/14")
+
+    with proxies(proxy := silent_proxy(kind)):
+        settings = Settings(**{**QUICK, **BRIEF, "obey_robots": False, "host_max_failures": 2})
+        report = await run_spider(Own(start_urls=[site.url]), ledger=ledger_url, settings=settings)
+
+    assert report.finish_reason is FinishReason.DRAINED
+    assert report.failures == {"proxy": 3}
+    assert (report.host_failures, report.hosts_given_up) == ({}, {})
+    assert report.counts[Status.FINISHED] == 1
+    (given_up,) = [each for each in await tasks(ledger_url) if each.task.status is Status.IGNORED]
+    assert "takes connections and does not answer" in given_up.errors[-1].message or kind == "https"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("kind", ["http", "https", "socks5", "socks5h"])
+@pytest.mark.representative("sqlite-socks5h-1")
+async def test_where_all_proxies_say_nothing_the_crawl_says_so_and_the_host_is_innocent(
+    kind: str, count: int, site: ExitSite, ledger_url: str
+):
+    spider = ExitSpider()
+    spider.start_urls = [f"{site.url}/p/0"]
+    servers = [silent_proxy(kind, f"127.0.0.{n + 2}") for n in range(count)]
+    with proxies(*servers):
+        chosen = {"proxies": [each.url for each in servers], "host_max_failures": 2}
+        report = await run_spider(
+            spider, ledger=ledger_url, settings=Settings(**{**QUICK, **BRIEF, **chosen})
+        )
+
+    assert report.finish_reason is FinishReason.PROXIES_FAILED
+    assert "do" in report.detail
+    assert "not work" in report.detail
+    assert (report.failures, report.host_failures, report.hosts_given_up) == ({}, {}, {})
+    (waiting,) = await tasks(ledger_url)
+    assert (waiting.task.status, waiting.task.retry) == (Status.TODO, 0)
+
+
+@pytest.mark.parametrize("kind", ["http", "socks5h"])
+@pytest.mark.representative("sqlite-socks5h")
+async def test_a_silent_proxy_among_others_costs_nobody_an_attempt(
+    kind: str, site: ExitSite, three: list[ProxyServer], ledger_url: str
+):
+    spider = ExitSpider()
+    spider.start_urls = [f"{site.url}/p/0"]
+    silent = silent_proxy(kind)
+    with proxies(silent):
+        urls = [each.url for each in (*three, silent)]
+        settings = Settings(**{**QUICK, **BRIEF, "proxies": urls})
+        report = await run_spider(spider, ledger=ledger_url, settings=settings)
+
+    assert report.counts[Status.FINISHED] == 15
+    assert (report.failures, report.host_failures) == ({}, {})
+    assert [record.task.retry for record in await tasks(ledger_url)] == [0] * 15

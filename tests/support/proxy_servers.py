@@ -34,6 +34,8 @@ class ProxyServer:
     port: int = 0
     refuses_connect: int | None = None  #: the status that CONNECT is answered by
     hangs: bool = False  #: whether what is asked for is never answered
+    is_silent: bool = False  #: whether it takes connections and says nothing, not even in TLS
+    answers: bytes | None = None  #: what it says itself to every plain request
     asked: list[str] = field(default_factory=list)  #: `host:port` of each connection or request
     logins: list[str] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)  #: what was sent to HTTP proxies
@@ -64,7 +66,7 @@ class ProxyServer:
     async def _listen(self) -> None:
         self._loop = asyncio.get_running_loop()
         context = None
-        if self.certificate is not None:
+        if self.certificate is not None and not self.is_silent:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(self.certificate)
         handle = self._socks if self.scheme.startswith("socks") else self._http
@@ -84,6 +86,8 @@ class ProxyServer:
         self._open.add(writer)
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
+                if self.is_silent:
+                    await asyncio.sleep(3600)
                 await handle(reader, writer)
         finally:
             self._open.discard(writer)
@@ -103,6 +107,9 @@ class ProxyServer:
                 await asyncio.sleep(3600)
             if not self._may_pass(head):
                 writer.write(b"HTTP/1.1 407 Who\r\nContent-Length: 0\r\n\r\n")
+                return
+            if self.answers is not None:
+                writer.write(self.answers)
                 return
             if method == "CONNECT":
                 host, _, port = target.rpartition(":")
