@@ -6,8 +6,9 @@ that origin. What happens behind a redirect is the fault of the page that leads 
 
 import logging
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from crawlcw.api.response import Response
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import NOBODYS, OWN, Fault
 from crawlcw.crawl.network_watch import NetworkWatch
@@ -118,9 +119,12 @@ class Blame:
         """
         if error.hop > 1:
             self.answered(task)
+        if proxys := self.of_proxy(
+            task, error, sent=sent, began=began, has_own_proxy=has_own_proxy
+        ):
+            return proxys
+        if error.hop > 1:
             return OWN
-        if self._proxies.may_be_to_blame(error, task.url, is_fixed=has_own_proxy):
-            return NOBODYS
         reason, now = error.underlying, time.monotonic()
         scheme = scheme_of(task.url)
         if is_in_doubt(
@@ -139,6 +143,28 @@ class Blame:
             retry_after=error.retry_after,
             now=now,
         )
+
+    def of_proxy(
+        self,
+        task: Task,
+        error: FetchError,
+        *,
+        sent: datetime,
+        began: float,
+        has_own_proxy: bool,
+    ) -> Fault | None:
+        """Return when a page is to be asked for that a proxy may have failed, None: not for that.
+
+        The arguments are those of `failed`; a refusal's *error* has its response.
+        """
+        wait = self._proxies.another_in(error, task.url, is_fixed=has_own_proxy)
+        if not wait:
+            return NOBODYS if wait is not None else None
+        return Fault(due=sent + timedelta(seconds=time.monotonic() - began + wait))
+
+    def got(self, task: Task, response: Response) -> None:
+        """Note that a page was got: a proxy that failed it before is to blame for that."""
+        self._proxies.got(task.url, response.proxy)
 
     def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Fault:
         """Return whose fault it is that a page was answered by 429, or 503 with Retry-After."""

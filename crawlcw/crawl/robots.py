@@ -168,12 +168,14 @@ class Robots:
             unknown.proxy = error.proxy
             raise unknown from error
         if response.status == 429 or response.status >= 500:
-            raise FetchError(
+            unavailable = FetchError(
                 Reason.ROBOTS_UNAVAILABLE,
                 f"HTTP {response.status}",
                 status=response.status,
                 retry_after=retry_after(response.headers.get("retry-after"), now=self._now()),
             )
+            unavailable.response = response
+            raise unavailable
         if not 200 <= response.status < 300:
             return ALLOW_ALL
         return parse(response.body, agent=self._agent)

@@ -133,6 +133,7 @@ class RobotsGate:
             return
         finally:
             self._frontier.sent(name, at=began)
+        self._proxies.got(url, response.proxy)
         self._watch.answered(name)
         stood = self._excuses.seconds(began)
         self._frontier.evidence.answered(
@@ -145,16 +146,17 @@ class RobotsGate:
 
     async def _ask(self, name: str, url: str) -> None:
         sent, began = self._ledger_now(), time.monotonic()
+        asked = f"{origin_of(url)}/robots.txt"
         try:
             rules = await self._robots.rules(url)
         except FetchError as error:
-            asked = f"{origin_of(url)}/robots.txt"
             if self._excuses.failure(error, began) or self._proxies.may_be_to_blame(
                 error, asked, is_fixed=False
             ):
                 return
             self._failed(name, url, error, sent=sent, began=began)
             return
+        self._proxies.got(asked, None)
         self._watch.answered(name)
         self._frontier.evidence.resolved(name, scheme=scheme_of(url))
         record = RobotsRecord(

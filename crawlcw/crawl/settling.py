@@ -110,6 +110,12 @@ class Attempt:
     began: float  #: the same by the monotonic clock
     stood: float = 0.0  #: for how many seconds the loop stood still until the answer
 
+    @property
+    def has_own_proxy(self) -> bool:
+        """Whether it goes through the proxy of its session alone."""
+        identified = self.means.identified
+        return identified is not None and identified.proxy is not None
+
     def latency(self, elapsed: float) -> float:
         """Return how much of the seconds *elapsed* the host took."""
         return max(0.0, elapsed - self.stood)
@@ -136,6 +142,7 @@ class Settling:
 
     def answered(self, attempt: Attempt, response: Response) -> None:
         """Note that the host of a page answered it well."""
+        self.blame.got(attempt.lease.task, response)
         self.blame.answered_well(
             attempt.lease.task,
             latency=attempt.latency(response.elapsed.total_seconds()),
@@ -203,6 +210,14 @@ class Settling:
             fault = self.blame.throttled(attempt.lease.task, error, sent=attempt.at)
             if not fault.own:
                 return _not_tried(attempt.lease, fault)
+        elif proxys := self.blame.of_proxy(
+            attempt.lease.task,
+            error,
+            sent=attempt.at,
+            began=attempt.began,
+            has_own_proxy=attempt.has_own_proxy,
+        ):
+            return _not_tried(attempt.lease, proxys)
         return await self._own_failure(attempt, error, info_of(response))
 
     async def denied(self, attempt: Attempt, refused: LoggedOutError | BannedError) -> Done:
@@ -253,10 +268,12 @@ class Settling:
             return put_off(lease, until=self.now() + timedelta(seconds=refusal.wait))
         if self.excuses.failure(refusal, began):
             raise NotTriedError from refusal
-        identified = attempt.means.identified
-        own_proxy = identified is not None and identified.proxy is not None
         fault = self.blame.failed(
-            lease.task, refusal, sent=attempt.at, began=began, has_own_proxy=own_proxy
+            lease.task,
+            refusal,
+            sent=attempt.at,
+            began=began,
+            has_own_proxy=attempt.has_own_proxy,
         )
         if not fault.own:
             return _not_tried(lease, fault)

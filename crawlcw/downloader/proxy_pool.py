@@ -2,8 +2,9 @@
 
 A proxy that cannot be reached is to blame itself. Where something else goes wrong through
 one, nobody can tell at first whose fault it was: the page is asked for once more, through
-another proxy, and where that fails alike, it is the page's or its origin's. So no proxy
-that fails gives a host up, and no host that is away lets proxies rest.
+another proxy. Where that works, the others get a strike; where it fails alike, and one of
+them is known to work, it is the page's or its origin's. So no proxy that fails gives a host
+or a page up, and no host that is away lets proxies rest.
 """
 
 import logging
@@ -16,10 +17,11 @@ from typing import TypeVar
 
 import yarl
 
+from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.passages import check_installed
 from crawlcw.downloader.proxy_bans import ProxyBans
-from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError
+from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
 from crawlcw.model import proxies, proxy_health
 from crawlcw.model.durations import format_duration
 from crawlcw.model.hosts import HOST_FAILURES
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: What was seen of an origin counts for so many seconds.
 _RECENT = 60.0
+#: A page that has failed through so many proxies fails by itself, whatever is known of them.
+_MOST_TRIED = 10
 #: So many proxies, URLs and origins are remembered.
 _KEPT = 10_000
 
@@ -53,8 +57,8 @@ class ProxyPool:
         self._health: OrderedDict[Proxy, ProxyHealth] = OrderedDict()
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
         self.bans = ProxyBans(clock)
-        #: By URL, the proxy that is to blame if another one is answered.
-        self._doubted: OrderedDict[str, Proxy] = OrderedDict()
+        #: By URL, the proxies that are to blame if another one gets the page.
+        self._doubted: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
         #: By origin, which proxy was answered last and when.
         self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
         #: Is told why, where no proxy works any more.
@@ -86,14 +90,14 @@ class ProxyPool:
         target = yarl.URL(url)
         candidates = self._candidates(target)
         host = target.raw_host or ""
-        doubted = self._doubted.get(url)
+        doubted = self._doubted.get(url, ())
         last = None
         for step in range(len(candidates)):
             place = (self._turn + step) % len(candidates)
             proxy = candidates[place]
             if proxy in without or self.wait(proxy, host) > 0:
                 continue
-            if proxy != doubted:
+            if proxy not in doubted:
                 self._turn = place + 1
                 return proxy
             last = proxy
@@ -118,14 +122,22 @@ class ProxyPool:
         """Return whether nobody should wait for a proxy any more."""
         return proxy_health.is_dead(self.health(proxy), policy=self._policy)
 
-    def answered(self, proxy: Proxy, url: str) -> None:
-        """Note that the server of *url* was reached through a proxy."""
-        origin = str(yarl.URL(url).origin())
+    def answered(self, proxy: Proxy, response: Response) -> None:
+        """Note an answer through a proxy, which has reached its server, or has said no itself."""
+        if response.status >= 400 and _may_speak(proxy, response.url):
+            return
+        origin = str(yarl.URL(response.url).origin())
         _remember(self._health, proxy, proxy_health.worked(self.health(proxy)))
         _remember(self._answered, origin, (proxy, self._clock()))
-        doubted = self._doubted.pop(url, None)
-        if doubted is not None and doubted != proxy:
-            self._overruled(doubted)
+
+    def got(self, url: str, proxy: Proxy | None) -> None:
+        """Note that what *url* leads to was got; through which *proxy*, None: it is not known.
+
+        Others that failed it have a strike.
+        """
+        for doubted in self._doubted.pop(url, ()):
+            if proxy not in (None, doubted):
+                self._overruled(doubted)
 
     def failed(self, proxy: Proxy, error: ProxyFailedError) -> None:
         """Note that a proxy could not be used, by its own fault."""
@@ -152,29 +164,65 @@ class ProxyPool:
         self._check_lost()
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
-        """Return whether a failure behind a proxy costs nobody an attempt.
+        """Return whether a failure behind a proxy costs nobody an attempt: see `another_in`."""
+        wait = self.another_in(error, url, is_fixed=is_fixed)
+        return wait is not None and wait <= 0
 
-        Where the page may be asked for through another one, that is to tell. A proxy that
-        *is_fixed*, a session's, is overruled by others that the origin has answered.
+    def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
+        """Return after how many seconds another proxy may tell whose fault a failure was.
+
+        None where it is the page's or its origin's. A proxy that *is_fixed*, a session's, is
+        overruled by others that the origin has answered.
         """
-        proxy = error.proxy
-        if proxy is None or proxy not in self.proxies:
-            return False
-        target = yarl.URL(url)
+        proxy = self._concerned(error)
+        if proxy is None:
+            return None
+        if error.reason is Reason.TIMEOUT_TOTAL and not self.health(proxy).has_worked:
+            message = f"the proxy {proxy} got nothing through in time: {error.message}"
+            self.failed(proxy, ProxyFailedError(message))
+            return 0.0
+        if proxy not in self.proxies:
+            return None
         if is_fixed:
-            other, at = self._answered.get(str(target.origin()), (proxy, 0.0))
-            recent = other != proxy and self._clock() - at < _RECENT
-            if recent and error.underlying in HOST_FAILURES:
-                self._overruled(proxy)
-                return True
-            return False
-        if self._doubted.pop(url, None) is not None:
-            return False  # two have failed alike
-        host = target.raw_host or ""
-        if all(each == proxy or self.wait(each, host) > 0 for each in self.proxies):
-            return False
-        _remember(self._doubted, url, proxy)
-        return True
+            return 0.0 if self._is_overruled(proxy, error, url) else None
+        tried = tuple(dict.fromkeys((*self._doubted.pop(url, ()), proxy)))
+        alike = len(tried) > 1 and any(map(self._is_proven, tried))
+        if alike or len(tried) >= _MOST_TRIED:
+            return None
+        host, now = yarl.URL(url).raw_host or "", self._clock()
+        waits = [
+            max(0.0, self.rest(each))
+            for each in self.proxies
+            if not (each in tried or self.is_dead(each) or self.bans.until(each, host) > now)
+        ]
+        if not waits:
+            return None
+        _remember(self._doubted, url, tried)
+        return min(waits)
+
+    def _concerned(self, error: FetchError) -> Proxy | None:
+        """Return the proxy through which something failed that may be its own doing."""
+        if error.proxy is not None or error.response is None:
+            return error.proxy
+        proxy, status = error.response.proxy, error.response.status
+        if proxy is None or status < 400 or not _may_speak(proxy, error.response.url):
+            return None
+        # What a server refuses is seldom a proxy's word: of one that works it is believed.
+        is_said_by_servers = status < 500 and status != 407
+        return None if is_said_by_servers and self._is_proven(proxy) else proxy
+
+    def _is_proven(self, proxy: Proxy) -> bool:
+        health = self.health(proxy)
+        return health.has_worked and not health.failures
+
+    def _is_overruled(self, proxy: Proxy, error: FetchError, url: str) -> bool:
+        """Give a session's proxy a strike, where others have been answered by the origin."""
+        other, at = self._answered.get(str(yarl.URL(url).origin()), (proxy, 0.0))
+        recent = other != proxy and self._clock() - at < _RECENT
+        if recent and (error.underlying in HOST_FAILURES or error.proxy is None):
+            self._overruled(proxy)
+            return True
+        return False
 
     def bound(self, key: str | None, *, place: int | None = None) -> Proxy | None:
         """Return the proxy of a session: the one it had, by its key, while that is of use.
@@ -233,6 +281,11 @@ class ProxyPool:
             does = "does not work" if len(known) == 1 else f"(all {len(known)}) do not work"
             who = "the proxy" if len(known) == 1 else "the proxies"
             self.on_lost(f"{who} {does}: {printable(known[0].why)}")
+
+
+def _may_speak(proxy: Proxy, url: str) -> bool:
+    """Return whether an answer of *url* may be the proxy's own: it sees what is not encrypted."""
+    return url.startswith("http:") and not proxy.is_socks
 
 
 Key = TypeVar("Key")

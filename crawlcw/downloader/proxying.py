@@ -76,7 +76,7 @@ class ProxyingDownloader:
         except FetchError as error:
             error.proxy = proxy
             raise
-        self._pool.answered(proxy, url)
+        self._pool.answered(proxy, response)
         response.proxy = proxy
         return response
 

@@ -29,7 +29,7 @@ def site() -> Iterator[ExitSite]:
 async def tasks(ledger_url: str) -> list[Any]:
     ledger = await open_ledger(ledger_url, "exits")
     try:
-        return list(await ledger.queries.find(TaskFilter(), limit=100))
+        return list(await ledger.queries.find(TaskFilter(), limit=1000))
     finally:
         await ledger.close()
 
@@ -317,3 +317,57 @@ async def test_a_silent_proxy_among_others_costs_nobody_an_attempt(
     assert report.counts[Status.FINISHED] == 15
     assert (report.failures, report.host_failures) == ({}, {})
     assert [record.task.retry for record in await tasks(ledger_url)] == [0] * 15
+
+
+BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbad"
+GARBAGE = b"no HTTP at all\r\n\r\n"
+
+
+@pytest.mark.parametrize("says", [BAD_GATEWAY, GARBAGE], ids=["502", "garbage"])
+@pytest.mark.parametrize(("bad", "good"), [(1, 1), (8, 2)])
+@pytest.mark.representative("sqlite-1-1-502")
+async def test_proxies_that_answer_themselves_cost_no_page_an_attempt(
+    bad: int, good: int, says: bytes, ledger_url: str
+):
+    servers = [ProxyServer("http", f"127.0.0.{n + 2}") for n in range(bad + good)]
+    for each in servers[:bad]:
+        each.answers = says
+    with exit_site.served(200) as site, proxies(*servers):
+        spider = ExitSpider(start_urls=[f"{site.url}/p/0"])
+        settings = Settings(**QUICK, proxies=[each.url for each in servers])
+        report = await run_spider(spider, ledger=ledger_url, settings=settings)
+
+    assert report.finish_reason is FinishReason.DRAINED
+    assert report.counts[Status.FINISHED] == 200
+    assert (report.failures, report.host_failures) == ({}, {})
+    assert {record.task.retry for record in await tasks(ledger_url)} == {0}
+    # Each has a strike or a few, and rests then.
+    assert sum(len(each.heads) for each in servers[:bad]) < 100 * bad
+
+
+async def test_a_page_that_is_broken_through_every_proxy_fails_by_itself(
+    site: ExitSite, three: list[ProxyServer], crawl: Callable[..., Any], ledger_url: str
+):
+    site.broken = {5}
+
+    report = await crawl(three)
+
+    assert report.counts[Status.FINISHED] == 15 - 3
+    assert report.failures == {"http-status": 3}
+    assert Counter(each.path for each in site.visits)["/p/5"] == 2 * 3
+    assert min(site.exits.values()) >= 3
+
+
+async def test_a_proxy_that_fails_behind_a_redirect_costs_no_page_an_attempt(
+    site: ExitSite, ledger_url: str
+):
+    servers = [ProxyServer("http", f"127.0.0.{n}") for n in (2, 3)]
+    servers[0].answers, servers[0].answers_at = GARBAGE, "/p/"
+    spider = ExitSpider(start_urls=[f"{site.url}/m/{n}" for n in range(8)])
+    with proxies(*servers):
+        settings = Settings(**{**QUICK, "auto_throttle": False}, proxies=[s.url for s in servers])
+        report = await run_spider(spider, ledger=ledger_url, settings=settings)
+
+    assert report.counts[Status.IGNORED] == 0
+    assert (report.failures, report.host_failures) == ({}, {})
+    assert {each.exit for each in site.visits} == {"127.0.0.3"}

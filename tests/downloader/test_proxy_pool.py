@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
@@ -69,6 +71,18 @@ def test_where_all_rest_it_is_told_how_long_and_why(clock: Clock):
     assert pool.away() == (6, "it cannot be reached")
 
 
+def answer(url: str = PAGE, status: int = 200, *, through: Proxy) -> Response:
+    response = Response(url, request=Request(url), status=status)
+    response.proxy = through
+    return response
+
+
+def refusal(proxy: Proxy, status: int, url: str = PAGE) -> FetchError:
+    error = FetchError(Reason.HTTP_STATUS, f"HTTP {status}", status=status)
+    error.response = answer(url, status, through=proxy)
+    return error
+
+
 def test_a_page_that_failed_is_asked_for_through_another_proxy(clock: Clock):
     pool = pool_of(clock, A, B)
 
@@ -90,9 +104,94 @@ def test_where_two_proxies_fail_alike_neither_is_to_blame(clock: Clock):
 
 def test_with_one_proxy_nobody_else_can_tell(clock: Clock):
     pool = pool_of(clock, A, B)
+    pool.failed(B, ProxyFailedError("HTTP 407", for_good=True))
+
+    assert pool.another_in(failure(A), PAGE, is_fixed=False) is None
+    assert pool_of(clock, A).another_in(failure(A), PAGE, is_fixed=False) is None
+
+
+def test_a_proxy_that_rests_is_waited_for_to_tell(clock: Clock):
+    pool = pool_of(clock, A, B)
     pool.failed(B, DOWN)
 
-    assert not pool.may_be_to_blame(failure(A), PAGE, is_fixed=False)
+    assert pool.another_in(failure(A), PAGE, is_fixed=False) == 10
+    # Asked again before that, the same one has told nothing new.
+    clock.now += 4
+    assert pool.another_in(failure(A), PAGE, is_fixed=False) == 6
+    clock.now += 6
+    assert pool.choose(PAGE) == B
+
+
+def test_proxies_that_have_never_worked_say_nothing_of_a_page(clock: Clock):
+    many = [parse(f"http://127.0.0.1:{port}") for port in range(1, 6)]
+    pool = pool_of(clock, *many)
+    pool.answered(many[4], answer(OTHER, through=many[4]))
+
+    for bad in many[:4]:
+        assert pool.may_be_to_blame(failure(bad, Reason.PROTOCOL), PAGE, is_fixed=False)
+    assert pool.choose(PAGE) == many[4]
+
+    pool.got(PAGE, many[4])
+    assert [pool.health(each).failures for each in many] == [1, 1, 1, 1, 0]
+
+
+def test_one_that_works_and_another_that_fail_alike_show_that_it_is_the_page(clock: Clock):
+    pool = pool_of(clock, A, B, C)
+    pool.answered(B, answer(OTHER, through=B))
+
+    assert pool.may_be_to_blame(failure(A), PAGE, is_fixed=False)
+    assert not pool.may_be_to_blame(failure(B), PAGE, is_fixed=False)
+    assert pool.health(A).failures == 0
+
+
+def test_a_page_that_fails_through_ten_proxies_fails_by_itself(clock: Clock):
+    many = [parse(f"http://127.0.0.1:{port}") for port in range(1, 100)]
+    pool = pool_of(clock, *many)
+
+    told = [pool.may_be_to_blame(failure(each), PAGE, is_fixed=False) for each in many[:10]]
+
+    assert told == [True] * 9 + [False]
+
+
+@pytest.mark.parametrize(
+    ("status", "url", "is_doubted"),
+    [
+        (502, PAGE, True),
+        (407, PAGE, True),
+        (502, PAGE.replace("http:", "https:"), False),  # within a tunnel
+        (404, PAGE, False),  # a proxy that works is believed
+    ],
+)
+def test_an_answer_may_be_the_proxys_own_where_it_sees_the_request(
+    clock: Clock, status: int, url: str, is_doubted: bool
+):
+    pool = pool_of(clock, A, B)
+    pool.answered(A, answer(OTHER, through=A))
+
+    found = pool.may_be_to_blame(refusal(A, status, url), url, is_fixed=False)
+
+    assert found is is_doubted
+
+
+def test_a_refusal_by_a_proxy_that_has_got_nothing_through_is_not_believed(clock: Clock):
+    pool = pool_of(clock, A, B)
+    pool.answered(A, answer(OTHER, 403, through=A))
+
+    assert pool.may_be_to_blame(refusal(A, 404), PAGE, is_fixed=False)
+    assert not pool.may_be_to_blame(refusal(B, 404), PAGE, is_fixed=False)
+
+
+def test_answers_of_a_proxy_itself_do_not_end_its_row_of_failures(clock: Clock):
+    pool = pool_of(clock, A, B)
+
+    for number in range(3):
+        page = f"{PAGE}{number}"
+        pool.answered(A, answer(page, 502, through=A))
+        assert pool.may_be_to_blame(refusal(A, 502, page), page, is_fixed=False)
+        pool.answered(B, answer(page, through=B))
+        pool.got(page, B)
+
+    assert pool.wait(A, "shop.example") > 0
 
 
 def test_three_pages_in_a_row_that_others_get_let_a_proxy_rest(clock: Clock):
@@ -102,7 +201,8 @@ def test_three_pages_in_a_row_that_others_get_let_a_proxy_rest(clock: Clock):
         assert pool.wait(A, "shop.example") <= 0
         page = f"{PAGE}{number}"
         assert pool.may_be_to_blame(failure(A), page, is_fixed=False)
-        pool.answered(B, page)
+        pool.answered(B, answer(page, through=B))
+        pool.got(page, B)
 
     assert pool.wait(A, "shop.example") > 0
     assert {pool.choose(PAGE) for _ in range(3)} == {B}
@@ -114,9 +214,10 @@ def test_a_success_in_between_makes_it_chance(clock: Clock):
     for number in range(6):
         page = f"{PAGE}{number}"
         pool.may_be_to_blame(failure(A), page, is_fixed=False)
-        pool.answered(B, page)
+        pool.answered(B, answer(page, through=B))
+        pool.got(page, B)
         if number % 2:
-            pool.answered(A, OTHER)
+            pool.answered(A, answer(OTHER, through=A))
 
     assert pool.wait(A, "shop.example") <= 0
 
@@ -125,8 +226,9 @@ def test_the_proxy_of_a_session_is_overruled_by_others_at_the_same_origin(clock:
     pool = pool_of(clock, A, B)
 
     assert not pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)
-    pool.answered(B, OTHER)
+    pool.answered(B, answer(OTHER, through=B))
     assert pool.may_be_to_blame(failure(A), PAGE, is_fixed=True)
+    assert pool.may_be_to_blame(refusal(A, 502), PAGE, is_fixed=True)
     # What may be the page's own is.
     assert not pool.may_be_to_blame(failure(A, Reason.PROTOCOL), PAGE, is_fixed=True)
     clock.now += 61

@@ -329,3 +329,39 @@ async def test_a_proxy_that_cannot_reach_the_host_is_not_to_blame(authority: Non
         assert error.reason is Reason.CONNECT, kind
         assert str(error.proxy) == proxy.url
         assert proxy.url in error.message
+
+
+async def test_a_site_that_is_silent_behind_a_tunnel_is_not_the_proxys_fault():
+    # It is a proxy that has not worked before: but it has answered CONNECT.
+    silent = ProxyServer("http", "127.0.0.3", is_silent=True)
+    with proxies(silent):
+        proxy = proxy_of("http", "127.0.0.2", names={"silent.test": f"127.0.0.3:{silent.port}"})
+        with proxies(proxy):
+            async with through(proxy, connect_timeout="300ms") as downloader:
+                error = await refusal(downloader, "https://silent.test/")
+
+    assert error.reason is Reason.TIMEOUT_CONNECT
+    assert str(error.proxy) == proxy.url
+
+
+@pytest.mark.parametrize("kind", ["http", "socks5h"])
+async def test_silence_through_a_proxy_that_has_worked_may_be_the_sites(
+    kind: str, site: ExitSite, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.downloader.proxying._PATIENCE", 0.0)
+    silent = ProxyServer("http", "127.0.0.3", is_silent=True)
+    with proxies(silent):
+        names = {"shop.test": f"127.0.0.1:{site.port}", "silent.test": f"127.0.0.3:{silent.port}"}
+        proxy = proxy_of(kind, "127.0.0.2", names=names)
+        with proxies(proxy):
+            brief = {"read_timeout": "300ms", "connect_timeout": "300ms"}
+            async with through(proxy, **brief) as downloader:
+                await get(downloader, "http://shop.test/p/0")
+                behind = await refusal(downloader, "http://silent.test/")
+                proxy.is_silent = True
+                error = await refusal(downloader, "http://other.test/")
+
+    assert behind.reason is Reason.TIMEOUT_READ
+    assert str(behind.proxy) == proxy.url
+    # To greet us is up to a SOCKS proxy alone.
+    assert error.reason is (Reason.PROXY if kind == "socks5h" else Reason.TIMEOUT_READ)

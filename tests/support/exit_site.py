@@ -1,6 +1,7 @@
 """A site that knows from which address each request came, so by which proxy; and may ban some.
 
-Page `/p/N` links to `/p/2N+1` and `/p/2N+2`. It runs in a thread of the tests' own process.
+Page `/p/N` links to `/p/2N+1` and `/p/2N+2`, and `/m/N` leads to it. The site runs in a
+thread of the tests' own process.
 """
 
 import asyncio
@@ -57,6 +58,7 @@ class ExitSite:
     scheme: str = "http"
     banned: set[str] = field(default_factory=set)  #: addresses that are answered by 403
     forbidden: set[int] = field(default_factory=set)  #: pages that are 403 to everybody
+    broken: set[int] = field(default_factory=set)  #: pages that are 500 to everybody
     sets_cookie: bool = False
     says: int = 200  #: the status of every page
     visits: list[Visit] = field(default_factory=list)
@@ -81,6 +83,8 @@ class ExitSite:
         self.visits.append(Visit(request.path, exit_, visitor, now))
         if exit_ in self.banned or number in self.forbidden:
             return web.Response(status=403, text="go away")
+        if number in self.broken:
+            return web.Response(status=500)
         below = (2 * number + 1, 2 * number + 2)
         links = "".join(f'<a href="/p/{each}">{each}</a>' for each in below if each < self.pages)
         text = f"<p>{number}{links}"
@@ -88,6 +92,10 @@ class ExitSite:
         if self.sets_cookie and not visitor:
             response.set_cookie("visitor", f"{exit_}-{len(self.visits)}", max_age=3600)
         return response
+
+    async def moved(self, request: web.Request) -> web.Response:
+        number = request.match_info["number"]
+        return web.Response(status=302, headers={"Location": f"/p/{number}"})
 
 
 @contextmanager
@@ -108,6 +116,7 @@ async def _running(site: ExitSite, certificate: Path | None) -> AsyncIterator[No
         context.load_cert_chain(certificate)
     app = web.Application()
     app.router.add_get("/p/{number}", site.page)
+    app.router.add_get("/m/{number}", site.moved)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, site.host, site.port, ssl_context=context).start()

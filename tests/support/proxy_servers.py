@@ -35,7 +35,8 @@ class ProxyServer:
     refuses_connect: int | None = None  #: the status that CONNECT is answered by
     hangs: bool = False  #: whether what is asked for is never answered
     is_silent: bool = False  #: whether it takes connections and says nothing, not even in TLS
-    answers: bytes | None = None  #: what it says itself to every plain request
+    answers: bytes | None = None  #: what it says itself to plain requests
+    answers_at: str = ""  #: to those alone whose URL has this
     asked: list[str] = field(default_factory=list)  #: `host:port` of each connection or request
     logins: list[str] = field(default_factory=list)
     heads: list[bytes] = field(default_factory=list)  #: what was sent to HTTP proxies
@@ -108,7 +109,7 @@ class ProxyServer:
             if not self._may_pass(head):
                 writer.write(b"HTTP/1.1 407 Who\r\nContent-Length: 0\r\n\r\n")
                 return
-            if self.answers is not None:
+            if self.answers is not None and self.answers_at in target:
                 writer.write(self.answers)
                 return
             if method == "CONNECT":
