@@ -13,7 +13,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, check, entry_urls, logs_in, scope
+from crawlcw.api.spider import Spider, check, entry_urls, has_own_start, logs_in, scope
 from crawlcw.archive.bodies import Bodies, folder_of
 from crawlcw.archive.reading import StoredPages
 from crawlcw.crawl.adding import TaskAdder
@@ -108,7 +108,7 @@ async def open_crawl(
     opened = await open_ledger(ledger, spider.name, settings=settings)
     try:
         proxies = proxy_pool(settings)
-        names = StartNames(opened.notes)
+        names = StartNames(opened.notes, has_own_start=has_own_start(spider))
         default = downloader or web(spider, settings, public_names=names, proxies=proxies)
         async with downloader_of(spider, default) as way:
             yield assemble(

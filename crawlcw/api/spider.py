@@ -218,6 +218,11 @@ def entry_urls(spider: Spider) -> list[str]:
     return list(spider.start_urls)
 
 
+def has_own_start(spider: Spider) -> bool:
+    """Return whether the spider's author wrote its `start`: it may name other hosts than these."""
+    return not type(spider).start.__module__.startswith("crawlcw.")
+
+
 @singledispatch
 def check_kind(spider: Spider) -> None:
     """Raise `SpiderError` for a spider that lacks what its kind needs; see `check`."""

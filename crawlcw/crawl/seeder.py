@@ -13,12 +13,14 @@ import anyio
 
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider
+from crawlcw.api.spider import Spider, has_own_start
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.spider_code import spider_code
+from crawlcw.crawl.start_names import noted_starts
+from crawlcw.downloader.addresses import MOST_START_NAMES
 from crawlcw.downloader.credentials import Credentials
 from crawlcw.engine.gathering import Gathering
 from crawlcw.engine.stats import Stats
@@ -93,6 +95,9 @@ class Seeder:
         self._stop = stop
         #: Of what the spider starts with; None: it is to start with it each time.
         self._fingerprint: str | None = None
+        #: The hosts of `start` are written down for the guard of every process.
+        self._notes_hosts = has_own_start(spider)
+        self._noted_hosts: set[str] = set()
         self._origins = credentials.origins  #: those that are written down, or need not be
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
@@ -232,6 +237,11 @@ class Seeder:
             self._origins = origins
             known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
             await self._ledger.notes.set_state({"start_origins": known})
+        hosts = {task.host for task in batch} - self._noted_hosts
+        if self._notes_hosts and hosts and len(self._noted_hosts | hosts) <= MOST_START_NAMES:
+            # Before their tasks, which any process may ask for next.
+            self._noted_hosts |= hosts
+            await self._ledger.notes.set_state(noted_starts(hosts))
         added, new = await self._adder.add(batch)
         self._stats.links_added += new
         for task, why in added.rejected:

@@ -90,7 +90,7 @@ class Children(Protocol):
 class ChildDownloader:
     """The downloader of a child, and that of its parent for what the child may not connect to.
 
-    Which start URLs' names may be at private addresses only the parent knows. Files
+    Which hosts of start URLs may be at private addresses and odd ports only the parent knows. Files
     are saved by the parent: what comes of one is never parsed, and the deadlines of
     a long download are kept beside it.
     """
@@ -106,7 +106,7 @@ class ChildDownloader:
         try:
             return await self._child.fetch(request, url=url)
         except FetchError as refusal:
-            if refusal.reason is not Reason.REFUSED_ADDRESS:
+            if refusal.reason not in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT):
                 raise
             return await self._parent.fetch(request, url=url)
 

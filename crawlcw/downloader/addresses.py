@@ -49,6 +49,8 @@ _METADATA = frozenset(
 #: Of more start URLs' names than that none is trusted: nobody has an intranet of
 #: so many, and what is known of each is kept.
 MOST_START_NAMES = 1_000
+#: Names of no start URL that are remembered as public.
+_MOST_OTHERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,17 @@ class _Trusted:
     """A host that the user has named, on one of its ports."""
 
     host: str
-    by_itself: bool  #: or only while it is a name that never was public
+    port: int
+    by_itself: bool  #: or only while it is a start URL's name that never was public
 
 
 NOT_PUBLIC = "the host is at an address that is not public"
 
 #: What is connected to is a proxy, which the user has named.
-_A_PROXY = _Trusted("", by_itself=True)
+_A_PROXY = _Trusted("", 0, by_itself=True)
 
-#: The trusted host that the request under way in this context goes to, or
-#: None. aiohttp races the addresses of a name in tasks of their own, which
+#: The host that the request under way in this context goes to, which may be
+#: trusted. aiohttp races the addresses of a name in tasks of their own, which
 #: inherit the context of the request; no other request can see it.
 _trusted_host: ContextVar[_Trusted | None] = ContextVar("trusted_host", default=None)
 
@@ -87,6 +90,12 @@ class PublicNames(Protocol):
 
     async def note_public(self, name: str) -> None:
         """Write down that a name has one."""
+
+    async def start_hosts(self) -> Collection[str]:
+        """Return the `Location.host` of all requests that the spider's `start` has yielded.
+
+        Raises `OSError` where nobody can tell now.
+        """
 
 
 class AddressGuard:
@@ -120,17 +129,35 @@ class AddressGuard:
         #: that never had one.
         self._public: set[str] = set()
         self._private: set[str] = set()
-        for name in start_origins:
-            host, ports = _host_and_ports(name, usual=_WEB_PORTS)
-            self._ports |= ports
-            known = self._start_names if _parsed(host) is None else self._trusted
-            known[host] = known.get(host, frozenset()) | ports
+        self._others: dict[str, None] = {}  #: other names that had a public address
+        self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
         for name in allow_private:
             host, ports = _host_and_ports(name, usual=_PORTS)
             self._ports |= ports
             self._trusted[host] = self._trusted.get(host, frozenset()) | ports
+
+    def _trust(self, start_origins: Iterable[str]) -> None:
+        for name in start_origins:
+            host, ports = _host_and_ports(name, usual=_WEB_PORTS)
+            self._ports |= ports
+            known = self._start_names if _parsed(host) is None else self._trusted
+            known[host] = known.get(host, frozenset()) | ports
+
+    async def learn(self, url: yarl.URL) -> None:
+        """Learn whether `start` names the host of *url*, where `admit` would refuse it else.
+
+        To be awaited before `admit`; raises `OSError` where nobody can tell now.
+        """
+        host, port = url.raw_host or "", url.port
+        if port in self._ports and (not _is_inside(host) or self._is_named(host, port)):
+            return
+        if self._public_names is not None:
+            self._trust(await self._public_names.start_hosts())
+
+    def _is_named(self, host: str, port: int | None) -> bool:
+        return any(port in known.get(host, ()) for known in (self._trusted, self._start_names))
 
     def admit(self, url: yarl.URL) -> None:
         """Prepare this task to connect to *url*; raises `FetchError` for a refused port.
@@ -139,15 +166,11 @@ class AddressGuard:
         made in the current context from now on.
         """
         port = url.port
-        if port not in self._ports:
+        if port is None or port not in self._ports:
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
         host = url.raw_host or ""
-        if port in self._trusted.get(host, ()):
-            _trusted_host.set(_Trusted(host, by_itself=True))
-        elif port in self._start_names.get(host, ()):
-            _trusted_host.set(_Trusted(host, by_itself=False))
-        else:
-            _trusted_host.set(None)
+        by_itself = port in self._trusted.get(host, ())
+        _trusted_host.set(_Trusted(host, port, by_itself=by_itself))
 
     def admit_through(self, url: yarl.URL, proxy: Proxy) -> None:
         """Prepare this task to connect to *proxy*, which is to connect to *url*.
@@ -162,7 +185,7 @@ class AddressGuard:
         host = url.raw_host or ""
         address = address_of(host)
         refused = (
-            is_loopback(host) and _trusted_host.get() is None
+            is_loopback(host) and not self._is_named(host, url.port)
             if address is None
             else not self._permits(str(address))
         )
@@ -181,9 +204,10 @@ class AddressGuard:
         To be called after every look-up, before a socket is made: the first one
         decides whether a start URL's name may have private addresses.
         """
-        if name not in self._start_names:
+        has_public = any(map(is_public, addresses))
+        if name not in self._start_names and not await self._is_learnt(name, has_public):
             return
-        if any(map(is_public, addresses)):
+        if has_public:
             self._public.add(name)
             self._private.discard(name)
             if self._public_names is not None:
@@ -194,6 +218,21 @@ class AddressGuard:
                 self._public.add(name)
             elif name not in self._public:  # another look-up may have said so meanwhile
                 self._private.add(name)
+
+    async def _is_learnt(self, name: str, has_public: bool) -> bool:  # of `resolved` alone
+        """Return whether `start` has named *name*; a public one is looked up once."""
+        if self._public_names is None or (has_public and name in self._others):
+            return False
+        self._trust(await self._public_names.start_hosts())
+        if name in self._start_names:
+            if name in self._others:
+                self._public.add(name)
+            return True
+        if has_public:
+            self._others[name] = None
+            if len(self._others) > _MOST_OTHERS:
+                del self._others[next(iter(self._others))]
+        return False
 
     def socket(self, address: AddrInfoType) -> socket.socket:
         """Return a new socket for *address*; raises `AddressRefusedError`.
@@ -210,7 +249,10 @@ class AddressGuard:
         trusted = _trusted_host.get()
         if trusted is _A_PROXY:
             return True
-        if trusted is None or not (trusted.by_itself or trusted.host in self._private):
+        if trusted is None:
+            return False
+        is_start = trusted.port in self._start_names.get(trusted.host, ())
+        if not (trusted.by_itself or (is_start and trusted.host in self._private)):
             return False
         return trusted.host == address or not _is_kept(address)
 
@@ -245,6 +287,12 @@ def is_public(address: str) -> bool:
         or ip.is_link_local
         or any(ip.version == network.version and ip in network for network in _SPECIAL)
     )
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_inside(host: str) -> bool:
+    """Return whether *host* is by its spelling at no public address."""
+    return is_loopback(host) or (_parsed(host) is not None and not is_public(host))
 
 
 def _is_kept(address: str) -> bool:

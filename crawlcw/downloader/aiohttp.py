@@ -121,6 +121,10 @@ class AiohttpDownloader:
         """Return the response to *request* sent to *url*; see `Downloader`."""
         target = urls.parse(url)
         on = passage.get()
+        try:
+            await self._guard.learn(target)
+        except OSError as error:
+            raise _failure(error, on) from error
         if on is None:
             self._guard.admit(target)
         else:

@@ -302,22 +302,98 @@ class Intranet(Anywhere):
         yield {"why": error.message}
 
 
-async def test_a_start_that_yields_an_intranet_host_says_what_to_do(
+@pytest.mark.parametrize("host", ["inside.example", "127.0.0.1"])
+async def test_a_host_of_start_is_the_users_own_word_as_those_of_start_urls(
+    net: Net, ledger_url: str, host: str
+) -> None:
+    await run_spider(Intranet(host=net.url(host)), ledger=ledger_url)
+
+    assert await outcomes(ledger_url) == {net.url(host): "FINISHED"}
+    assert set(net.sockets) == {INSIDE}
+
+
+async def test_links_may_lead_to_no_other_host_inside_than_those_of_start(
+    net: Net, ledger_url: str
+) -> None:
+    net.dns.names["other.example"] = [INSIDE]
+    net.pages["a.example/"] = linking(net.url("other.example"), net.url("127.0.0.1"))
+
+    await run_spider(Intranet(host=net.url("a.example")), ledger=ledger_url)
+
+    assert net.inside == 0
+    assert await outcomes(ledger_url) == {
+        net.url("a.example"): "FINISHED",
+        net.url("other.example"): Reason.REFUSED_ADDRESS,
+        net.url("127.0.0.1"): Reason.REFUSED_ADDRESS,
+    }
+
+
+async def test_a_name_of_start_that_turns_inside_is_not_followed_there(
+    turning: Net, ledger_url: str
+) -> None:
+    class Begun(Turning):
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(turning.url("turns.example"))
+
+    await run_spider(Begun(net=turning, to=INSIDE), ledger=ledger_url)
+
+    assert turning.inside == 0
+    assert Counter((await outcomes(ledger_url)).values()) == {
+        "FINISHED": 1,
+        str(Reason.REFUSED_ADDRESS): 2,
+    }
+
+
+async def test_another_process_asks_for_the_hosts_of_a_start_that_it_has_not_run(
+    ledger_url: str,
+) -> None:
+    """An odd port at a private address, which the second crawl's own `start` does not name."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response(b"inside"))
+        writer.close()
+
+    class First(Anywhere):
+        home = ""
+
+        async def start(self) -> AsyncIterator[Request]:
+            for number in range(2):
+                yield Request(f"{self.home}/{number}")
+
+    class Second(Anywhere):
+        async def start(self) -> AsyncIterator[Request]:
+            return
+            yield
+
+    server = await asyncio.start_server(answer, INSIDE, 0)
+    port = server.sockets[0].getsockname()[1]
+    assert port not in range(8000, 9000), "a usual port"
+    home = f"http://{INSIDE}:{port}"
+    one = replace(Anywhere.settings, max_pages=1, concurrency=1, obey_robots=False)
+    async with server:
+        await run_spider(First(home=home), ledger=ledger_url, settings=one)
+        await run_spider(Second(), ledger=ledger_url)
+
+    assert await outcomes(ledger_url) == {f"{home}/0": "FINISHED", f"{home}/1": "FINISHED"}
+
+
+async def test_a_page_that_was_added_says_what_to_do_for_an_intranet_host(
     net: Net, ledger_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     host = f"inside.example:{net.port}"
+    ledger = await open_ledger(ledger_url, Anywhere.name)
+    await ledger.tasks.add([Request(f"http://{host}/").task(now=ledger.now())])
+    await ledger.close()
 
-    await run_spider(Intranet(host=f"http://{host}/"), ledger=ledger_url)
+    await run_spider(Anywhere(start_urls=[]), ledger=ledger_url)
 
     assert net.inside == 0
     assert (
         "refused-address the host is at an address that is not public; "
         f'to crawl it, set allow_private=["{host}"]'
     ) in caplog.text
-    settings = replace(Anywhere.settings, allow_private=[host])
-    await run_spider(Intranet(host=f"http://{host}/?again"), ledger=ledger_url, settings=settings)
-    assert (await outcomes(ledger_url))[f"http://{host}/?again"] == "FINISHED"
 
 
 @pytest.mark.parametrize("target", ["http://0x7f.1/", "http://127.0.0.1/"])
