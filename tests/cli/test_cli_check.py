@@ -646,3 +646,13 @@ def test_every_counterpart_of_a_setting_is_a_setting():
     counterparts = {each for text in SETTINGS.values() for each in re.findall(r"^(\w+)=", text)}
 
     assert counterparts <= names
+
+
+def test_the_guides_spiders_are_told_what_the_guide_shows():
+    guide = page("scrapy").text.partition("## The migration guide")[2]
+    sources = re.findall(r"```python\n# spiders/quotes\.py\n(.*?)```", guide, re.DOTALL)
+    outputs = re.findall(r"```console\n\$ crawlcw check quotes\n(.*?)```", guide, re.DOTALL)
+
+    for source, output in zip(sources, outputs, strict=True):
+        Path("spiders/quotes.py").write_text(source)
+        assert invoke("check", "quotes").stdout == output
