@@ -84,11 +84,24 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
             f"`crawlcw retry-failed {report.spider}` brings it back."
         )
     if report.drained:
-        return "Drained: nothing is left to do."
+        return f"Drained: nothing is left to do.{_failed_before(report)}"
     why = _WHY[report.finish_reason]
     if report.detail and not faults:
         why = f"{why} ({printable(report.detail)})"
     but = f", and {wrong}" if faults else ""
+    on = "The same command goes on from here."
+    if report.finish_reason == FinishReason.CALLBACK_BROKEN:
+        on += _failed_before(report)
+    return f"{why}: {report.released:,} tasks were released{but}. {on}"
+
+
+def _failed_before(report: Report) -> str:
+    """Return what a run leaves alone, and the command that brings it back; nothing: no page."""
+    if not report.failed_before:
+        return ""
+    one = report.failed_before == 1
     return (
-        f"{why}: {report.released:,} tasks were released{but}. The same command goes on from here."
+        f" {report.failed_before:,} {'page' if one else 'pages'} failed in this run or before: "
+        f"`crawlcw tasks {report.spider}` shows what failed, "
+        f"`crawlcw retry-failed {report.spider}` brings {'it' if one else 'them'} back."
     )

@@ -31,7 +31,7 @@ from crawlcw.crawl.spider_code import spider_code
 from crawlcw.crawl.steering import Steering
 from crawlcw.downloader.browser import Browser
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import EarlyEnd, FinishReason, Report
+from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.dropped import merged
@@ -183,6 +183,7 @@ class Crawl:
             given_up=self.stats.given_up,
             hosts_given_up=dict(self.stats.hosts_given_up),
             more_hosts_given_up=self.stats.more_hosts_given_up,
+            failed_before=failed_pages(await in_time(queries.reasons) or {}),
             any_finished=self.stats.pages > 0
             or await in_time(lambda: queries.has([Status.FINISHED])),
         )

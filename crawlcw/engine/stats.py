@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from crawlcw.errors import FAILURE_REASONS
+from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.ledger.protocol import Counts
 from crawlcw.model.dropped import DroppedLinks, Examples
 from crawlcw.model.histogram import Histogram
@@ -164,6 +164,7 @@ class Report:
     more_hosts_given_up: int = 0  #: those that are not named
     truncated: int = 0  #: bodies cut at `max_body`
     over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
+    failed_before: int = 0  #: the ledger's pages that failed, in this run or before
     any_finished: bool | None = None
     """Whether the ledger has a finished page, of this run or before; None: it did not say."""
 
@@ -171,3 +172,12 @@ class Report:
     def drained(self) -> bool:
         """Whether nothing is left to do."""
         return self.finish_reason == FinishReason.DRAINED
+
+
+def failed_pages(reasons: Mapping[str, int]) -> int:
+    """Return how many of a ledger's tasks, by their *reasons*, failed and wait for `retry-failed`.
+
+    What is beyond `max_pages_per_host` did not fail, though `retry-failed` brings it back as well.
+    """
+    failed = FAILURE_REASONS - {Reason.HOST_FULL}
+    return sum(number for reason, number in reasons.items() if reason in failed)

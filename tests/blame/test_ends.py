@@ -133,6 +133,35 @@ def test_a_crawl_that_was_well_once_is_so_when_it_has_nothing_to_do(
 
 @pytest.mark.representative("sqlite-1")
 @pytest.mark.parametrize("processes", [1, 2])
+def test_pages_that_failed_before_are_named_with_the_way_to_have_them_again(
+    ledger_url: str, tmp_path: Path, processes: int
+):
+    place = tmp_path / "spider.py"
+    options = ("--ledger", ledger_url, "--processes", processes)
+
+    def last_line(code: str) -> str:
+        place.write_text(code)
+        return crawlcw("run", place, *options).stdout.splitlines()[-1]
+
+    with Site(3) as site:
+        mended = spider(site.url)
+        broken = mended.replace("yield {", "response.css_first('h9').text(); yield {")
+        for code in (broken, mended):
+            last = last_line(code)
+            assert last.startswith("Drained, but nothing was finished"), last
+            assert "`crawlcw retry-failed pages` brings it back." in last
+
+        # Some are finished by now; what failed is left alone all the same.
+        crawlcw("add", "pages", f"{site.url}more", "--ledger", ledger_url)
+        for _ in range(2):
+            assert last_line(mended) == (
+                "Drained: nothing is left to do. 1 page failed in this run or before: `crawlcw "
+                "tasks pages` shows what failed, `crawlcw retry-failed pages` brings it back."
+            )
+
+
+@pytest.mark.representative("sqlite-1")
+@pytest.mark.parametrize("processes", [1, 2])
 def test_a_host_that_is_given_up_is_named(ledger_url: str, tmp_path: Path, processes: int):
     with Site(3) as site, dead_url() as dead:
         options = ("--processes", processes, *HASTY)

@@ -89,6 +89,10 @@ def test_the_last_word_names_each_fault():
         "3 of 3 pages failed, more than max_failures=2: `crawlcw tasks books` shows what failed, "
         "`crawlcw retry-failed books` brings it back."
     )
+    assert said(failed_before=1) == (
+        "Drained: nothing is left to do. 1 page failed in this run or before: "
+        "`crawlcw tasks books` shows what failed, `crawlcw retry-failed books` brings it back."
+    )
     assert said(any_finished=False, pages=0, counts=Counts()) == (
         "Drained: the ledger has no page of books yet; `crawlcw add books URL` gives it some."
     )

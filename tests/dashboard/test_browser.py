@@ -1,5 +1,6 @@
 """The dashboard in a real Chromium, while a crawl of an odd site runs in a process of its own."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.blame.test_ends import Site
 from tests.support import needed
 from tests.support.odd_shop import ODD, PAGES, SPIDER
 from tests.support.servers import ServerProcess
@@ -151,6 +153,64 @@ def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: "Page"):
     expect(number(page, "processing")).to_have_text("0")
     expect(number(page, "finished")).to_have_text(str(finished + PAGES))
     assert page.evaluate("window.hacked") is None
+
+
+SECONDS_LONG = """
+from crawlcw import Settings, Spider
+
+class Numbers(Spider):
+    name = "numbers"
+    start_urls = [{url!r}]
+
+    def parse(self, response):
+        yield {{"big": 9223372036854775807, "some": [1.0, 1e-7, -0.0, None]}}
+        yield {{"text": '{{[,:"\\\\ ', "none": [], "deep": [{{}}, {{"a": {{"b": True}}}}]}}
+"""
+#: The pixels of a chart that have the colour of a line of it.
+PIXELS = """([number, colour]) => {
+  const canvas = document.querySelectorAll("figure.chart canvas")[number];
+  const probe = document.createElement("canvas").getContext("2d");
+  probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(colour).trim();
+  probe.fillRect(0, 0, 1, 1);
+  const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
+  const found = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  let count = 0;
+  for (let n = 0; n < found.length; n += 4)
+    if (found[n] === r && found[n + 1] === g && found[n + 2] === b && found[n + 3] === 255) count++;
+  return count;
+}"""
+
+
+@pytest.mark.thorough
+@pytest.mark.representative("sqlite")
+def test_a_crawl_of_seconds_is_drawn_and_its_numbers_are_those_recorded(
+    ledger_url: str, tmp_path: Path, processes: ExitStack, page: "Page", screenshots: Path
+):
+    site = processes.enter_context(Site())
+    spider = tmp_path / "numbers.py"
+    spider.write_text(SECONDS_LONG.format(url=site.url))
+    run = [sys.executable, "-m", "crawlcw", "run", str(spider), "--ledger", ledger_url, "-q"]
+    subprocess.run(run, check=True)
+    server = ServerProcess(
+        processes, ledger_url, "--port", "0", use_case="numbers", command="dashboard"
+    )
+    assert "the dashboard is at" in server.ready()
+
+    page.goto(f"{server.address}/#/numbers")
+    expect(page.locator("figure.chart .blank").first).to_be_hidden()
+    for chart, colour in ((0, "--finished"), (1, "--processing")):
+        page.wait_for_function(f"(asked) => ({PIXELS})(asked) > 20", arg=[chart, colour])
+    page.screenshot(path=screenshots / "seconds.png", full_page=True)
+
+    page.get_by_role("link", name="Tasks").click()
+    search(page, "/")
+    page.locator("a.url").click()
+    expect(page.locator("pre")).to_have_count(2)
+    numbers, texts = page.locator("pre").all_inner_texts()
+    item = {"big": 9223372036854775807, "some": [1.0, 1e-7, -0.0, None]}
+    assert numbers == json.dumps(item, indent=2)
+    item = {"text": '{[,:"\\ ', "none": [], "deep": [{}, {"a": {"b": True}}]}
+    assert texts == json.dumps(item, indent=2)
 
 
 @pytest.mark.thorough

@@ -126,5 +126,13 @@ def test_a_parquet_column_has_the_type_that_all_its_values_have():
     assert read.column("mixed").to_pylist()[:3] == ["0", "1", "2"]
 
 
+def test_a_parquet_column_keeps_each_digit_of_an_integer_beside_fractions():
+    items = [{"n": 9223372036854775807, "m": 2}, {"n": 0.5, "m": 0.5}]
+
+    read = parquet.read_table(io.BytesIO(written("parquet", items)))
+
+    assert read.to_pydict() == {"n": ["9223372036854775807", "0.5"], "m": [2.0, 0.5]}
+
+
 def test_a_parquet_file_of_no_items_can_be_read():
     assert parquet.read_table(io.BytesIO(written("parquet", []))).num_rows == 0

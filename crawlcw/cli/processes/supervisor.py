@@ -32,7 +32,7 @@ from crawlcw.crawl.control import Control
 from crawlcw.engine.leases import reap_dead_workers
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.retrying_ledger import retrying
-from crawlcw.engine.stats import FinishReason, Report
+from crawlcw.engine.stats import FinishReason, Report, failed_pages
 from crawlcw.errors import (
     LedgerError,
     LedgerGoneError,
@@ -234,6 +234,7 @@ class Supervisor:
         try:
             horizon = await self._ledger.queries.horizon()
             counts = await self._patience.in_time(self._ledger.queries.counts)
+            reasons = await self._patience.in_time(self._ledger.queries.reasons)
             any_finished = self.stats.pages > 0 or await self._patience.in_time(
                 lambda: self._ledger.queries.has([Status.FINISHED])
             )
@@ -241,11 +242,12 @@ class Supervisor:
             if given_up:
                 return None
             raise
-        reasons = (end.finish_reason for end in self._ends)
+        ends = (end.finish_reason for end in self._ends)
         return self.stats.report(
             self.spider.name,
-            finish_reason=totals.finish_reason(reasons, is_empty=horizon is None),
+            finish_reason=totals.finish_reason(ends, is_empty=horizon is None),
             counts=counts,
+            failed_before=failed_pages(reasons or {}),
             any_finished=any_finished,
         )
 

@@ -39,9 +39,10 @@ class Totals:
         *,
         finish_reason: FinishReason,
         counts: Counts | None,
+        failed_before: int = 0,
         any_finished: bool | None = None,
     ) -> Report:
-        """Return the report of all of them together; *counts* and *any_finished* the ledger's."""
+        """Return the report of all of them together; the last three are the ledger's."""
         accounts = list(self._accounts())
         hosts = {o: why for account in accounts for o, why in account.hosts_given_up.items()}
         more = sum(account.more_hosts_given_up for account in accounts)
@@ -70,6 +71,7 @@ class Totals:
             over_full=sum(account.over_full for account in accounts),
             hosts_given_up=dict(islice(hosts.items(), MOST_NAMED)),
             more_hosts_given_up=more + max(0, len(hosts) - MOST_NAMED),
+            failed_before=failed_before,
             any_finished=any_finished,
         )
 

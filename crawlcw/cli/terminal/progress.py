@@ -264,6 +264,7 @@ def summary_fields(report: Report) -> dict[str, object]:
         "released": report.released,
         "counts": report.counts and {_word(status): report.counts[status] for status in _SHOWN},
         "given_up": report.given_up,
+        "failed_before": report.failed_before,
         "over_full": report.over_full,
         "failures": dict(report.failures),
         "host_failures": dict(report.host_failures),

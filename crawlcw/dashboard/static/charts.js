@@ -40,7 +40,8 @@ export function chart({ title, lines, shown, signal }) {
       fill: line.fill ? `${colour(line.colour)}22` : undefined,
       width: 1.75,
       dash: line.dash,
-      points: { show: false },
+      // A line is drawn from one value to the next: one between two gaps is a dot.
+      points: { show: false, filter: alone, size: 8, fill: colour(line.colour) },
       spanGaps: false,
     }))],
     hooks: { setCursor: [(drawn) => hover(drawn)] },
@@ -89,6 +90,13 @@ export function chart({ title, lines, shown, signal }) {
       draw();
     },
   };
+}
+
+/** Return the places of a line's values that have no neighbour. */
+function alone(drawn, line) {
+  const values = drawn.data[line];
+  const has = (n) => values[n] !== null && values[n] !== undefined;
+  return values.flatMap((_, n) => (has(n) && !has(n - 1) && !has(n + 1) ? [n] : []));
 }
 
 function clock(seconds, step) {

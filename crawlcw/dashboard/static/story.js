@@ -121,10 +121,27 @@ function definitions(pairs) {
   return el("dl", { class: "facts" }, pairs.map(([key, value]) => el("div", {}, el("dt", { text: key }), el("dd", {}, value instanceof Node ? value : el("span", { text: value })))));
 }
 
+const TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
+
+/** Return JSON with a line for each value. Its own text: a number that is parsed may be another one. */
 function pretty(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.parse(text);
   } catch {
     return text; // It was cut, or is said in words.
   }
+  const tokens = text.match(TOKENS);
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(depth)}`;
+  return tokens.map((token, n) => {
+    if (token === ",") return `,${line()}`;
+    if (token === ":") return ": ";
+    if ("{[".includes(token)) {
+      depth += 1;
+      return "}]".includes(tokens[n + 1]) ? token : token + line();
+    }
+    if (!"}]".includes(token)) return token;
+    depth -= 1;
+    return "{[".includes(tokens[n - 1]) ? token : line() + token;
+  }).join("");
 }
