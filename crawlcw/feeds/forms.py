@@ -109,13 +109,15 @@ class Parquet:
     """A table of columns with types (Apache Parquet), by pyarrow.
 
     A column is of numbers, of integers or of truth values where all of its
-    values are, else of text: a list or an object is written as JSON.
+    values are, else of text: a list or an object is written as JSON, and so are integers
+    beside fractions where a float would not hold them.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
         self._stream = stream
         self._spool = Spool(columns)
         self._kinds: dict[str, set[type]] = {}
+        self._inexact: set[str] = set()  #: columns with an integer that is no float
 
     def write(self, item: Mapping[str, Any]) -> None:
         """Keep the item until all columns are known."""
@@ -123,6 +125,8 @@ class Parquet:
         for name, value in item.items():
             if value is not None:
                 self._kinds.setdefault(name, set()).add(type(value))
+                if type(value) is int and int(float(value)) != value:
+                    self._inexact.add(name)
 
     def finish(self) -> None:
         """Write the table."""
@@ -146,7 +150,7 @@ class Parquet:
         if len(kinds) == 1:
             (kind,) = kinds
             return kind if kind in (bool, int, float) else str
-        return float if kinds and kinds <= {int, float} else str
+        return float if kinds == {int, float} and name not in self._inexact else str
 
 
 def check(form: str) -> None:
