@@ -1,6 +1,7 @@
 """The content of a page: its bytes as text, as JSON, and as trees to select from."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,15 @@ from crawlcw.errors import ParseRefusedError
 
 if TYPE_CHECKING:
     from parsel import Selector, SelectorList
+
+
+#: What a script begins and ends with that is hidden from XML, or from old browsers.
+_OPENING = re.compile(r"(?:[\s\ufeff]|(?:(?://|/\*)\s*+)?+(?:<!--|<!\[CDATA\[)(?:\s*+\*/)?+)*+")
+_CLOSING = re.compile(r"(?:\s|;|(?:(?://|/\*)\s*+)?(?:-->|\]\]>)(?:\s*+\*/)?+)++\Z")
+_LONGEST_CLOSING = 60
+_TEXT = r"(?P<text>\"(?:[^\"\\]|\\.)*+\"?+)"
+_COMMENT_OR_TEXT = re.compile(_TEXT + r"|//[^\r\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?+", re.DOTALL)
+_COMMA_OR_TEXT = re.compile(_TEXT + r"|,(?=\s*+[}\]])", re.DOTALL)
 
 
 class Metas(dict[str, str]):
@@ -165,8 +175,8 @@ class Document:
     def jsonld(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Return the page's JSON-LD objects: all, or those whose `@type` is *kind*.
 
-        Those in lists and in a `@graph` are taken out of them. Scripts that are no
-        JSON are left out.
+        Those in lists and in a `@graph` are taken out of them. Comments, last commas and
+        CDATA marks are forgiven. Scripts that are no JSON are left out.
         """
         objects = [
             each
@@ -187,11 +197,26 @@ def _not_css(query: str, error: SelectolaxError) -> ValueError:
 
 
 def _json_of(script: str) -> Any:
-    try:
-        # Line ends within texts are common, and no harm.
-        return json.loads(script.strip().removeprefix("<!--").removesuffix("-->"), strict=False)
-    except (ValueError, RecursionError):
-        return None
+    for text in (script.strip(), _loosely_json(script)):
+        try:
+            # Line ends within texts are common, and no harm.
+            return json.loads(text, strict=False)
+        except (ValueError, RecursionError):
+            pass
+    return None
+
+
+def _loosely_json(script: str) -> str:
+    """Return a script as JSON that has what JavaScript may have: comments, a last comma, a `;`.
+
+    Of the marks that hide it from XML and from old browsers, it has none.
+    """
+    opened = _OPENING.match(script)
+    text = script[opened.end() if opened else 0 :]
+    closed = _CLOSING.search(text, max(0, len(text) - _LONGEST_CLOSING))
+    text = text[: closed.start() if closed else None]
+    text = _COMMENT_OR_TEXT.sub(lambda found: found["text"] or " ", text)
+    return _COMMA_OR_TEXT.sub(lambda found: found["text"] or "", text)
 
 
 def _objects(found: Any) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,8 @@
 """Selecting from a page: parsel's trees, metas, JSON-LD, and an encoding that is set."""
 
+import json
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -163,6 +165,43 @@ def test_json_ld_is_found_wherever_it_is_and_by_its_type():
     ]
     assert [each["name"] for each in response.jsonld("Product")] == ["Tea\npot", "Cup"]
     assert response.jsonld("Offer")[0]["price"] == 2
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        '//<![CDATA[\n{"a": "x"}\n//]]>',
+        '//<![CDATA[ {"a": "x"} //]]>',
+        '/* <![CDATA[ */ {"a": "x"} /* ]]> */',
+        '<![CDATA[{"a": "x"}]]>',
+        '<!--\n{"a": "x"}\n//-->',
+        '{"a": "x",}',
+        '{"a": "x" , /* no more */ }',
+        '{\n// the name\n"a": /* it is */ "x" // so it is\n}',
+        '/* by us */ {"a": "x"}; ',
+        '\ufeff{"a": "x"}',
+    ],
+)
+def test_json_ld_may_have_what_javascript_may_have(script: str):
+    assert page(f'<script type="application/ld+json">{script}</script>').jsonld() == [{"a": "x"}]
+
+
+def test_a_text_of_json_ld_keeps_what_looks_like_a_comment():
+    text = 'http://a.example/*x*/,] " // <!--'
+    script = f'{{"a": {json.dumps(text)},}} // "'
+
+    assert page(f'<script type="application/ld+json">{script}</script>').jsonld() == [{"a": text}]
+
+
+@pytest.mark.parametrize(
+    "unit", ["/*", ",/*", "//", ",", ", ", '"', '\\"', "]]>", "<![CDATA[", "/"]
+)
+def test_no_json_ld_takes_long(unit: str):
+    script = f'<script type="application/ld+json">{{{unit * (1_000_000 // len(unit))}</script>'
+    began = time.process_time()
+
+    assert page(script).jsonld() == []
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("script", ["[" * 100_000, '{"a":' * 100_000, "NaN", '"text"', ""])
