@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
+from urllib.parse import urljoin
 
 from crawlcw.api.dates import date_in
 from crawlcw.api.text_pieces import text_pieces
-from crawlcw.api.xml_records import Record, records
-from crawlcw.errors import FetchError
+from crawlcw.api.xml_records import BASE, Record, joined, records
+from crawlcw.errors import FetchError, Reason, XmlError
 from crawlcw.model import urls
 
 #: Roots, and what their entries are called.
@@ -28,7 +29,7 @@ RECORDS = {
 class FeedEntry:
     """One entry of a feed."""
 
-    link: str  #: where it leads, as it is written: it may be relative, or empty
+    link: str  #: where it leads, by `xml:base` where there is one: it may be relative, or empty
     id: str = ""  #: what tells it from all others; its link where it says nothing
     title: str = ""
     published: datetime | None = None  #: aware
@@ -57,10 +58,17 @@ class Page(Protocol):
 def feed_of(page: Page) -> list[FeedEntry]:
     """Return the entries of an RSS or Atom feed, in its order, their links absolute.
 
-    Raises `XmlError` where the body is no such feed, or cannot be read to its end.
+    One that breaks off has the entries that are whole. Raises `XmlError` where the body is
+    no such feed, has no whole entry, or is built to do harm.
     """
-    found = entries(page.body, content_type=page.headers.get("content-type"))
-    return [_linked(entry, page.url) for entry in found]
+    found: list[FeedEntry] = []
+    said = entries(page.body, content_type=page.headers.get("content-type"))
+    try:
+        found.extend(_linked(entry, page.url) for entry in said)
+    except XmlError as error:
+        if not found or error.reason is Reason.XML_UNSAFE:
+            raise
+    return found
 
 
 def _linked(entry: FeedEntry, base: str) -> FeedEntry:
@@ -88,18 +96,25 @@ def entry_of(record: Record) -> FeedEntry:
 
 def _link(record: Record) -> str:
     """Return where an entry leads: RSS has it as text, Atom as an attribute."""
-    text = record.text("link")
-    if text:
-        return text
+    for each in record.fields:
+        if each.name == "link" and (text := each.text.strip()):
+            return _based(record, text, base=each.attributes.get(BASE, ""))
     for each in record.fields:
         is_link = each.name in ("link", "atom:link")
         href = each.attributes.get("href", "").strip()
         if is_link and href and each.attributes.get("rel", "alternate") == "alternate":
-            return href
+            return _based(record, href, base=each.attributes.get(BASE, ""))
     for each in record.fields:
         # That of RSS is an address unless it says that it is none, and often is none.
         is_address = each.attributes.get("isPermaLink", "true").lower() == "true"
         if each.name == "guid" and is_address and "://" in each.text:
             return each.text.strip()
     # RSS 1.0 names its items so.
-    return record.attributes.get("rdf:about", "")
+    return _based(record, record.attributes.get("rdf:about", ""))
+
+
+def _based(record: Record, link: str, *, base: str = "") -> str:
+    try:
+        return urljoin(joined(record.base, base), link)
+    except ValueError:
+        return link  # `follow` drops and counts it

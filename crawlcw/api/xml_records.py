@@ -1,19 +1,22 @@
 """XML that is a list of records, read a record at a time: sitemaps, RSS and Atom.
 
-The reader is expat, and it is given no chance to do harm: nothing is fetched, an
-internal DTD is refused, so that nobody declares an entity, and nesting, tags, fields
-and records are bounded. It forgives what people's generators do wrong: a bare `&`, entities of
-HTML, control characters, prefixes that nobody has declared.
+The reader is expat, and it is given no chance to do harm: nothing is fetched, a DTD
+that declares an entity is refused, and nesting, tags, fields and records are bounded.
+It forgives what people's generators do wrong: a bare `&`, entities of HTML, control
+characters, prefixes that nobody has declared.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html.entities import html5
+from urllib.parse import urljoin
 from xml.parsers import expat
 
 from crawlcw.errors import Reason, XmlError
 
+#: The attribute that says what the links in an element are relative to (XML Base).
+BASE = "xml:base"
 _DEEPEST = 100
 #: Characters of a tag or a comment, which expat reads as one; of older versions each
 #: piece that comes costs what is there already (CVE-2023-52425).
@@ -22,6 +25,10 @@ _LONGEST_TOKEN = 1 << 20
 #: cut.
 _LONGEST_RECORD = 1 << 18
 _MOST_FIELDS = 1000
+#: Characters of a base, which each link is put behind.
+_LONGEST_BASE = 4096
+#: Attributes that a DTD may declare: expat goes through those of an element at each of its tags.
+_MOST_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
 #: A `&`, and the entity that it begins, if it begins one.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
@@ -47,6 +54,7 @@ class Record:
 
     name: str  #: without a prefix
     attributes: Mapping[str, str]
+    base: str = ""  #: what its links are relative to, by `xml:base`; it may be relative itself
     fields: list[Field] = field(default_factory=list)
 
     def text(self, *names: str) -> str:
@@ -56,6 +64,16 @@ class Record:
                 if each.name == name and (text := each.text.strip()):
                     return text
         return ""
+
+
+def joined(base: str, more: str) -> str:
+    """Return *more* as it is relative to *base*; *base* where it is broken, or very long."""
+    try:
+        # The standard library's own, for a base may have neither scheme nor host.
+        found = urljoin(base, more.strip())
+    except ValueError:
+        return base
+    return found if len(found) <= _LONGEST_BASE else base
 
 
 def records(
@@ -140,13 +158,17 @@ class _Reader:
         self._record_depth = 0
         self._prefix = ""  #: of the record's name
         self._texts: list[str] | None = None  #: of the field that is open
+        self._bases: list[tuple[int, str]] = []  #: each with the depth of the element that has it
+        self._declared = 0  #: attributes
         self._room = 0  #: characters that the record may still have
         self._found: list[Record] = []
         self._given = 0  #: bytes
         # No namespaces: half of those in use are declared nowhere.
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
-        parser.StartDoctypeDeclHandler = self._doctype
+        parser.specified_attributes = True  # and none that a DTD has a value for
+        parser.EntityDeclHandler = self._entity_declared
+        parser.AttlistDeclHandler = self._attribute_declared
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._text
@@ -167,25 +189,34 @@ class _Reader:
         found, self._found = self._found, []
         return found
 
-    def _doctype(
-        self, _name: str, _system: str | None, _public: str | None, has_subset: bool
-    ) -> None:
-        if has_subset:
-            # An external one is only named, and never asked for.
-            raise XmlError(Reason.XML_UNSAFE, "it has a DTD, which may declare entities")
+    @property
+    def _base(self) -> str:
+        return self._bases[-1][1] if self._bases else ""
+
+    def _entity_declared(self, *_: object) -> None:
+        raise XmlError(Reason.XML_UNSAFE, "its DTD declares an entity")
+
+    def _attribute_declared(self, *_: object) -> None:
+        self._declared += 1
+        if self._declared > _MOST_DECLARED:
+            raise XmlError(
+                Reason.XML_UNSAFE, f"its DTD declares more than {_MOST_DECLARED} attributes"
+            )
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise XmlError(Reason.XML_UNSAFE, f"it is nested more than {_DEEPEST} deep")
         prefix, _, name = tag.rpartition(":")
+        if self._record is None and BASE in attributes:
+            self._bases.append((self._depth, joined(self._base, attributes[BASE])))
         if self._depth == 1:
             if name.lower() not in self._of:
                 raise XmlError(Reason.PARSE_ERROR, f"it is no {self._what}, but <{tag}>")
             self._names = self._of[name.lower()]
         elif self._record is None:
             if name in self._names:
-                self._record = Record(name=name, attributes=attributes)
+                self._record = Record(name=name, attributes=attributes, base=self._base)
                 self._record_depth, self._prefix = self._depth, prefix
                 self._room = _LONGEST_RECORD
         elif self._depth == self._record_depth + 1:
@@ -203,6 +234,8 @@ class _Reader:
             elif self._depth == self._record_depth + 1 and self._texts is not None:
                 self._record.fields[-1].text = "".join(self._texts)
                 self._texts = None
+        if self._bases and self._bases[-1][0] == self._depth:
+            self._bases.pop()
         self._depth -= 1
 
     def _text(self, text: str) -> None:

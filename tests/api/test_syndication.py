@@ -1,5 +1,6 @@
 """What a feed says, and dates as feeds and sitemaps have them."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -74,6 +75,77 @@ def test_the_entries_of_rss_1_0():
     )
 
 
+def test_links_are_relative_to_xml_base_which_may_be_relative_itself():
+    """XML Base, section 3 and 4; RFC 4287, section 2."""
+    entry = "<entry {}><link {} href='{}'/></entry>"
+    found = feed(
+        "<feed xml:base='http://b.example/x/'><title xml:base='/no/'/>"
+        + entry.format("", "", "1")
+        + entry.format("xml:base='y/'", "", "2")
+        + entry.format("xml:base='y/'", "xml:base='../z/'", "3")
+        + entry.format("xml:base='http://c.example/'", "", "/4?x")
+        + entry.format("", "xml:base='http://['", "5")
+        + entry.format("", "", "http://d.example/6")
+        + entry.format("", "", "http://[")
+        + "</feed>"
+    )
+
+    assert [each.link for each in found] == [
+        "http://b.example/x/1",
+        "http://b.example/x/y/2",
+        "http://b.example/x/z/3",
+        "http://c.example/4?x",
+        "http://b.example/x/5",
+        "http://d.example/6",
+        "http://[",
+    ]
+
+
+def test_bases_without_end_cost_an_entry_nothing():
+    long = "x" * 4000 + "/"
+    nested = f"<a xml:base='{long}'>" * 90
+    began = time.process_time()
+
+    found = feed(
+        f"<feed xml:base='{'x' * 900_000}'>{nested}{'<entry><link>1</link></entry>' * 5000}"
+    )
+
+    assert {each.link for each in found} == {f"http://a.example/news/{long}1"}
+    assert time.process_time() - began < 3
+
+
+def test_a_base_of_rss_counts_and_ends_with_its_element():
+    item = "<item><link>1</link></item>"
+    based = "<item><link xml:base='d/'>1</link></item>"
+    found = feed(
+        f"<rss><channel xml:base='/c/'>{item}{based}</channel><channel>{item}</channel></rss>"
+    )
+
+    assert [each.link for each in found] == [
+        "http://a.example/c/1",
+        "http://a.example/c/d/1",
+        "http://a.example/news/1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "count"), [("<title>Three", 1), ("<title>Four", 2), ("</rss>", 3), (">", 3)]
+)
+def test_a_feed_that_breaks_off_keeps_its_whole_entries(end: str, count: int):
+    assert feed(RSS[: RSS.rindex(end)]) == feed(RSS)[:count]
+
+
+def test_a_feed_with_a_fault_keeps_the_entries_before_it():
+    assert feed(RSS.replace("</channel>", "</wrong>")) == feed(RSS)
+
+
+def test_a_feed_that_breaks_off_before_its_first_entry_has_ended_is_told():
+    with pytest.raises(XmlError, match="no well-formed XML"):
+        feed(RSS[:200])
+    with pytest.raises(XmlError, match="nested"):
+        feed(RSS.replace("</channel>", "<a>" * 200))
+
+
 def test_a_link_that_is_none_is_left_for_follow_to_drop():
     (one,) = feed("<rss><item><link>javascript:x</link></item></rss>")
 
@@ -96,6 +168,35 @@ def test_a_page_is_no_feed():
         (" 2026-01-31T12:00:00.5-02:00 ", "2026-01-31T14:00:00.500000", None),
         ("Sat, 31 Jan 2026 12:00:00 GMT", "2026-01-31T12:00:00", None),
         ("31 Jan 2026 12:00 +0200", "2026-01-31T10:00:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 +02:00", "2026-01-31T10:00:00", None),
+        ("Sat, 31 Jan 2026 12:00 -2", "2026-01-31T14:00:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 GMT+02:30", "2026-01-31T09:30:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 +0200 (MEST)", "2026-01-31T10:00:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 MET", "2026-01-31T11:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 MEST", "2026-07-01T10:00:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 CET", "2026-01-31T11:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 cest", "2026-07-01T10:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 BST", "2026-07-01T11:00:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 JST", "2026-01-31T03:00:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 ET", "2026-01-31T17:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 ET", "2026-07-01T16:00:00", None),
+        ("Sat, 31 Jan 2026 12:00:00 PT", "2026-01-31T20:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 PT", "2026-07-01T19:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 PDT", "2026-07-01T19:00:00", None),
+        # RFC 5322, 4.3: what is not known, and all but one military zone, is taken for UTC.
+        ("Wed, 01 Jul 2026 12:00:00 QQT", "2026-07-01T12:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 A", "2026-07-01T12:00:00", None),
+        ("Wed, 01 Jul 2026 12:00:00 Z", "2026-07-01T12:00:00", None),
+        ("2026-01-31 12:00:00 +0200", "2026-01-31T10:00:00", None),
+        ("2026-01-31T12:00:00.250 EST", "2026-01-31T17:00:00.250000", None),
+        ("Sat, 31 Jan 2026 1:05 PM EST", "2026-01-31T18:05:00", None),
+        ("Sat, 31 Jan 2026 12:05 am", "2026-01-31T00:05:00", None),
+        ("Sat, 31 Jan 2026", "2026-01-31T00:00:00", "2026-02-01T00:00:00"),
+        ("1 January 2026", "2026-01-01T00:00:00", "2026-01-02T00:00:00"),
+        ("Thu, 01 Jan 04", "2004-01-01T00:00:00", "2004-01-02T00:00:00"),
+        ("Thu Jan  1 12:00:00 2004", "2004-01-01T12:00:00", None),
+        ("Thu Jan 01 2004 12:00:00 GMT+0100 (CET)", "2004-01-01T11:00:00", None),
+        ("Thursday, 01-Jan-04 12:00:00 GMT", "2004-01-01T12:00:00", None),
     ],
 )
 def test_a_date_is_a_moment_or_a_span(text: str, first: str, last: str | None):
@@ -108,12 +209,21 @@ def test_a_date_is_a_moment_or_a_span(text: str, first: str, last: str | None):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "2026-13", "2026-02-30", "9999-12-31", "0000", "20260131x", "9999", "1e9"]
+    "text",
+    [
+        *("", "x", "2026-13", "2026-02-30", "9999-12-31", "0000", "20260131x", "9999", "1e9"),
+        *("Sat, 32 Jan 2026", "Jan 2026", "31 Jan 2026 12:00 +99:99", "31 Jan 2026 25:00 ET"),
+        *("31 Dec 9999", "31 Dec 9999 23:59 PT", "1 Jan 13:05 PM"),
+    ],
 )
 def test_what_is_no_date_is_none(text: str):
     assert latest_in(text) is None
 
 
-@given(st.text(max_size=40) | st.from_regex(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(T[0-9:]{8})?.{0,7}"))
+@given(
+    st.text(max_size=40)
+    | st.from_regex(r"[0-9]{4}-[0-9]{2}(-[0-9]{2})?(T[0-9:]{8})?.{0,7}")
+    | st.from_regex(r"([A-Z][a-z]+, )?[0-9]{1,2} Jan [0-9]{2,4}( [0-9:]{4,8}.{0,7})?")
+)
 def test_no_text_is_more_than_no_date(text: str):
     date_in(text)

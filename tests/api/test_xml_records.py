@@ -94,7 +94,8 @@ def test_any_text_in_any_pieces_is_records_or_an_error_and_the_same_as_in_one(pi
         "<!DOCTYPE list [<!ENTITY a 'aaaaaaaaaa'><!ENTITY b '&a;&a;&a;&a;&a;'>]>",
         "<!DOCTYPE list [<!ENTITY x SYSTEM 'file:///etc/passwd'>]>",
         "<!DOCTYPE list SYSTEM 'http://127.0.0.1:9/x' [<!ENTITY % p SYSTEM 'y'> %p;]>",
-        "<!DOCTYPE list []>",
+        "<!DOCTYPE list [<!ELEMENT list ANY><!ENTITY b SYSTEM 'y' NDATA z>]>",
+        "<!DOCTYPE list [" + "<!ATTLIST entry a CDATA 'x'>" * 1000 + "]>",
     ],
 )
 def test_a_document_that_could_declare_entities_is_not_read(dtd: str):
@@ -102,6 +103,28 @@ def test_a_document_that_could_declare_entities_is_not_read(dtd: str):
 
     assert found == []
     assert error.reason is Reason.XML_UNSAFE
+
+
+def test_a_dtd_without_entities_does_no_harm():
+    dtd = """<!DOCTYPE list PUBLIC "a" "http://127.0.0.1:9/x" [
+        <!-- what a generator adds -->
+        <!ELEMENT list (entry*)><!ATTLIST entry kind CDATA "none" xml:lang CDATA #IMPLIED>
+        <!NOTATION gif SYSTEM "viewer">]>"""
+
+    assert links(f"{dtd}<list><entry><loc>/1?a&amp;b</loc></entry></list>") == ["/1?a&b"]
+    (found,) = read(f"{dtd}<list><entry/></list>")
+    assert found.attributes == {}
+
+
+def test_an_attribute_of_a_dtd_costs_no_record_anything():
+    dtd = "<!DOCTYPE list [" + f"<!ATTLIST entry a{'b' * 1000} CDATA '{'x' * 500_000}'>" * 2 + "]>"
+    tracemalloc.start()
+    began = time.process_time()
+
+    assert len(list(read(f"{dtd}<list>{'<entry/>' * 100_000}</list>"))) == 100_000
+    assert time.process_time() - began < 5
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
 
 
 def test_an_external_dtd_is_named_and_never_asked_for():
