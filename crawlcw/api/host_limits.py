@@ -14,8 +14,8 @@ from crawlcw.model import durations, urls
 
 #: Those that no task's host is written with.
 DEFAULT_PORTS = (80, 443)
-#: What a URL may have around a host, and the empty port, which yarl takes.
-NOT_IN_HOSTS = re.compile(r"[\s/?#@*]|:\Z")
+#: What a URL may have around a host, and the empty port.
+NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -126,13 +126,12 @@ def _host(key: str) -> str:
     if NOT_IN_HOSTS.search(name):
         raise mistake
     try:
-        url = urls.parse(f"http://{name}/")
+        host = urls.locate(f"http://{name}/").host
     except FetchError:
         raise mistake from None
-    host = urls.host_of(url)
     if name != key and ":" in host:  # what is below an address, or at one port
         raise mistake
-    if url.explicit_port in DEFAULT_PORTS:
+    if name.endswith(tuple(f":{port}" for port in DEFAULT_PORTS)):
         # A task's host has neither, see `urls.Location`: this limit would never count.
         raise SettingsError(
             f"limits[{key!r}]: leave out the port, 80 and 443 are not in the names of hosts"

@@ -66,7 +66,7 @@ class SitemapSpider(Spider):
             for url in self.sitemap_urls:
                 yield self.sitemap_request(url)
             return
-        origins = dict.fromkeys(urls.origin_of(urls.locate(url).url) for url in self.start_urls)
+        origins = dict.fromkeys(urls.origin_of(url) for url in self.start_urls)
         for origin in origins:
             yield self.sitemap_request(origin + _ROBOTS_TXT)
 

@@ -22,7 +22,7 @@ class TrapPolicy:
     max_query_parameters: int | None = 20  #: between `&` or `;`
 
     def why(self, url: str) -> Reason | None:
-        """Return why *url* looks like a trap, or None; *url* is as `urls.locate` gives it."""
+        """Return why *url* looks like a trap, or None; *url* is a `Location.canonical`."""
         # This runs for most links of every page: nothing is split before its
         # separators were counted.
         if self.max_length is not None and len(url) > self.max_length:

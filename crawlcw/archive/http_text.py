@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterable
 from http import HTTPStatus
 
-import yarl
-
 from crawlcw.archive.exchange import Exchange
+from crawlcw.model import urls
 
 _ORIGINAL = "x-orig-"
 #: What is true of the bytes on their way, and not of those that are kept.
@@ -23,7 +22,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]+")
 
 def request_head(exchange: Exchange) -> bytes:
     """Return the request line and the headers, with the empty line behind them."""
-    url = yarl.URL(exchange.url)
+    url = urls.parse(exchange.url)
     lines = [f"{exchange.method} {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
     lines += _lines(pair for pair in exchange.asked if pair[0].lower() != "host")
     return _head(lines)

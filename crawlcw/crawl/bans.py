@@ -7,12 +7,11 @@ refused to everybody: that is its own failure, and no proxy's.
 from collections import OrderedDict
 from collections.abc import Callable
 
-import yarl
-
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, Reason
+from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.task import Task
 
@@ -61,7 +60,7 @@ class Bans:
         most = min(_MOST, len(set(self._proxies.proxies))) if rotates else _MOST
         if proxy is not None and not rotates:
             return True  # the request or the environment has named it: there is no other to ask
-        host = yarl.URL(task.url).raw_host or ""
+        host = urls.parse(task.url).raw_host or ""
         if count >= most:
             # Every proxy is refused it, so it says nothing of them.
             self._proxies.bans.pardon(host)

@@ -123,7 +123,7 @@ class Scope:
         """Raise `FetchError` for a URL whose host is not crawled, or that looks like a trap."""
         location = urls.locate(url)
         self.admit(location.host)
-        trap = self.traps.why(location.url)
+        trap = self.traps.why(location.canonical)
         if trap is not None:
             raise FetchError(trap, f"{location.url} looks like a trap")
 
@@ -371,7 +371,7 @@ class _Sorter:
         # One that is known may have changed, which the ledger tells.
         if task_id in self._yielded or (request.changed is None and task_id in self._seen):
             return
-        trap = self._scope.traps.why(location.url)
+        trap = self._scope.traps.why(location.canonical)
         if trap is not None:
             self._drop(request, trap)
             return

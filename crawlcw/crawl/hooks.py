@@ -138,7 +138,7 @@ def _to_send(result: object, given: Request, url: str) -> Request | Response:
         raise TypeError(
             f"it returned {type(result).__name__}: return a Request, a Response or nothing"
         )
-    if wanted.url != url and urls.origin_of(urls.locate(wanted.url).url) != urls.origin_of(url):
+    if wanted.url != url and urls.origin_of(wanted.url) != urls.origin_of(url):
         # Another host has other delays, another robots.txt and other secrets.
         raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
     # Made anew, for what was assigned to it may be of any type.

@@ -51,7 +51,7 @@ class LinkVerdicts:
                 self._scope.admit(location.host)
         except FetchError as error:
             return Verdict(reason=error.reason, why=error.message)
-        if (trap := self._scope.traps.why(location.url)) is not None:
+        if (trap := self._scope.traps.why(location.canonical)) is not None:
             return Verdict(reason=trap, why="its URL looks as if the site made such without end")
         return None
 

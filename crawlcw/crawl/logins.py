@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Protocol
 
 import anyio
-import yarl
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -177,7 +176,7 @@ class _Login:
 
     def add_cookie(self, url: str, name: str, value: str) -> None:
         """Have a cookie of the spider's own; raises `ValueError`."""
-        self._jar.add(name, value, url=yarl.URL(url))
+        self._jar.add(name, value, url=urls.parse(url))
 
 
 class _Holder:

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-import yarl
-
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -87,14 +85,14 @@ def onward(request: Request, response: Response, *, refresh: str | None = None) 
     *refresh* is where it leads by a Refresh, which is none by its status.
     """
     target = refresh or _target(response)
-    same_origin = _origin(request.url) == _origin(response.url) == _origin(target)
-    hop = _next(request, response.status, same_origin=same_origin)
+    origins = {urls.origin_of(url) for url in (request.url, response.url, target)}
+    hop = _next(request, response.status, same_origin=len(origins) == 1)
     return request.elsewhere(target, method=hop.method, headers=hop.headers, body=hop.body)
 
 
 def portable_headers(request: Request, *, url: str) -> tuple[tuple[str, str], ...]:
     """Return the headers of *request* that may be sent to *url*: all at its own origin."""
-    if _origin(request.url) == _origin(url):
+    if urls.origin_of(request.url) == urls.origin_of(url):
         return request.headers
     return _harmless(request.headers)
 
@@ -157,7 +155,7 @@ async def _followed(
             raise _with(response, error) from None
         if stays is not None and not await stays(target):
             break
-        hop = _next(hop, response.status, same_origin=_origin(url) == _origin(target))
+        hop = _next(hop, response.status, same_origin=urls.origin_of(url) == urls.origin_of(target))
         url = target
         visits[hop.method, url] += 1
         if visits[hop.method, url] > allowed_visits:
@@ -209,7 +207,7 @@ def _target(response: Response) -> str:
         )
     try:
         target = urls.resolve(response.url, location)
-        _check_credentials(location)
+        _check_credentials(response.url, location)
     except FetchError as error:
         if error.reason is not Reason.URL_INVALID:
             raise
@@ -219,10 +217,10 @@ def _target(response: Response) -> str:
     return target
 
 
-def _check_credentials(location: str) -> None:
+def _check_credentials(url: str, location: str) -> None:
     # A link's user and password are left out, but a redirect that hands some
     # out wants them to be used.
-    if "@" in location and urls.has_userinfo(location):
+    if "@" in location and urls.has_userinfo(url, location):
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
 
 
@@ -250,10 +248,6 @@ def _unconditional(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str
 def _harmless(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     kept = HARMLESS | _ABOUT_THE_BODY
     return tuple(pair for pair in headers if pair[0].lower() in kept)
-
-
-def _origin(url: str) -> yarl.URL:
-    return yarl.URL(url).origin()
 
 
 def _loop_message(url: str, *, cookies: bool) -> str:

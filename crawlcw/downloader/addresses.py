@@ -21,6 +21,7 @@ import yarl
 from aiohttp.connector import AddrInfoType
 
 from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy, address_of, is_loopback
 
 _PORTS = frozenset({80, 443, *range(8000, 9000)})
@@ -258,16 +259,13 @@ class AddressGuard:
 
 
 def _host_and_ports(name: str, *, usual: frozenset[int]) -> tuple[str, frozenset[int]]:
+    written = f"[{name}]" if name.count(":") > 1 and name[0] != "[" else name
     try:
-        url = yarl.URL(
-            f"http://[{name}]" if name.count(":") > 1 and name[0] != "[" else f"http://{name}"
-        )
-        host, port = url.raw_host, url.explicit_port
-    except ValueError as error:
-        raise SettingsError(f"{name!r} is not a host or host:port: {error}") from None
-    if not host:
-        raise SettingsError(f"{name!r} is not a host or host:port")
-    return host, usual if port is None else frozenset({port})
+        host = urls.name_of(urls.locate(f"http://{written}/").host).strip("[]")
+    except FetchError as error:
+        raise SettingsError(f"{name!r} is not a host or host:port: {error.message}") from None
+    port = written.rpartition("]")[2].partition(":")[2]
+    return host, frozenset({int(port)}) if port else usual
 
 
 @lru_cache(maxsize=1 << 12)

@@ -60,7 +60,7 @@ class Credentials:
         Of two for one origin the first counts. Raises `FetchError` where *url* is no URL.
         """
         if self._secret:
-            self._origins.add(urls.origin_of(urls.locate(url).url))
+            self._origins.add(urls.origin_of(url))
         return self.learn_password(url)
 
     def learn_password(self, url: str) -> bool:

@@ -22,7 +22,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.downloader.passages import check_installed
 from crawlcw.downloader.proxy_bans import ProxyBans
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
-from crawlcw.model import proxies, proxy_health
+from crawlcw.model import proxies, proxy_health, urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.hosts import HOST_FAILURES
 from crawlcw.model.proxies import Proxy, ProxyEnvironment
@@ -77,7 +77,7 @@ class ProxyPool:
         """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
         if not (self.proxies or self._environment.by_scheme):
             return False
-        target = yarl.URL(url)
+        target = urls.parse(url)
         if self._environment.no_proxy.covers(target.raw_host or "", target.port):
             return False
         return bool(self.proxies) or self._of_environment(target) is not None
@@ -87,7 +87,7 @@ class ProxyPool:
 
         None of those *without* is chosen, nor one that rests or is banned by the host.
         """
-        target = yarl.URL(url)
+        target = urls.parse(url)
         candidates = self._candidates(target)
         host = target.raw_host or ""
         doubted = self._doubted.get(url, ())
@@ -126,7 +126,7 @@ class ProxyPool:
         """Note an answer through a proxy, which has reached its server, or has said no itself."""
         if response.status >= 400 and _may_speak(proxy, response.url):
             return
-        origin = str(yarl.URL(response.url).origin())
+        origin = urls.origin_of(response.url)
         _remember(self._health, proxy, proxy_health.worked(self.health(proxy)))
         _remember(self._answered, origin, (proxy, self._clock()))
 
@@ -189,7 +189,7 @@ class ProxyPool:
         alike = len(tried) > 1 and any(map(self._is_proven, tried))
         if alike or len(tried) >= _MOST_TRIED:
             return None
-        host, now = yarl.URL(url).raw_host or "", self._clock()
+        host, now = urls.parse(url).raw_host or "", self._clock()
         waits = [
             max(0.0, self.rest(each))
             for each in self.proxies
@@ -217,7 +217,7 @@ class ProxyPool:
 
     def _is_overruled(self, proxy: Proxy, error: FetchError, url: str) -> bool:
         """Give a session's proxy a strike, where others have been answered by the origin."""
-        other, at = self._answered.get(str(yarl.URL(url).origin()), (proxy, 0.0))
+        other, at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
         recent = other != proxy and self._clock() - at < _RECENT
         if recent and (error.underlying in HOST_FAILURES or error.proxy is None):
             self._overruled(proxy)

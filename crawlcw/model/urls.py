@@ -1,18 +1,22 @@
-"""What a URL is to crawlcw: the one it resolves to, its identity, its host, its scope.
+"""A URL as crawlcw sees it: its address, its identity, its host, its scope.
 
-yarl is the only parser: two parsers that disagree about the host of a link are
-a hole. Only a path of plain names is joined as text, on an origin that yarl has
-parsed and left as it is. Every function here takes crawled text and raises `FetchError` with one
-of the `url-*` and `refused-*` reasons for what is not a URL we would fetch.
+The address is what a browser would send (WHATWG URL Standard, parsed by Ada). The identity
+is made of the address alone, so that two spellings of one page are one task. Ada is the only
+parser: two parsers that disagree about the host of a link are a hole. Only a path of plain
+names is joined as text, on an origin that Ada has parsed and left as it is. Every function
+here takes crawled text and raises `FetchError` with one of the `url-*` and `refused-*`
+reasons for text that is no URL to fetch.
 """
 
 import re
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv6Address
-from urllib.parse import quote
+from itertools import product
+from string import ascii_letters, digits, hexdigits
+from urllib.parse import unquote
 
+import ada_url
 import yarl
 
 from crawlcw.errors import FetchError, Reason
@@ -25,27 +29,52 @@ MAX_LENGTH = 8000
 LONGEST_CACHED = 2000
 #: RFC 1035, section 2.3.4, and the dot of the root.
 _LONGEST_HOST = 254
-_SCHEMES = ("http", "https")
-#: The WHATWG URL standard's forbidden domain code points.
-_NOT_IN_HOSTS = re.compile(r"[\x00-\x20\x7f#%/:<>?@\[\\\]^`{|}]")
-#: By the same standard such a host is an IPv4 address, or none.
+_SCHEMES = ("http://", "https://")
+#: Shorter than `http://` with any host behind it: the next slash begins the path.
+_BEFORE_PATH = len("http://") + 1
+#: By the WHATWG URL standard such a host is an IPv4 address, or none.
 _ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
 #: As everybody writes them: four numbers below 256, without leading zeros.
-_IPV4 = re.compile(
-    r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z", re.ASCII
-)
+_IPV4 = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z")
 _CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
+#: What may name a host in a link; where it does, any number of slashes stand before it.
+_MAY_NAME_HOST = re.compile(r"[/\\]{2}|[A-Za-z][A-Za-z0-9+.-]*:")
+_AUTHORITY = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*([^/\\?#]*)")
+_PORT = re.compile(r":[0-9]*\Z")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 #: Names and slashes, and nothing that any standard encodes, decodes or takes away.
 _NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_~.-]*"
 #: The relative links of most sites: from the root, or some folders up, and then down by names.
 _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
-_PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+)/(?:{_NAME}/)*(?:{_NAME})?")
-_PLAIN_PATH = re.compile(rf"/(?:{_NAME}/)*")
+_PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+/)(?:{_NAME}/)*(?:{_NAME})?")
+_PLAIN_FOLDER = re.compile(rf"(https?://[a-z0-9.:-]+)(/(?:{_NAME}/)*)")
+_ESCAPE = r"%(?:[2-7][0-9A-Fa-f]|[0-9A-Fa-f][a-f]|[a-f][0-9A-Fa-f])|%(?![0-9A-Fa-f]{2})"
+#: What an identity has in another form: some escapes, and characters that it has escaped.
+_IN_PATH = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@-]")
+_IN_QUERY = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@?-]")
+
+
+def _forms(decoded: str) -> dict[str, str]:
+    """Return the normal forms of all escapes, and of all characters that an address may have.
+
+    Those *decoded*, and what RFC 3986 calls unreserved, are themselves.
+    """
+    decoded += "-._~" + ascii_letters + digits
+    forms = {chr(code): f"%{code:02X}" for code in range(0x21, 0x7F)}
+    for high, low in product(hexdigits, repeat=2):
+        character = chr(int(high + low, 16))
+        escape = f"%{high}{low}"
+        forms[escape] = character if character in decoded else escape.upper()
+    return forms
+
+
+_PATH_FORMS = _forms("!$&'()*,:;=@")
+#: In a query the escapes of `&=+;` mean something else than these.
+_QUERY_FORMS = _forms("!$'()*,/:?@")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-#: What names the host of a link, its backslashes read as slashes; none where it names none.
-_AUTHORITY = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?/{2,}[^/]*/?")
-#: By the WHATWG URL standard more than two are two.
-_SLASHES = re.compile(r"\A((?:https?:)?//)/+", re.IGNORECASE)
+#: The WHATWG URL standard's special-query percent-encode set, and what is not ASCII. A `%` too:
+#: by the standard that byte of ISO-2022-JP stays, and a server would read an escape.
+_ENCODED_IN_QUERY = re.compile(rb"[^!$&(-;=?-~]")
 #: By the WHATWG encoding standard, UTF-16 is written as UTF-8 where something is sent.
 _SENT_AS_UTF8 = ("utf-8", "utf-16-le", "utf-16-be")
 
@@ -54,7 +83,7 @@ _SENT_AS_UTF8 = ("utf-8", "utf-16-le", "utf-16-be")
 class Location:
     """A URL that can be fetched."""
 
-    url: str  #: absolute, as discovered, without userinfo and fragment
+    url: str  #: absolute, as a browser sends it, without userinfo and fragment
     canonical: str  #: its identity: two spellings of one resource have one of these
     host: str  #: the politeness key: `example.com`, or `example.com:8080` off the default port
 
@@ -71,64 +100,57 @@ class Userinfo:
 def locate(url: str) -> Location:
     """Return where an absolute *url* leads.
 
-    The canonical form follows RFC 3986 section 6.2 (case, percent-encoding,
-    dot segments, default port) and sorts the query's parameters, as Scrapy's
-    fingerprint does. Raises `FetchError`.
+    The address is serialised as the WHATWG URL Standard has it. The canonical form is that
+    address by RFC 3986 section 6.2 (case and percent-encoding), its host without the dot of the
+    root, its query's parameters sorted as Scrapy's fingerprint does. Raises `FetchError`.
     """
     return _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
 
 
 @lru_cache(maxsize=1 << 14)
 def _locate(url: str) -> Location:
-    return _plainly_located(url) or _location(_parsed_whole(url))
+    return _plainly_located(url) or _parsed(url, None)
 
 
 def _plainly_located(url: str) -> Location | None:
     """Return where a URL leads whose path needs no parser, on an origin that needs none either."""
     found = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
-    place = None if found is None else _plain_folder(f"{found[1]}/")
+    place = None if found is None else _plain_folder(found[1])
     return None if place is None else Location(url, url, place[2])
 
 
-def _location(parsed: yarl.URL) -> Location:
-    query = parsed.raw_query_string
-    if "&" in query:
-        query = "&".join(sorted(query.split("&")))
-    origin = f"{parsed.scheme}://{parsed.host_port_subcomponent}"
-    canonical = f"{origin}{parsed.raw_path}?{query}" if query else origin + parsed.raw_path
-    # Percent-encoding makes it longer, and what is stored is located again.
-    url = _bounded(str(parsed))
-    # Most are their own identity: thousands are kept, so not twice.
-    return Location(url, url if canonical == url else canonical, host_of(parsed))
-
-
 def parse(url: str) -> yarl.URL:
-    """Return an absolute http(s) *url* without userinfo and fragment; raises `FetchError`."""
-    if _plainly_located(url) is not None:
-        return yarl.URL(url, encoded=True)
-    return _parsed_whole(url)
-
-
-def _parsed_whole(url: str) -> yarl.URL:
-    text = _referred(url)
-    return _checked(_parsed(text), text)
+    """Return where *url* leads, as `locate` does, for aiohttp, which sends it to the letter."""
+    address = locate(url).url
+    if address[-1] != "?":
+        return yarl.URL(address, encoded=True)
+    # yarl would leave an empty query out. As the end of the path it is sent as it is.
+    scheme, _, rest = address.partition("://")
+    authority, _, path = rest.partition("/")
+    return yarl.URL.build(scheme=scheme, authority=authority, path=f"/{path}", encoded=True)
 
 
 def userinfo(url: str) -> Userinfo | None:
     """Return the user and the password of an absolute *url*, None without; raises `FetchError`."""
     if "@" not in url:
         return None
-    text = _referred(url)
-    parsed = _parsed(text)
-    origin = str(_checked(parsed, text).origin())
-    if parsed.raw_user is None and parsed.raw_password is None:
+    origin = origin_of(url)
+    parsed = ada_url.URL(_scalar(url))
+    if not parsed.username and not parsed.password:
         return None
-    return Userinfo(origin, user=parsed.user or "", password=parsed.password or "")
+    return Userinfo(origin, user=unquote(parsed.username), password=unquote(parsed.password))
+
+
+def has_userinfo(base: str, href: str) -> bool:
+    """Return whether a link that `resolve` takes has a user or a password."""
+    parsed = ada_url.URL(_scalar(href), base)
+    return bool(parsed.username or parsed.password)
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL that was located."""
-    return str(yarl.URL(url).origin())
+    """Return scheme, host and port of a URL; raises `FetchError` as `locate` does."""
+    address = locate(url).url
+    return address[: address.index("/", _BEFORE_PATH)]
 
 
 def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
@@ -145,25 +167,30 @@ def resolved(base: str, href: str) -> Location:
 
 
 def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location]:
-    """Return what `resolved` is for the many links of one page.
+    """Return what `resolved` is for the many links of one page, which is at *base*, an address.
 
     What is not ASCII in a query is sent in the *encoding* of the page, by Python's name of it,
     as the WHATWG URL standard has it; in a path it is UTF-8 always.
     """
     # Only the folder of the base matters for most, and the pages of a folder share most of
-    # their links: this is what makes the cache worth having. Nor is yarl given the last
-    # segment to take away: it would decode all others.
-    folder = _folder(base) if len(base) <= LONGEST_CACHED else _folder.__wrapped__(base)
+    # their links: this is what makes the cache worth having.
+    page = base.partition("#")[0].partition("?")[0]
+    slash = page.rfind("/")
+    folder = page[: slash + 1] if slash >= _BEFORE_PATH else page
+    room = LONGEST_CACHED - len(base)
 
     def resolve_on_page(href: str) -> Location:
         # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
-        target = href.partition("#")[0]
-        if target[:1] <= " ":
-            target = _stripped(target)
-        of = base if target[:1] in ("", "?") else folder
-        if len(base) + len(target) <= LONGEST_CACHED:
-            return _resolve_in(of, target)
-        return _resolve_in.__wrapped__(of, target)
+        target, mark, _ = href.partition("#")
+        first = target[:1]
+        if first <= " " or (mark and target[-1] <= " "):
+            # A space before a fragment is of the address, and not around it.
+            target = (target + mark).lstrip(_CONTROLS_AND_SPACE)
+            first = target[:1]
+        if len(target) > room:
+            return _parsed(target, base)
+        of = base if first in {"", "?", "#"} else folder
+        return _resolve_in(of, target) or _parsed(target, base)
 
     if encoding in _SENT_AS_UTF8:
         return resolve_on_page
@@ -175,18 +202,43 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location]
 
 
 def _with_query_in(encoding: str, href: str) -> str:
-    """Return *href* without its fragment, what is not ASCII in its query percent-encoded."""
-    path, mark, query = href.partition("#")[0].partition("?")
-    # What the encoding lacks becomes `&#26085;`, which is percent-encoded likewise.
-    encoded = _NOT_ASCII.sub(
-        lambda run: quote(run[0].encode(encoding, "xmlcharrefreplace"), safe=""), query
-    )
-    return f"{path}{mark}{encoded}"
+    """Return *href*, its fragment empty, what is not ASCII in its query percent-encoded."""
+    address, fragment, _ = href.partition("#")
+    path, mark, query = _scalar(_bounded(address)).partition("?")
+    query = _NOT_ASCII.sub(lambda run: _escaped(run[0], encoding), query)
+    return f"{path}{mark}{query}{fragment}"
+
+
+def _escaped(text: str, encoding: str) -> str:
+    pieces, start = [], 0
+    while start < len(text):
+        end = len(text)
+        try:
+            encoded = text[start:].encode(encoding)
+        except UnicodeEncodeError as lacking:
+            end = start + lacking.start
+            encoded = text[start:end].encode(encoding)
+        pieces.append(_ENCODED_IN_QUERY.sub(lambda byte: b"%%%02X" % ord(byte[0]), encoded))
+        if end < len(text):
+            # What the encoding lacks is `&#26085;`, percent-encoded itself.
+            pieces.append(b"%%26%%23%d%%3B" % ord(text[end]))
+            end += 1
+        start = end
+    return b"".join(pieces).decode("ascii")
 
 
 @lru_cache(maxsize=1 << 15)
-def _resolve_in(folder: str, href: str) -> Location:
-    return _plainly_resolved(folder, href) or _plainly_located(href) or _parsed_in(folder, href)
+def _resolve_in(base: str, href: str) -> Location | None:
+    """Return where a link leads from a page, or from any page of a folder; None: see the page."""
+    found = _plainly_resolved(base, href) or _plainly_located(href)
+    if found is None and not _is_of_its_scheme(href):
+        found = _parsed(href, base)
+    return found
+
+
+def _is_of_its_scheme(href: str) -> bool:
+    """Return whether a link is perhaps one as `http:?q`, a query of a page at `http://`."""
+    return href[:1] in "hH" and ":" in href and not href.startswith(_SCHEMES)
 
 
 def _plainly_resolved(folder: str, href: str) -> Location | None:
@@ -212,58 +264,123 @@ def _plainly_resolved(folder: str, href: str) -> Location | None:
 @lru_cache(maxsize=1 << 10)
 def _plain_folder(folder: str) -> tuple[str, str, str] | None:
     """Return the origin, path and host of a folder whose links can be joined as text, else None."""
+    found = _PLAIN_FOLDER.fullmatch(folder)
+    if found is None:
+        return None
     try:
-        location = _location(_parsed_whole(folder))
+        location = _parsed(folder, None)
     except FetchError:
         return None
-    origin = "/".join(folder.split("/", 3)[:3])
-    path = folder[len(origin) :]
-    if location.canonical != folder or location.url != folder or not _PLAIN_PATH.fullmatch(path):
+    if location.canonical != folder or location.url != folder:
         return None
-    return origin, path, location.host
+    return found[1], found[2], location.host
 
 
-def _parsed_in(folder: str, href: str) -> Location:
-    text = _referred(href)
-    reference = _parsed(text)
-    if text == "?":
-        # yarl cannot tell an empty query from none, which would keep that of the page.
-        folder = folder.partition("#")[0].partition("?")[0]
-    is_empty = not reference.raw_authority and not reference.raw_path
-    if is_empty and text[:1] not in ("", "?") and reference.scheme in ("", *_SCHEMES):
-        # `//` and `http:` announce a host and name none.
-        raise FetchError(Reason.URL_INVALID, _mistake(text, " names nothing"))
+def _parsed(text: str, base: str | None) -> Location:
+    """Return where *text* leads by the URL parser of the WHATWG standard."""
+    if len(text) > MAX_LENGTH:
+        text = _bounded(_stripped(text))
     try:
-        url = yarl.URL(folder).join(reference)
-        if "%3A" in url.raw_path:
-            # Where a path begins with it, it is kept for a colon not to end a scheme.
-            url = yarl.URL(str(url))
-        # A second parse, of what it is as a text, would find nothing else.
-        return _location(_checked(url, text))
-    except ValueError as error:
-        raise FetchError(Reason.URL_INVALID, _mistake(href, f": {error}")) from None
+        scalar = _scalar(text)
+        href = ada_url.join_url(base, scalar) if base is not None else ada_url.normalize_url(scalar)
+    except ValueError:
+        raise _refusal(text, base) from None
+    if not href.startswith(_SCHEMES):
+        raise FetchError(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
+    href = href.partition("#")[0]
+    slash = href.index("/", _BEFORE_PATH)
+    origin, rest = href[:slash], href[slash:]
+    if "@" in origin:
+        origin = f"{origin[: origin.index(':')]}://{origin.rpartition('@')[2]}"
+        href = origin + rest
+    place = _place(origin)
+    if place is None:
+        raise FetchError(Reason.URL_INVALID, _mistake(text, " has no host or no valid port"))
+    if place.ends_in_number and not _is_spelled_out(place.name, text, base):
+        raise FetchError(
+            Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
+        )
+    canonical = f"{place.origin}{_identity(rest)}"
+    # Most are their own identity: thousands are kept, so not twice.
+    url = _bounded(href)
+    return Location(url, url if canonical == url else canonical, place.host)
 
 
-def has_userinfo(href: str) -> bool:
-    """Return whether a link, relative or not, has a user or a password; raises `FetchError`."""
-    parsed = _parsed(_referred(href))
-    return parsed.raw_user is not None or parsed.raw_password is not None
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The scheme and the authority of addresses."""
+
+    origin: str  #: as identities have it, without the dot of the root
+    host: str  #: as `Location.host`
+    name: str  #: the host without its port
+    ends_in_number: bool  #: whether it is an IPv4 address, for some resolvers
 
 
-def _referred(href: str) -> str:
-    return _SLASHES.sub(r"\1", _bounded(_stripped(href)))
+@lru_cache(maxsize=1 << 12)
+def _place(origin: str) -> _Place | None:
+    """Return what is at an origin as Ada serialises it, None where nobody can connect to it."""
+    scheme, _, authority = origin.partition("://")
+    name, port = authority, ""
+    if authority[-1] != "]":
+        name, colon, number = authority.rpartition(":")
+        name, port = (name, f":{number}") if colon else (authority, "")
+    rootless = name.rstrip(".")
+    if not rootless or len(name) > _LONGEST_HOST or port == ":0":
+        return None
+    host = f"{rootless}{port}"
+    ends_in_number = _ENDS_IN_A_NUMBER.search(rootless) is not None
+    return _Place(f"{scheme}://{host}", host, name, ends_in_number)
 
 
-@lru_cache(maxsize=1 << 10)
-def _folder(base: str) -> str:
-    path = base.partition("?")[0].partition("#")[0]
-    slash = path.rfind("/")
-    return path[: slash + 1] if slash > path.find("//") + 1 else path
+def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
+    """Return whether a link to an IPv4 address has it as `127.0.0.1`, or is one on its page.
+
+    `2130706433` and `0x7f.1` lead there as well. Nobody writes them but to get past a check.
+    """
+    if not _IPV4.match(name):
+        return False
+    text = _stripped(text)
+    if base is not None:
+        if not _MAY_NAME_HOST.search(text):
+            return True
+        # Only a link that names no host stays on a page that is nowhere.
+        page = f"{scheme_of(base)}://nowhere.invalid/"
+        if ada_url.join_url(page, _scalar(text)).startswith(page):
+            return True
+    return _spelled_host(text) == name
 
 
-def host_of(url: yarl.URL) -> str:
-    """Return the politeness key of *url*: its host, with the port where it is not the default."""
-    return url.host_port_subcomponent or ""
+def _spelled_host(text: str) -> str:
+    """Return the host of a link that names one, as it is written."""
+    authority = _AUTHORITY.match(text)
+    assert authority is not None, "all of it is optional"
+    return _PORT.sub("", authority[1].rpartition("@")[2])
+
+
+def _refusal(text: str, base: str | None) -> FetchError:
+    """Return why the URL parser has refused a text."""
+    text = _stripped(text)
+    scheme = _SCHEME.match(text)
+    if (base is None) if scheme is None else scheme[1].lower() not in ("http", "https"):
+        return FetchError(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
+    host = _spelled_host(text).rstrip(".")
+    if host[:1] != "[" and _ENDS_IN_A_NUMBER.search(host) and not _IPV4.match(host):
+        return FetchError(
+            Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
+        )
+    return FetchError(Reason.URL_INVALID, _mistake(text, " is no URL"))
+
+
+def _identity(rest: str) -> str:
+    """Return the path and the query of an address as its identity has them."""
+    path, _, query = rest.partition("?")
+    path = _IN_PATH.sub(lambda piece: _PATH_FORMS[piece[0]], path)
+    if not query:
+        return path
+    query = _IN_QUERY.sub(lambda piece: _QUERY_FORMS[piece[0]], query)
+    if "&" in query:
+        query = "&".join(sorted(query.split("&")))
+    return f"{path}?{query}"
 
 
 def name_of(host: str) -> str:
@@ -302,77 +419,17 @@ def _stripped(url: str) -> str:
     # The WHATWG URL standard: surrounding controls and spaces go, and so do
     # line feeds and tabs anywhere, which people leave in long attributes.
     text = url.strip(_CONTROLS_AND_SPACE)
-    if "\n" in text or "\r" in text or "\t" in text:
-        text = text.replace("\n", "").replace("\r", "").replace("\t", "")
-    return text
+    return text.replace("\n", "").replace("\r", "").replace("\t", "")
+
+
+def _scalar(text: str) -> str:
+    """Return *text* with U+FFFD for each lone surrogate, as browsers take a text."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _bounded(text: str) -> str:
     if len(text) > MAX_LENGTH:
         raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
     return text
-
-
-def _slashed(text: str) -> str:
-    """Return *text* with slashes for the backslashes of its path, as browsers read them."""
-    before = text.partition("?")[0].partition("#")[0]
-    if "\\" not in before:
-        return text
-    slashed = before.replace("\\", "/")
-    authority = _AUTHORITY.match(slashed)
-    if authority and "\\" in before[: authority.end()]:
-        # Readers of these disagree about the host: some have it end there, and others do not.
-        raise FetchError(Reason.URL_INVALID, _mistake(text, " has a backslash at its host"))
-    return slashed + text[len(before) :]
-
-
-def _parsed(text: str) -> yarl.URL:
-    try:
-        url = yarl.URL(_slashed(text))
-        if url.raw_host and url.raw_host != url.raw_host.lower():
-            # Where a label is none that IDNA knows, yarl leaves the others as they are written.
-            url = yarl.URL(str(url))
-    except (ValueError, TypeError, UnicodeError, IndexError) as error:
-        raise FetchError(Reason.URL_INVALID, _mistake(text, f": {error}")) from None
-    return url
-
-
-def _is_host(host: str | None) -> bool:
-    """Return whether *host* can name one: yarl takes spaces, dots alone and `[::g]` as well."""
-    if not host or not host.strip(".") or len(host) > _LONGEST_HOST or "%" in host:
-        # A `%` behind an IPv6 address (RFC 6874) is followed by any text at all.
-        return False
-    if ":" in host:
-        try:
-            IPv6Address(host)
-        except ValueError:
-            return False
-        return True
-    return not _NOT_IN_HOSTS.search(host)
-
-
-def _is_disguised(host: str) -> bool:
-    """Return whether *host* is an IPv4 address in another spelling than `127.0.0.1`.
-
-    `2130706433`, `0x7f.1` and `127.0.0.1.` lead there in some resolvers. Nobody writes them but
-    to get past a check, and what is wrong with the last would be laid to that very host.
-    """
-    # Any number of dots behind it is left out where it is connected to, and in its identity.
-    return bool(_ENDS_IN_A_NUMBER.search(host.rstrip("."))) and not _IPV4.match(host)
-
-
-def _checked(url: yarl.URL, text: str) -> yarl.URL:
-    try:
-        if url.scheme not in _SCHEMES:
-            raise FetchError(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
-        if not _is_host(url.raw_host) or url.port is None or not 0 < url.port < 65536:
-            raise FetchError(Reason.URL_INVALID, _mistake(text, " has no host or no valid port"))
-        if _is_disguised(url.raw_host or ""):
-            raise FetchError(
-                Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
-            )
-        if url.raw_user is not None or url.raw_password is not None:
-            url = url.with_user(None)
-        return url.with_fragment(None) if url.raw_fragment else url
-    except ValueError as error:
-        raise FetchError(Reason.URL_INVALID, _mistake(text, f": {error}")) from None

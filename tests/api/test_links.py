@@ -23,7 +23,7 @@ def followed(**options: object) -> list[str]:
     return [each.url.removeprefix(HOME) for each in response.follow_all("a", **options)]
 
 
-ALL = ["in/1", "in/2", "film.MP4?x=1", "out/4.html", "out/5.tar.gz", "http://b.example"]
+ALL = ["in/1", "in/2", "film.MP4?x=1", "out/4.html", "out/5.tar.gz", "http://b.example/"]
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ ALL = ["in/1", "in/2", "film.MP4?x=1", "out/4.html", "out/5.tar.gz", "http://b.e
         ({"allow": r"/in/"}, ["in/1", "in/2"]),
         ({"allow": [r"/1$", re.compile("HTML", re.IGNORECASE)]}, ["in/1", "out/4.html"]),
         ({"allow": r"/in/", "deny": [r"/2"]}, ["in/1"]),
-        ({"deny": r"a\.example"}, ["http://b.example"]),
-        ({"deny_extensions": True}, ["in/1", "in/2", "out/4.html", "http://b.example"]),
+        ({"deny": r"a\.example"}, ["http://b.example/"]),
+        ({"deny_extensions": True}, ["in/1", "in/2", "out/4.html", "http://b.example/"]),
         ({"deny_extensions": ["html", ".MP4"]}, ["in/1", "in/2", ALL[4], ALL[5]]),
         ({"extensions": "html"}, ["out/4.html"]),
         ({"extensions": ["", "tar.gz"]}, ["in/1", "in/2", ALL[4], ALL[5]]),

@@ -21,7 +21,7 @@ NO_LIMITS = TrapPolicy(
 
 
 def why(address: str, policy: TrapPolicy = POLICY) -> Reason | None:
-    return policy.why(locate(SITE + address).url)
+    return policy.why(locate(SITE + address).canonical)
 
 
 def facets(number: int, separator: str = "&") -> str:

@@ -276,7 +276,7 @@ async def test_a_body_over_the_limit_is_cut_there(server: HostileServer, path: s
         ("/empty-location", Reason.REDIRECT_INVALID),
         ("/bad-location", Reason.REDIRECT_INVALID),
         ("/bad-port", Reason.REDIRECT_INVALID),
-        ("/backslash", Reason.REDIRECT_INVALID),
+        ("/backslash", Reason.REFUSED_ADDRESS),
         ("/to-file", Reason.REFUSED_SCHEME),
         ("/to-javascript", Reason.REFUSED_SCHEME),
         ("/with-password", Reason.REFUSED_CREDENTIALS),

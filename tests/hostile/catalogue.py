@@ -184,7 +184,7 @@ _TABLE: tuple[tuple[str, Outcome, str], ...] = (
     ("4.5", gone(Reason.URL_TOO_LONG), "/location-too-long"),
     ("4.6", WHOLE, "/latin-1-location /utf-8-location"),
     ("4.7", STATUS, "/quoted-location"),
-    ("4.8", INVALID, "/backslash"),
+    ("4.8", SCOPE, "/backslash"),
     ("4.9", gone(Reason.REFUSED_CREDENTIALS), "/with-password"),
     ("4.10", LOOP, "/cookie-gate"),
     ("4.11", WHOLE, "/302-with-endless-body"),

@@ -66,7 +66,7 @@ def assert_is_canonical(location: Location) -> None:
         assert url.isprintable()
         assert not set(url) & set(" #<>")
         assert "\\" not in url.partition("?")[0]
-        parsed = yarl.URL(url)
+        parsed = yarl.URL(url, encoded=True)
         assert (parsed.raw_user, parsed.raw_password) == (None, None)
         assert parsed.scheme in ("http", "https")
         assert parsed.port is not None
@@ -76,6 +76,10 @@ def assert_is_canonical(location: Location) -> None:
     assert locate(location.canonical).canonical == location.canonical
 
 
+def _port(url: yarl.URL) -> str:
+    return "" if url.is_default_port() else f":{url.port}"
+
+
 def assert_leads_to_its_host(location: Location) -> None:
     """Check that no reader of the address takes it for one of another host than the scope does."""
     target = urls.parse(location.url)  # as the downloader does
@@ -83,7 +87,7 @@ def assert_leads_to_its_host(location: Location) -> None:
     shown = f"[{target.raw_host}]" if ":" in (target.raw_host or "") else target.raw_host
     assert shown is not None
     assert shown.rstrip(".") == name
-    assert urls.host_of(target) == locate(location.canonical).host == location.host
+    assert f"{shown.rstrip('.')}{_port(target)}" == locate(location.canonical).host == location.host
     # A second opinion, on both of the forms.
     for url in (location.url, location.canonical):
         other = urlsplit(url)

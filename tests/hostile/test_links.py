@@ -72,8 +72,9 @@ async def test_every_hop_is_asked_for_scope_and_robots(tmp_path: Path):
         pytest.param("", "redirect-invalid", id="HOSTILE 4.4 empty"),
         pytest.param("http://[", "redirect-invalid", id="HOSTILE 4.5 bracket"),
         pytest.param("http://a.example:99999/", "redirect-invalid", id="HOSTILE 4.5 port"),
-        pytest.param("\\\\a.example\\x", "redirect-invalid", id="HOSTILE 4.8 backslashes"),
-        pytest.param("http:\\\\b.example/", "redirect-invalid", id="HOSTILE 4.8 other host"),
+        pytest.param("\\\\b.example\\x", "refused-scope", id="HOSTILE 4.8 backslashes"),
+        pytest.param("http:\\\\b.example/", "refused-scope", id="HOSTILE 4.8 other host"),
+        pytest.param("//b.example\\@a.example", "refused-scope", id="HOSTILE 4.8 disguised"),
         pytest.param("http://u:p@a.example/", "refused-credentials", id="HOSTILE 4.9 password"),
         pytest.param("//u@a.example/", "refused-credentials", id="HOSTILE 4.9 user"),
         pytest.param("///u@a.example/", "refused-credentials", id="HOSTILE 4.9 slashes"),
@@ -85,6 +86,13 @@ async def test_a_location_that_is_no_page_says_why(location: str, outcome: str, 
 
     assert crawled.outcome() == outcome
     assert crawled.requested == [HOME]
+
+
+async def test_a_backslash_is_a_slash_as_browsers_have_it(tmp_path: Path):
+    """HOSTILE 4.8: the host that is asked for is the one that the scope was asked about."""
+    crawled = await crawl({HOME: to("\\\\a.example\\x"), f"{HOME}x": page("moved")}, tmp_path)
+
+    assert crawled.requested == [HOME, f"{HOME}x"]
 
 
 async def test_a_redirect_without_a_location_is_no_page(tmp_path: Path):
