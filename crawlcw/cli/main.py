@@ -181,6 +181,7 @@ def cli(ctx: click.Context) -> None:
 
 def main() -> NoReturn:
     """Run the command that the process was started with, and exit."""
+    _fill_standard_descriptors()
     gc.set_threshold(*GARBAGE_AFTER)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -193,6 +194,26 @@ def main() -> NoReturn:
         # when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     end_process(code)
+
+
+def _fill_standard_descriptors() -> None:
+    """Open /dev/null as each standard descriptor that is closed.
+
+    The next file or socket would get its number: what is printed would go there, and uvloop
+    aborts the process that closes one of them.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, number)
+            if nothing == number:
+                os.set_inheritable(number, True)
+            else:
+                os.close(nothing)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def exit_code(command: Callable[[], object]) -> int:

@@ -130,7 +130,6 @@ def test_it_is_apart_from_the_terminal_and_exits_with_what_its_work_returns(
     [
         "sys.argv = ['program', 'crawlcw', 'run']",
         "del os.pidfd_open",
-        "sys.stdin = None",
         "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))",
     ],

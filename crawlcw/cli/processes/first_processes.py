@@ -89,13 +89,7 @@ def _may_fork() -> bool:
     # A program that calls the command within itself has a command line of its own, and a stack
     # that the worker must not return to; of its threads none would be in the worker, nor would
     # their locks ever be given back. Only Linux lets one wait for a process by a descriptor.
-    # Where a standard stream is closed, ours would take its number.
-    return (
-        sys.argv[1:2] == ["run"]
-        and threading.active_count() == 1
-        and hasattr(os, "pidfd_open")
-        and None not in (sys.stdin, sys.stdout, sys.stderr)
-    )
+    return sys.argv[1:2] == ["run"] and threading.active_count() == 1 and hasattr(os, "pidfd_open")
 
 
 def _all_forked(work: Callable[[int], int], number: int) -> list[FirstProcess]:
