@@ -1,7 +1,8 @@
 """What SIGINT and SIGTERM do to a crawl or a worker: stop, then stop at once, then exit.
 
-The handlers are Python's own and not the loop's, so that they are called while
+Their handlers are Python's own and not the loop's, so that they are called while
 the loop stands still; what they do they let the loop do, as long as it does.
+SIGTSTP, the Ctrl-Z of a terminal, stops the workers as well.
 """
 
 import asyncio
@@ -38,6 +39,16 @@ class Stoppable(Protocol):
 
     def stop_now(self) -> None:
         """End at once: release everything."""
+
+
+class Suspendable(Protocol):
+    """Processes that no terminal reaches."""
+
+    def suspend(self) -> None:
+        """Stop them, by SIGSTOP."""
+
+    def resume(self) -> None:
+        """Let them go on."""
 
 
 class Abandonable(Protocol):
@@ -115,11 +126,7 @@ class _Stop:
             return
         if obeyed.wait(_OBEYED_WITHIN):
             if which > 1 and not self.ended.wait(_ENDS_WITHIN):
-                logger.warning(
-                    "code that was cancelled goes on: releasing everything, and exiting",
-                    extra={"event": "stop_now"},
-                )
-                _give_up(stuck)
+                give_up(stuck, "code that was cancelled goes on")
             return
         where = stuck.stuck_in()
         where = f" ({printable(where)})" if where else ""
@@ -131,13 +138,7 @@ class _Stop:
                 extra={"event": "stop_stuck"},
             )
             return
-        logger.warning(
-            "%s again, and the event loop stands still%s: releasing everything, and exiting",
-            received.name,
-            where,
-            extra={"event": "stop_now"},
-        )
-        _give_up(stuck)
+        give_up(stuck, f"{received.name} again, and the event loop stands still{where}")
 
     def _obey(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
         obeyed.set()
@@ -158,11 +159,38 @@ class _Stop:
             self._crawl.stop_now()
 
 
-def _give_up(stuck: Abandonable) -> NoReturn:
-    """Give everything back, and exit."""
+@contextmanager
+def suspending(workers: Suspendable) -> Iterator[None]:
+    """Let SIGTSTP, within the block, stop *workers* before this process, and SIGCONT resume them.
+
+    Where SIGTSTP is ignored, as in a script's background, it stays so.
+    """
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def suspend() -> None:
+        workers.suspend()
+        loop.remove_signal_handler(signal.SIGTSTP)
+        # By the signal itself, so that the shell sees a job that Ctrl-Z has stopped.
+        os.kill(os.getpid(), signal.SIGTSTP)
+        loop.add_signal_handler(signal.SIGTSTP, suspend)
+        workers.resume()
+
+    loop.add_signal_handler(signal.SIGTSTP, suspend)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTSTP)
+
+
+def give_up(stuck: Abandonable, why: str) -> NoReturn:
+    """Give everything back, and exit, because of *why*. May be called by any thread."""
     last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
     last.daemon = True
     last.start()
+    logger.warning("%s: releasing everything, and exiting", why, extra={"event": "stop_now"})
     try:
         stuck.abandon()
     except Exception as error:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from crawlcw.errors import Reason
 from crawlcw.model.task import Record, Status
 from crawlcw.tracking import Tracker
 from tests.blame.code_site import Command, Site, crawled, running, wait_until
+from tests.blame.crawl_command import children_of
 from tests.blame.test_user_code import records, spider
+from tests.cli.test_supervisor import is_running
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.thorough]
 
@@ -163,6 +166,89 @@ async def test_a_supervisor_that_is_told_to_stop_waits_for_no_stuck_worker(
 
     released = await task_at(ledger_url, site, "0")
     assert (released.task.status, released.task.lock) == (Status.TODO, None), command.log
+
+
+@pytest.mark.parametrize(
+    ("ledger_url", "keep"),
+    [("sqlite", IN_PYTHON), ("mongodb", IN_SLEEP), ("sqlite", IN_C)],
+    indirect=["ledger_url"],
+)
+@pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 130)])
+async def test_a_crawl_that_is_stopped_while_a_callback_hangs_ends_as_any_other(
+    ledger_url: str, tmp_path: Path, keep: str, signals: int, code: int
+):
+    given = ("-s", "grace=1s", "-s", "callback_timeout=0s")
+    with Site(5) as site:
+        code_ = spider(site, STUCK_IN["parse"].format(keep=keep))
+        with running(tmp_path, code_, ledger_url, *given) as command:
+            await asyncio.to_thread(wait_until, (tmp_path / "stuck").exists)
+            for event in ("stop", "stop_now")[:signals]:
+                command.send(signal.SIGINT)
+                await asyncio.to_thread(wait_until, partial(command.records, event))
+            ended, _ = await asyncio.to_thread(command.end, within=40)
+
+    assert ended == code, command.log
+    assert command.records("worker_crashed") == [], "it was ended"
+    tasks = await records(ledger_url, site)
+    assert {each.task.retry for each in tasks.values()} == {0}
+    assert Status.PROCESSING not in {each.task.status for each in tasks.values()}
+
+
+#: The method that keeps the loop for ever, and says so before.
+STUCK_IN = {
+    "parse": """
+    def parse(self, response):
+        open("stuck", "w").close()
+        {keep}
+""",
+    "start": """
+    async def start(self):
+        from crawlcw import Request
+        yield Request(self.start_urls[0])
+        open("stuck", "w").close()
+        {keep}
+""",
+    "opened": """
+    async def opened(self):
+        open("stuck", "w").close()
+        {keep}
+""",
+}
+
+
+@pytest.mark.parametrize("method", STUCK_IN)
+@pytest.mark.parametrize(
+    ("ledger_url", "keep"),
+    [("sqlite", IN_PYTHON), ("mongodb", IN_SLEEP)],
+    indirect=["ledger_url"],
+)
+async def test_a_worker_whose_loop_stands_still_ends_after_its_supervisor(
+    ledger_url: str, tmp_path: Path, method: str, keep: str
+):
+    given = ("-s", "grace=1s", "-s", "callback_timeout=0s", "-s", "lease=10m")
+    with Site(5) as site:
+        code = spider(site, STUCK_IN[method].format(keep=keep))
+        with running(tmp_path, code, ledger_url, *given) as command:
+            await asyncio.to_thread(wait_until, (tmp_path / "stuck").exists)
+            (worker,) = children_of(command.process.pid)
+            command.send(signal.SIGKILL)
+            await asyncio.to_thread(wait_until, lambda: not is_running(worker))
+
+    tasks = await records(ledger_url, site)
+    assert {(each.task.lock, each.task.retry) for each in tasks.values()} <= {(None, 0)}
+
+
+async def test_a_worker_that_hangs_before_it_crawls_ends_after_its_supervisor(tmp_path: Path):
+    (tmp_path / "one.py").write_text(
+        "import os, time\nfrom pathlib import Path\nfrom crawlcw import Spider\n"
+        "class One(Spider):\n    name = 'one'\n    start_urls = ['http://127.0.0.1:9/']\n"
+        "if os.getpid() == os.getsid(0):\n    Path('stuck').touch()\n    time.sleep(3600)\n"
+    )
+    with Command(tmp_path, "run", "one.py") as command:
+        await asyncio.to_thread(wait_until, (tmp_path / "stuck").exists)
+        (worker,) = children_of(command.process.pid)
+        command.send(signal.SIGKILL)
+        await asyncio.to_thread(wait_until, lambda: not is_running(worker))
 
 
 FOREVER = """

@@ -90,8 +90,8 @@ def test_a_process_that_nobody_takes_is_ended(tmp_path: Path) -> None:
     script = """
         from crawlcw.cli.processes import first_processes
         with first_processes.started(lambda channel: time.sleep(1000), number=2) as first:
-            assert [each.code for each in first] == [None, None]
-        print(*((each.code, each.channel.fileno()) for each in first))
+            assert [each.returncode for each in first] == [None, None]
+        print(*((each.returncode, each.channel.fileno()) for each in first))
     """
 
     assert printed(tmp_path, script) == f"{(-signal.SIGKILL, -1)} {(-signal.SIGKILL, -1)}\n"

@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,8 +21,9 @@ from typing import Any
 import pytest
 
 from crawlcw.model.task import Status
+from tests.blame.crawl_command import children_of
 from tests.crawl.test_kill import asked, assert_complete, assert_nothing_held
-from tests.support import docs
+from tests.support import docs, needed
 from tests.support.crawl_process import Store, wait_until
 from tests.support.docs import REPOSITORY, Site
 from tests.support.mongod import with_database
@@ -540,6 +543,87 @@ def test_ctrl_c_on_a_terminal_reaches_each_worker_once(serve, ended, store, tmp_
     assert "pages/min  items" in shown
     assert "Stopped: " in shown
     assert_nothing_held(store.rows())
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """A terminal with a shell that has job control."""
+
+    pid: int
+    terminal: int
+
+    def type(self, keys: str) -> None:
+        os.write(self.terminal, keys.encode())
+
+
+@pytest.fixture
+def shell(ended: ExitStack, tmp_path: Path) -> Shell:
+    ours, theirs = pty.openpty()
+    bash = subprocess.Popen(
+        [needed.program("bash"), "--norc", "--noprofile", "-i"],
+        cwd=tmp_path,
+        env=environment() | {"TERM": "xterm", "HISTFILE": ""},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    ended.callback(bash.wait)
+    ended.callback(bash.kill)
+    os.close(theirs)
+    # A terminal whose text nobody reads keeps those who write to it.
+    threading.Thread(target=lambda: list(chunks(ours)), daemon=True).start()
+    return Shell(bash.pid, ours)
+
+
+def begun_on(shell: Shell, site: Site, store: Store, folder: Path) -> list[int]:
+    """Crawl by two workers in the foreground; return the ids, the supervisor's first."""
+    (folder / "docs.py").write_text(SPIDER)
+    line = f"{sys.executable} -m crawlcw run docs.py --processes 2 --ledger {store.url}"
+    shell.type(f"{line} -s grace=20s -a start_url={site.start}\n")
+    wait_until(asked(site, for_pages=100))
+    found = children_of(shell.pid)
+    assert len(found) == 3
+    wait_until(lambda: all(store.held_by(pid) for pid in found[1:]))
+    return found
+
+
+def stopped(pids: Sequence[int]) -> bool:
+    """Return whether none of them runs, and none has ended."""
+    stats = [Path(f"/proc/{pid}/stat").read_text() for pid in pids]
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+
+
+@pytest.mark.representative("ctrl_z")
+def test_ctrl_z_stops_all_workers_and_in_the_foreground_they_go_on(shell, serve, store, tmp_path):
+    site = serve(latency=200)
+    pids = begun_on(shell, site, store, tmp_path)
+
+    shell.type("\x1a")
+    wait_until(lambda: stopped(pids))
+    before = site.hits()
+    shell.type("fg; echo $? > ended; mv ended code\n")
+    wait_until(lambda: site.hits() != before)
+    site.heal()
+    wait_until((tmp_path / "code").exists)
+
+    assert (tmp_path / "code").read_text() == "0\n"
+    assert_complete(store)
+    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
+    assert set(site.hits().values()) == {1}
+
+
+def test_workers_that_ctrl_z_has_stopped_end_after_their_supervisor(shell, serve, store, tmp_path):
+    pids = begun_on(shell, serve(latency=200), store, tmp_path)
+
+    shell.type("\x1a")
+    wait_until(lambda: stopped(pids))
+    os.kill(pids[0], signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, pids)))
+
+    assert_nothing_held(store.rows())
+    assert {(row.retry, row.lost) for row in store.rows()} == {(0, 0)}
 
 
 def chunks(terminal: int) -> Iterator[bytes]:

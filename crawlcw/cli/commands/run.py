@@ -209,6 +209,7 @@ def _in_worker(
     from crawlcw.cli.processes.channel import Go
 
     worker.prepare(channel)
+    lifeline = worker.Lifeline(channel)
     worker.load(ledger_url)
     go = Go.awaited(channel)
     if go is None:
@@ -220,7 +221,14 @@ def _in_worker(
         # What the supervisor has raised since this process was started is not raised here.
         descriptors.secure(settings.concurrency)
         return loop.run(
-            worker.crawl(made, ledger_url, settings=settings, channel=channel, measured=measured)
+            worker.crawl(
+                made,
+                ledger_url,
+                settings=settings,
+                channel=channel,
+                lifeline=lifeline,
+                measured=measured,
+            )
         )
 
     return worker.last_word(channel, lambda: exit_code(work))

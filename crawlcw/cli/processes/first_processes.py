@@ -27,12 +27,12 @@ class FirstProcess:
     printed: BinaryIO
     logged: BinaryIO
     is_taken: bool = False  #: whether somebody else sees to its end
-    code: int | None = None  #: what it ended with, once that was waited for
+    returncode: int | None = None  #: what it ended with, once that was waited for
 
     def send_signal(self, which: signal.Signals) -> None:
         """Send it a signal, unless it has ended."""
         # Until it was waited for, no other process can have its id.
-        if self.code is None:
+        if self.returncode is None:
             os.kill(self.pid, which)
 
     async def wait(self) -> int:
@@ -62,8 +62,8 @@ class FirstProcess:
 
     def _reaped(self) -> int:
         _, status = os.waitpid(self.pid, 0)
-        self.code = os.waitstatus_to_exitcode(status)
-        return self.code
+        self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
 
 
 @contextmanager

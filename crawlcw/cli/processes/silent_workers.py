@@ -36,8 +36,8 @@ class Watched(Protocol):
     def kill(self) -> None:
         """End it by SIGKILL."""
 
-    def send(self, which: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
+    def end(self, which: signal.Signals) -> None:
+        """Send it a signal to end it, unless it has ended."""
 
 
 class SilentWorkers:
@@ -85,4 +85,4 @@ class SilentWorkers:
             worker.kill()
         elif stops and silent >= _SILENT and self._asked[worker.pid] < _ASKED:
             self._asked[worker.pid] += 1
-            worker.send(signal.SIGTERM)
+            worker.end(signal.SIGTERM)

@@ -104,7 +104,10 @@ async def _crawled(
     try:
         await warn_of_state(spider, ledger)
         supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
-        with signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill):
+        with (
+            signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
+            signals.suspending(supervisor),
+        ):
             async with exposing.exposed(supervisor, output.metrics), watched(supervisor, output):
                 code = await supervisor.run()
                 report = await supervisor.report()
@@ -183,6 +186,16 @@ class Supervisor:
         """End each worker by SIGKILL."""
         for worker in self._running:
             worker.kill()
+
+    def suspend(self) -> None:
+        """Stop each worker that has begun, with all that it has started."""
+        for worker in self._running:
+            worker.send_group(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the workers go on."""
+        for worker in self._running:
+            worker.send_group(signal.SIGCONT)
 
     @property
     def name(self) -> str:
@@ -278,16 +291,19 @@ class Supervisor:
             if worker.last_word is not None:
                 reason = worker.account.finish_reason
                 return _End(code=worker.last_word.code, finish_reason=reason)
-            self._crashes += 1
             await self._take_back()
             await self._follow_stop()
+            # One whose loop stands still is ended by signals, its own or this process's. Where
+            # each process gets a signal at a shutdown, one that is just starting dies of it.
+            by_signal = worker.was_ended or code in (INTERRUPTED, -signal.SIGTERM)
+            if self._stopping.is_set() and by_signal:
+                return self._as_told()
+            self._crashes += 1
             if self._stopping.is_set():
                 logger.warning(
                     "worker %d has crashed: %s", number, _how(code), extra=_crashed(number, code)
                 )
-                # Where each process gets a signal at a shutdown, a worker that
-                # is just starting dies of it.
-                return self._as_told() if code == -signal.SIGTERM else _End(code=INTERNAL)
+                return _End(code=INTERNAL)
             if share is not None:
                 share -= worker.account.pages
                 if share <= 0:

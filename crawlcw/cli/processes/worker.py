@@ -1,12 +1,18 @@
 """A crawl as one of several workers does it: it shows nothing, and obeys its supervisor."""
 
 import asyncio
+import ctypes
 import io
 import os
+import select
+import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from crawlcw import ledger_opening
@@ -20,11 +26,18 @@ from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
 from crawlcw.cli.processes.children import ChildProcesses
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import FinishReason
+from crawlcw.model.sanitize import printable
 from crawlcw.telemetry.meter import Meter
 
 _ACCOUNT_EVERY = 0.5
 #: Until there is something to tell: it decides whether a crash is one without progress.
 _FIRST_ACCOUNT_WITHIN = 0.05
+#: Once its supervisor is gone: what a worker may take to begin with the crawl, in seconds, and
+#: what its event loop may take to answer besides the time that user code gets.
+_BEGINS_WITHIN = 10.0
+_ANSWERS_WITHIN = 2.0
+#: The option of prctl(2) for the signal that a process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
 
 
 def prepare(channel: int) -> None:
@@ -32,6 +45,9 @@ def prepare(channel: int) -> None:
     # A process that the spider starts must not keep the channel open.
     os.set_inheritable(channel, False)
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+    if sys.platform == "linux":
+        # One that Ctrl-Z has stopped would not see that its parent was killed, for ever.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def load(ledger_url: str) -> None:
@@ -54,6 +70,47 @@ def last_word(channel: int, command: Callable[[], int]) -> int:
         with suppress(OSError):
             os.write(descriptor, LastWord(code=code).line())
     return code
+
+
+class Lifeline:
+    """Ends this worker after its supervisor where user code keeps the event loop.
+
+    A loop that runs sees the end of the supervisor by itself, and ends softly.
+    """
+
+    def __init__(self, channel: int) -> None:
+        """Watch the other end of *channel* in a thread, from now until this process ends."""
+        self._channel = os.dup(channel)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._crawl: signals.Abandonable | None = None
+        self._patience = _BEGINS_WITHIN
+        threading.Thread(target=self._watch, name="supervisor", daemon=True).start()
+
+    def hold(self, crawl: signals.Abandonable, *, patience: timedelta) -> None:
+        """Give *crawl* back where the running loop stands still for longer than *patience*."""
+        self._loop, self._crawl = asyncio.get_running_loop(), crawl
+        self._patience = patience.total_seconds() + _ANSWERS_WITHIN
+
+    def _watch(self) -> None:
+        hung_up = select.poll()
+        hung_up.register(self._channel, select.POLLHUP)
+        hung_up.poll()
+        with suppress(RuntimeError):  # the loop has ended, and the process ends
+            while self._loop_runs():
+                time.sleep(_ACCOUNT_EVERY)
+            if self._crawl is None:
+                os._exit(INTERRUPTED)
+            where = self._crawl.stuck_in()
+            where = f" ({printable(where)})" if where else ""
+            signals.give_up(
+                self._crawl, f"the supervisor is gone, and the event loop stands still{where}"
+            )
+
+    def _loop_runs(self) -> bool:
+        answered = threading.Event()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(self._patience)
 
 
 class _Pipe(io.FileIO):
@@ -79,7 +136,13 @@ def _lines_to(descriptor: int) -> io.TextIOWrapper:
 
 
 async def crawl(
-    spider: Spider, ledger_url: str, *, settings: Settings, channel: int, measured: bool
+    spider: Spider,
+    ledger_url: str,
+    *,
+    settings: Settings,
+    channel: int,
+    lifeline: Lifeline,
+    measured: bool,
 ) -> int:
     """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code.
 
@@ -94,6 +157,7 @@ async def crawl(
             spider, ledger=ledger_url, settings=settings, children=children, meter=meter
         ) as running,
     ):
+        lifeline.hold(running, patience=settings.grace)
         # A signal may come from elsewhere: an orderly shutdown of the machine
         # sends one to each process.
         with signals.stopping(running, grace=settings.grace, stuck=running):

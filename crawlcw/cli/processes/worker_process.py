@@ -36,6 +36,7 @@ class WorkerProcess:
         self.accounts = 0  #: how many have arrived
         self._on_account = on_account
         self.last_word: LastWord | None = None  #: None while it has not said that it ends
+        self.was_ended = False  #: whether this process has sent it a signal to end it
         self._process: Process | FirstProcess | None = None
         self._accounts = Lines(self._hear)
         # Whatever the two streams are just then: a live display stands in for them.
@@ -95,12 +96,20 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End it by SIGKILL."""
-        self.send(signal.SIGKILL)
+        self.end(signal.SIGKILL)
 
-    def send(self, which: signal.Signals) -> None:
-        """Send it a signal, unless it has ended."""
+    def end(self, which: signal.Signals) -> None:
+        """Send it a signal to end it, unless it has ended."""
+        self.was_ended = True
         with suppress(ProcessLookupError):
             self._started.send_signal(which)
+
+    def send_group(self, which: signal.Signals) -> None:
+        """Send a signal to it and to the processes of its group, unless it has ended."""
+        # While it has not been waited for, no other group can have its id.
+        if self._started.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, which)
 
     async def ended(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
