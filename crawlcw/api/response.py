@@ -39,7 +39,10 @@ class Response(Document):
 
     - `url`: where the page really was, after redirects
     - `headers`: by lower-case name; several of one name are joined by `, `
-    - `body`: the decoded bytes; `truncated` says why it is not whole, if it is not
+    - `body`: the decoded bytes
+    - `truncated`: why it is not whole: `bytes` (it was cut at `max_body`), `coding` (its
+      server has cut off its content coding), `checksum` (of that only the checksum is
+      missing); None: it is whole
     - `file`: where the body was saved, for a request with `save_to`; `body` is empty then
     - `elapsed`: from the first byte sent to the last received, redirects included; of
       a file that is saved, until its headers were received

@@ -109,13 +109,15 @@ class SitemapSpider(Spider):
                     yield self.sitemap_request(url, nesting=nesting)
             return
         kind = response.headers.get("content-type")
-        is_cut = response.truncated is not None
+        is_cut = response.truncated not in (None, "checksum")
         found = entries(response.body, content_type=kind, is_cut=is_cut)
         wanted = iter(self.sitemap_filter(found))
         for entry in islice(wanted, MOST_ENTRIES):
             yield from self._requests(response, entry, nesting=nesting)
         for entry in wanted:
             response.dropped.note("max-urls-per-sitemap", entry.url)
+        if response.truncated == "coding":
+            raise XmlError(Reason.PAYLOAD_TRUNCATED, "its content coding is cut off")
         if is_cut:
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
 

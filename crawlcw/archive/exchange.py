@@ -26,7 +26,7 @@ class Exchange:
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()  #: of the answer, likewise
     body: bytes = field(default=b"", repr=False)  #: out of its content codings
-    is_cut: bool = False
+    truncated: str | None = None  #: as `Response.truncated`
 
     def asking_only(self, headers: Collection[tuple[str, str]], *, url: str) -> "Exchange":
         """Return it at *url*, without the headers of the request that are not among *headers*."""
@@ -49,5 +49,5 @@ class Exchange:
                 if name not in _SECRET_ANSWERS
             ),
             body=response.body,
-            is_cut=response.truncated is not None,
+            truncated=response.truncated,
         )

@@ -83,7 +83,9 @@ class Packer:
 
         The latter is empty for a method that readers of WARC do not know.
         """
-        cut = {"WARC-Truncated": "length"} if exchange.is_cut else {}
+        # WARC 1.1, section 5.13.
+        why = "length" if exchange.truncated == "bytes" else "unspecified"
+        cut = {} if exchange.truncated is None else {"WARC-Truncated": why}
         answer = self._record(
             "response", exchange, head=response_head(exchange), body=exchange.body, fields=cut
         )

@@ -185,7 +185,10 @@ def _check_cut(response: Response, request: Request, settings: Settings, *, hops
     if cuts or not 200 <= response.status < 300:
         return
     most = settings.max_body if own.max_body is None else own.max_body
-    refusal = FetchError(Reason.BODY_TOO_LARGE, f"the body is larger than max_body={most:,}")
+    if response.truncated in ("coding", "checksum"):
+        refusal = FetchError(Reason.PAYLOAD_TRUNCATED, "the body's content coding is cut off")
+    else:
+        refusal = FetchError(Reason.BODY_TOO_LARGE, f"the body is larger than max_body={most:,}")
     refusal.hop = hops
     raise _with(response, refusal)
 

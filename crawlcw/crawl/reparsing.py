@@ -128,7 +128,7 @@ def _response(record: Record, request: Request, answer: Answer) -> Response:
         headers=answer.headers,
         body=answer.body,
         elapsed=timedelta(seconds=info.elapsed if info is not None else 0),
-        truncated="bytes" if answer.is_cut else None,
+        truncated=((info and info.truncated) or "bytes") if answer.is_cut else None,
     )
 
 

@@ -178,6 +178,9 @@ class Robots:
             raise unavailable
         if not 200 <= response.status < 300:
             return ALLOW_ALL
+        if response.truncated == "coding":
+            # What is missing may disallow most.
+            raise FetchError(Reason.ROBOTS_UNAVAILABLE, "its content coding is cut off")
         return parse(response.body, agent=self._agent)
 
 

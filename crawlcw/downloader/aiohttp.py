@@ -297,7 +297,7 @@ class AiohttpDownloader:
             body = decoder.close()
         finally:
             room.close(len(body))
-        return body, "bytes" if decoder.full else None, room.waited
+        return body, _cut(decoder, headers, body), room.waited
 
     def _check_start(self, decoder: BodyDecoder, kind: str | None) -> bool:
         """Return whether enough has come to see that the body is to be read; raises `FetchError`.
@@ -573,6 +573,20 @@ def _check_head(status: int, headers: Mapping[str, str], *, accepted: Sequence[s
     if refused is not None:
         message = f"{printable(refused)} is not read, see `accept_types`"
         raise FetchError(Reason.CONTENT_TYPE, message, status=status)
+
+
+def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
+    """Return why a body is not whole, None where it is; raises `FetchError` for half an answer."""
+    if not decoder.missing:
+        return "bytes" if decoder.full else None
+    if not decoder.lacks_content:
+        return "checksum"
+    # Its server has sent all that it announced, as browsers show it. But where nothing was
+    # announced, it may be the connection that has broken.
+    is_framed = "content-length" in headers or "transfer-encoding" in headers
+    if body and is_framed:
+        return "coding"
+    raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
 
 
 def _has_body(method: str, status: int, headers: Mapping[str, str]) -> bool:

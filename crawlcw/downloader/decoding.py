@@ -2,8 +2,8 @@
 
 The limit counts *decoded* bytes, and no step hands out more than one piece at
 a time: 52 bytes of brotli can stand for gigabytes. A stream that ends too
-early is an error here, since with a correct Content-Length nothing else
-notices it.
+early is noticed here, since with a correct Content-Length nothing else does:
+a page of it is marked, a file is none.
 """
 
 import io
@@ -46,9 +46,8 @@ class BodyDecoder:
     """Collects a body of at most *limit* decoded bytes.
 
     *codings* are those of Content-Encoding, in the order in which they were
-    applied. `feed` and `close` raise `FetchError`: `content-encoding` for an
-    unknown coding or a corrupt stream, `payload-truncated` for a stream
-    without its end.
+    applied. Making one, and `feed`, raise `FetchError` (`content-encoding`) for an
+    unknown coding or a corrupt stream. `missing` is for after `close`.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int) -> None:
@@ -59,6 +58,10 @@ class BodyDecoder:
         self._body = io.BytesIO()
         #: Whether the body was cut: there is no use in feeding more.
         self.full = False
+        #: What has lost its end; "" where nothing has.
+        self.missing = ""
+        #: Whether that is more than the checksum behind the content.
+        self.lacks_content = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes from the wire."""
@@ -88,9 +91,10 @@ class BodyDecoder:
 
     def close(self) -> bytes:
         """Return the body; call it at the end of the wire, or when `full`."""
-        if not self.full:
-            for stage in self._stages:
-                stage.close()
+        cut = [] if self.full else [each for each in self._stages if each.missing]
+        if cut:
+            self.missing = cut[0].missing
+            self.lacks_content = any(each.lacks_content for each in cut)
         # No copy: getvalue() shares the buffer.
         return self._body.getvalue()
 
@@ -120,9 +124,10 @@ class StreamDecoder:
             raise FetchError(Reason.CONTENT_ENCODING, message) from None
 
     def close(self) -> None:
-        """Check that the body has come to its end; raises `FetchError`."""
+        """Check that the body has come to its end; raises `FetchError` (`payload-truncated`)."""
         for stage in self._stages:
-            stage.close()
+            if stage.missing:
+                raise FetchError(Reason.PAYLOAD_TRUNCATED, stage.missing)
 
 
 def codings_of(header: str) -> list[str]:
@@ -160,6 +165,21 @@ class _Zlib:
         # A full piece may leave output behind with all of the input consumed.
         self.needs_input = not self._inflate.unconsumed_tail and len(out) < max_length
         return out
+
+    @property
+    def awaits_checksum(self) -> bool:
+        """Whether all of the content is there, and the checksum is not."""
+        # zlib does not tell. But there any bytes lead to its end and give no content; before,
+        # zeros or ones may be the code of that end, not both.
+        return all(map(self._is_checksum, (b"\0", b"\xff")))
+
+    def _is_checksum(self, byte: bytes) -> bool:
+        probe = self._inflate.copy()
+        try:
+            # gzip's has eight bytes (RFC 1952, section 2.3.1), zlib's four.
+            return not any(probe.decompress(byte) for _ in range(8)) and probe.eof
+        except zlib.error as error:
+            return "check" in str(error)
 
 
 class _Brotli:
@@ -247,11 +267,17 @@ class _Stage:
             message = f"the body is not what Content-Encoding says, {self._name}: {error}"
             raise FetchError(Reason.CONTENT_ENCODING, message) from None
 
-    def close(self) -> None:
-        """Check that the stream has come to its end."""
+    @property
+    def missing(self) -> str:
+        """What has lost its end, where the stream ends now; "" where it has come to its end."""
         # Nothing at all is an empty body: so are many answers without content.
-        if self._engine is not None or self._begun:
-            raise FetchError(Reason.PAYLOAD_TRUNCATED, f"the {self._name} stream is cut off")
+        is_open = self._engine is not None or self._begun
+        return f"the {self._name} stream is cut off" if is_open else ""
+
+    @property
+    def lacks_content(self) -> bool:
+        """Whether more than a checksum is missing, as far as that can be told."""
+        return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 
 def _gzip(_start: bytes) -> _Engine:

@@ -23,6 +23,8 @@ class SavingDownloader:
         wanted = request.options.save_to is not None and response.file is None
         if not wanted or not 200 <= response.status < 300:
             return response
+        if response.truncated in ("coding", "checksum"):
+            raise FetchError(Reason.PAYLOAD_TRUNCATED, "the content coding is cut off")
         if response.truncated:
             raise FetchError(Reason.BODY_TOO_LARGE, "a part of the file has come, and no more")
         async with self._files.transfer(request, url=url) as transfer:

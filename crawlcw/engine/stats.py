@@ -38,7 +38,7 @@ class Stats:
     started: float = field(default_factory=time.monotonic)
     fetched: int = 0  #: responses received, of whatever status
     bytes: int = 0  #: of decoded bodies
-    truncated: int = 0  #: bodies cut at `max_body`
+    truncated: int = 0  #: bodies cut at `max_body`, or by their server
     pages: int = 0  #: finished, and recorded
     items: int = 0  #: recorded
     items_by_callback: Counter[str] = field(default_factory=Counter)  #: recorded
@@ -162,7 +162,7 @@ class Report:
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     """Hosts given up in this run, by their origins, and why; at most a hundred."""
     more_hosts_given_up: int = 0  #: those that are not named
-    truncated: int = 0  #: bodies cut at `max_body`
+    truncated: int = 0  #: bodies cut at `max_body`, or by their server
     over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
     failed_before: int = 0  #: the ledger's pages that failed, in this run or before
     any_finished: bool | None = None

@@ -66,7 +66,7 @@ ITEMS = _counter("items", "Items recorded.")
 ITEMS_DROPPED = _counter("items_dropped", "Items that the spider dropped.")
 RESPONSES = _counter("responses", "Responses by the class of their status: 2xx, 4xx.", "code")
 RESPONSE_BYTES = _counter("response_bytes", "Bytes of decoded bodies.")
-TRUNCATED = _counter("bodies_truncated", "Bodies cut at max_body.")
+TRUNCATED = _counter("bodies_truncated", "Bodies cut at max_body, or by their server.")
 FAILURES = _counter("failures", "Failed attempts that counted, by reason.", "reason")
 HOST_FAILURES = _counter(
     "host_failures", "Failures that were hosts', and cost no page an attempt, by reason.", "reason"

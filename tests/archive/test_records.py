@@ -66,7 +66,9 @@ def test_an_answer_and_its_request_are_records_that_belong_together():
 def test_an_answer_is_read_back_as_it_came():
     headers = {"content-encoding": "br", "content-length": "5", "x-a": "ü, \u2713", "etag": '"1"'}
     answered, _ = PACKER.pair(
-        exchange(status=404, headers=tuple(headers.items()), body=b"a\r\n\r\nb\x00", is_cut=True)
+        exchange(
+            status=404, headers=tuple(headers.items()), body=b"a\r\n\r\nb\x00", truncated="bytes"
+        )
     )
 
     found = records.read(answered, most=MOST)

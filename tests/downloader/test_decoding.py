@@ -1,16 +1,17 @@
 """What comes out of the decoder, for every coding, every split and every cut."""
 
 import gzip
+import os
 import time
 import zlib
 from collections.abc import Callable
 
 import brotli
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crawlcw.downloader.decoding import BodyDecoder, codings_of, zstd
+from crawlcw.downloader.decoding import BodyDecoder, StreamDecoder, codings_of, zstd
 from crawlcw.errors import FetchError, Reason
 
 MIB = 1 << 20
@@ -121,7 +122,32 @@ def test_a_stream_without_its_end_is_noticed(
     if not kept:
         return
 
-    assert reason_of([coding], split(kept, places)) is Reason.PAYLOAD_TRUNCATED
+    decoder = BodyDecoder([coding], limit=MIB)
+    for piece in split(kept, places):
+        decoder.feed(piece)
+    assert body.startswith(decoder.close())
+    assert decoder.missing == f"the {coding} stream is cut off"
+    stream = StreamDecoder([coding])
+    list(stream.pieces(kept))
+    with pytest.raises(FetchError) as caught:
+        stream.close()
+    assert caught.value.reason is Reason.PAYLOAD_TRUNCATED
+
+
+@given(body=bodies, cut=st.integers(1, 19), level=st.sampled_from([0, 1, 6, 9]))
+@example(body=os.urandom(700), cut=9, level=6)
+@example(body=os.urandom(700), cut=12, level=6)
+def test_a_stream_without_its_checksum_lacks_no_content(body: bytes, cut: int, level: int) -> None:
+    decoder = BodyDecoder(["gzip"], limit=MIB)
+
+    decoder.feed(gzip.compress(body, level)[:-cut])
+
+    if cut <= 8:
+        assert decoder.close() == body
+    else:
+        assert body.startswith(decoder.close())
+    assert decoder.missing
+    assert decoder.lacks_content is (cut > 8)
 
 
 @pytest.mark.parametrize("name", PACKERS)

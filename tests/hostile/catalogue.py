@@ -47,6 +47,7 @@ class Endpoint:
 
 WHOLE = Outcome(Status.FINISHED)
 CUT = Outcome(Status.FINISHED, truncated="bytes")
+CODING_CUT = Outcome(Status.FINISHED, truncated="coding")
 #: Its first 10 MiB keep the parser busy for too long, or make too large a tree.
 CUT_AND_UNPARSED = Outcome(Status.IGNORED, Reason.PARSE_KILLED, "bytes")
 
@@ -152,7 +153,7 @@ _TABLE: tuple[tuple[str, Outcome, str], ...] = (
     ("3.2", CODING, "/zstd-window"),
     ("3.3", CODING, "/not-gzip /not-br /not-zstd /not-deflate /bad-crc"),
     ("3.3", WHOLE, "/gzip-and-garbage /nothing-of-gzip"),
-    ("3.4", PAYLOAD, "/truncated-gzip /truncated-br /truncated-zstd /truncated-deflate"),
+    ("3.4", CODING_CUT, "/truncated-gzip /truncated-br /truncated-zstd /truncated-deflate"),
     ("3.5", WHOLE, "/raw-deflate /gzip-members"),
     ("3.6", WHOLE, " ".join(f"/charset-{number}" for number in range(15))),
     ("3.7", WHOLE, "/wrong-charset /meta-gbk /utf-16-bom /utf-16-without-bom /nuls-in-text"),

@@ -155,12 +155,14 @@ def large_window(data: bytes) -> bytes:
             gzip.compress(PAGE)[:-8] + bytes(8), "gzip", "content-encoding", id="HOSTILE 3.3 CRC"
         ),
         pytest.param(gzip.compress(PAGE) + b"\0x", "gzip", "finished", id="HOSTILE 3.3 garbage"),
-        pytest.param(gzip.compress(PAGE)[:-9], "gzip", "payload-truncated", id="HOSTILE 3.4 gzip"),
-        pytest.param(
-            zlib.compress(PAGE)[:-5], "deflate", "payload-truncated", id="HOSTILE 3.4 deflate"
-        ),
-        pytest.param(brotli.compress(PAGE)[:-2], "br", "payload-truncated", id="HOSTILE 3.4 br"),
-        pytest.param(zstd.compress(PAGE)[:-2], "zstd", "payload-truncated", id="HOSTILE 3.4 zstd"),
+        pytest.param(gzip.compress(PAGE)[:-9], "gzip", "coding", id="HOSTILE 3.4 gzip"),
+        pytest.param(zlib.compress(PAGE)[:-5], "deflate", "coding", id="HOSTILE 3.4 deflate"),
+        pytest.param(brotli.compress(PAGE)[:-2], "br", "coding", id="HOSTILE 3.4 br"),
+        pytest.param(zstd.compress(PAGE)[:-2], "zstd", "coding", id="HOSTILE 3.4 zstd"),
+        pytest.param(gzip.compress(PAGE)[:-8], "gzip", "checksum", id="HOSTILE 3.4 gzip-8"),
+        pytest.param(gzip.compress(PAGE)[:-1], "gzip", "checksum", id="HOSTILE 3.4 gzip-1"),
+        pytest.param(zlib.compress(PAGE)[:-4], "deflate", "checksum", id="HOSTILE 3.4 deflate-4"),
+        pytest.param(gzip.compress(PAGE)[:5], "gzip", "payload-truncated", id="HOSTILE 3.4 head"),
         pytest.param(raw_deflate(PAGE), "deflate", "finished", id="HOSTILE 3.5 raw deflate"),
         pytest.param(
             gzip.compress(PAGE[:9]) + gzip.compress(PAGE[9:]), "gzip", "finished", id="HOSTILE 3.5"
@@ -173,17 +175,60 @@ def large_window(data: bytes) -> bytes:
         pytest.param(PAGE, "gzip,gzip,gzip,gzip", "content-encoding", id="HOSTILE 2.11 many"),
     ],
 )
-async def test_a_coded_body_is_whole_or_no_page(
+async def test_a_coded_body_is_whole_or_marked_or_no_page(
     body: bytes, coding: str, outcome: str, tmp_path: Path
 ):
     """HOSTILE 3.2, HOSTILE 3.3, HOSTILE 3.4, HOSTILE 3.5: compressed bytes are never text."""
     found, server = await crawled({"/": coded(body, coding)}, tmp_path)
 
-    assert found.outcome("/") == outcome
-    texts = [PAGE.decode()] if outcome == "finished" else []
-    assert [item["text"] for item in found.items] == texts
+    mark = outcome if outcome in ("coding", "checksum") else None
+    assert found.outcome("/") == ("finished" if mark else outcome)
+    texts = [item["text"] for item in found.items]
+    if outcome == "coding":
+        (text,) = texts
+        assert PAGE.decode().startswith(text)
+    else:
+        assert texts == ([PAGE.decode()] if outcome in ("finished", "checksum") else [])
+    assert {item["truncated"] for item in found.items} <= {mark}
     # Only what is cut may be whole the next time.
     assert len(server.requested) == (2 if outcome == "payload-truncated" else 1)
+
+
+@pytest.mark.parametrize(
+    ("cut", "outcome"), [(1, "finished"), (8, "finished"), (9, "payload-truncated")]
+)
+async def test_where_no_length_is_said_only_what_has_all_of_its_content_is_a_page(
+    cut: int, outcome: str, tmp_path: Path
+):
+    """HOSTILE 1.11, HOSTILE 3.4: else a connection that breaks would end pages."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
+
+    found, _ = await crawled({"/": head + gzip.compress(PAGE)[:-cut]}, tmp_path)
+
+    assert found.outcome("/") == outcome
+
+
+async def test_a_coding_that_is_cut_off_is_no_page_where_nothing_may_be_cut(tmp_path: Path):
+    """HOSTILE 3.4: `truncate=False`."""
+    page = coded(gzip.compress(PAGE)[:-8], "gzip")
+
+    found, server = await crawled({"/": page}, tmp_path, truncate=False)
+
+    assert found.outcome("/") == "payload-truncated"
+    assert len(server.requested) == 2
+
+
+@pytest.mark.parametrize(("cut", "is_crawled"), [(8, True), (20, False)])
+async def test_half_a_robots_txt_allows_nothing(cut: int, is_crawled: bool, tmp_path: Path):
+    """HOSTILE 3.4: what is missing may disallow most, but a checksum disallows nothing."""
+    rules = b"User-agent: *\nDisallow: /a\nDisallow: /b\n"
+    pages = {"/robots.txt": coded(gzip.compress(rules)[:-cut], "gzip"), "/": response(PAGE)}
+
+    options = {"obey_robots": True, "host_max_failures": 1}
+    found, server = await crawled(pages, tmp_path, **options)
+
+    assert (found.outcome("/") == "finished") is is_crawled
+    assert ("/" in server.requested) is is_crawled
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,11 @@ def decoded(names: list[str], pieces: list[bytes], limit: int) -> bytes | None:
         for piece in pieces:
             if not decoder.full:
                 decoder.feed(piece)
-        return decoder.close()
+        body = decoder.close()
+        return None if decoder.missing else body
     except FetchError as error:
         refused = error
-    assert refused.reason in (Reason.CONTENT_ENCODING, Reason.PAYLOAD_TRUNCATED)
+    assert refused.reason is Reason.CONTENT_ENCODING
     return None
 
 

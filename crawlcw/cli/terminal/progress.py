@@ -227,7 +227,7 @@ def summary(report: Report) -> Group:
             f"{format_duration(timedelta(seconds=report.longest_stall))} at most"
         )
     if report.truncated:
-        run["bodies cut at max_body"] = f"{report.truncated:,}"
+        run["bodies cut"] = f"{report.truncated:,}"
     if report.over_full:
         run["pages ignored by max_pages_per_host"] = f"{report.over_full:,}"
     tables = [
