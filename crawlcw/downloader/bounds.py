@@ -6,8 +6,9 @@ of chunks may come for ever, and after an interim response it waits without a de
 
 from typing import Any
 
-from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
+
+from crawlcw.downloader.heads import HeadHandler
 
 #: Of one request. Two are usual (103 Early Hints); some servers send them for ever.
 _MAX_INTERIM = 100
@@ -15,7 +16,7 @@ _MAX_INTERIM = 100
 _MAX_FRAMING = 1 << 24
 
 
-class BoundedHandler(ResponseHandler):
+class BoundedHandler(HeadHandler):
     """The receiving end of a connection; hangs up on an answer that is nearly all framing."""
 
     _interim = 0

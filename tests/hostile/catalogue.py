@@ -110,7 +110,7 @@ _TABLE: tuple[tuple[str, Outcome, str], ...] = (
     ("2.5", WHOLE, "/8-bit-header /8-bit-reason /no-reason /header-twice /empty-header"),
     ("2.6", PROTOCOL, "/negative-length /length-1e3 /length-plus-4 /length-0x4 /length-in-words"),
     ("2.6", PROTOCOL, "/length-of-2-to-64 /empty-length /two-lengths /length-list /cl-and-te"),
-    ("2.6", PROTOCOL, "/same-length-twice"),
+    ("2.6", WHOLE, "/same-length-twice /same-length-listed"),
     ("2.7", PROTOCOL, "/longer-than-length"),
     ("2.8", PAYLOAD, "/cl-too-long /chunks-without-end"),
     ("2.9", PROTOCOL, "/malformed-chunk /malformed-chunk-later /negative-chunk /chunk-of-2-to-64"),

@@ -50,6 +50,10 @@ fixed("/two-lengths", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 
 fixed("/length-list", b"HTTP/1.1 200 OK\r\nContent-Length: 4, 5\r\n\r\nhalf")
 fixed("/same-length-twice", response(headers=b"Content-Length: %d\r\n" % len(PAGE)))
 fixed(
+    "/same-length-listed",
+    b"HTTP/1.1 200 OK\r\nContent-Length: %d, %d\r\n\r\n%s" % (len(PAGE), len(PAGE), PAGE),
+)
+fixed(
     "/cl-and-te",
     b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"4\r\nhalf\r\n0\r\n\r\n",

@@ -1,0 +1,144 @@
+"""Heads of answers whose Content-Length is repeated, by real servers that send them in pieces."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.downloader.aiohttp import AiohttpDownloader
+from crawlcw.downloader.heads import merged
+from crawlcw.errors import FetchError, Reason
+
+SETTINGS = Settings(read_timeout="300ms")
+
+
+@asynccontextmanager
+async def serving(pieces: Sequence[bytes], *, hangs: bool = False) -> AsyncIterator[str]:
+    """Answer each request by *pieces*, most of which are read before the next is sent."""
+    connections: set[asyncio.Task[None]] = set()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                for piece in pieces:
+                    writer.write(piece)
+                    # Both ends are of one loop. What comes together all the same ends alike.
+                    for _ in range(20):
+                        await asyncio.sleep(0)
+                if hangs:
+                    await asyncio.Event().wait()
+                if b"close" in pieces[-1]:
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return
+        finally:
+            writer.close()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(asyncio.create_task(answer(reader, writer)))
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0)  # for the transports
+
+
+async def fetched(pieces: Sequence[bytes], *, times: int = 1, hangs: bool = False) -> Response:
+    async with (
+        serving(pieces, hangs=hangs) as origin,
+        AiohttpDownloader(SETTINGS, start_origins=[origin]) as downloader,
+    ):
+        for _ in range(times):
+            request = Request(f"http://{origin}/")
+            response = await downloader.fetch(request, url=request.url)
+        return response
+
+
+TWICE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-A: b\r\ncontent-length: 4\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [TWICE + b"page"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 4, 4\r\n\r\npage"],
+        [b"HTTP/1.1 200 OK\nContent-Length: 4\nContent-Length:4\n\npage"],
+        [b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\n" + TWICE + b"page"],
+        [b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\nHTTP/1.1 20", TWICE[11:] + b"page"],
+        [TWICE[:30], TWICE[30:], b"page"],
+        [TWICE[:-20], TWICE[-20:-2], TWICE[-2:] + b"pa", b"ge"],
+        [TWICE[place : place + 1] for place in range(len(TWICE))] + [b"page"],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"page"],
+    ],
+)
+async def test_equal_lengths_are_one_however_they_come(pieces: list[bytes]) -> None:
+    response = await fetched(pieces, times=3)
+
+    assert (response.status, response.body) == (200, b"page")
+    assert response.headers["content-length"] == "4"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 4\r\nContent-Length: 5\r\n",
+        b"Content-Length: 4, 5\r\n",
+        b"Content-Length: 4\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: +4\r\nContent-Length: +4\r\n",
+        b"Content-Length: 4\r\nContent-Length:\r\n 4\r\n",
+    ],
+)
+async def test_any_others_are_refused(head: bytes) -> None:
+    with pytest.raises(FetchError) as caught:
+        await fetched([b"HTTP/1.1 200 OK\r\n" + head + b"\r\npage"])
+
+    assert caught.value.reason is Reason.PROTOCOL
+
+
+@pytest.mark.parametrize(
+    ("pieces", "hangs", "reason"),
+    [
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Connection: close"], False, None),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n"], True, Reason.TIMEOUT_READ),
+        ([b"no HTTP\r\n"], True, Reason.PROTOCOL),
+    ],
+    ids=["hangs up", "is silent", "no HTTP"],
+)
+async def test_a_head_without_its_end_fails_as_ever(
+    pieces: list[bytes], hangs: bool, reason: Reason | None
+) -> None:
+    with pytest.raises(FetchError) as caught:
+        await fetched(pieces, hangs=hangs)
+
+    assert caught.value.reason in ([reason] if reason else [Reason.DISCONNECTED, Reason.PROTOCOL])
+
+
+async def test_a_head_that_is_too_long_to_be_looked_at_is_the_parsers() -> None:
+    lines = [b"X-%d: %s\r\n" % (n, b"a" * 1000) for n in range(20)]
+
+    response = await fetched(
+        [b"HTTP/1.1 200 OK\r\n", *lines, b"Content-Length: 4\r\n\r\n", b"page"]
+    )
+
+    assert response.body == b"page"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX-Content-Length: 4\r\nX: a, b\r\n\r\n",
+    ],
+)
+def test_a_head_with_one_length_is_left_alone(head: bytes) -> None:
+    assert merged(head) is None
