@@ -36,6 +36,13 @@ _KEPT = 10_000
 VALID = timedelta(hours=24)
 #: Every line that protego may take for one that names an agent.
 _USER_AGENT = re.compile(r"\s*user(?:-|\s+)?agent(?:\s*:|\s)(.*)", re.IGNORECASE | re.DOTALL)
+#: Every other line that protego knows, however it is written. It takes one that it does not know
+#: for the end of a group's names, where RFC 9309, section 2.2.4, says that it interferes with none.
+_RULE = re.compile(
+    r"\s*(?:d[is]+al+[ao]w|diasllow|allow|site-?maps?|crawl[- ]delay|request[- ]rate|"
+    r"visit[- ]time|host)(?:\s|:|$)",
+    re.IGNORECASE,
+)
 #: No product token has a slash, so this is the name of no crawler.
 _NOBODY = "/"
 _UNKNOWN_FOR = timedelta(seconds=30).total_seconds()
@@ -207,20 +214,23 @@ def _without_others(text: str, *, agent: str) -> str:
     protego keeps the rules of a group once for each of its agents: a thousand
     of them, and a thousand rules, were 50 s and 500 MiB.
     """
-    return "\n".join(_without_other(line, agent=agent) for line in text.splitlines())
+    return "\n".join(
+        _without_other(line, agent=agent)
+        for line in text.splitlines()
+        if _RULE.match(line) or _USER_AGENT.match(line)
+    )
 
 
 def _without_other(line: str, *, agent: str) -> str:
     found = _USER_AGENT.match(line)
     if found is None:
         return line
-    name = found[1].partition("#")[0].strip()
-    if name != "*":
-        # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego would
-        # take `crawl` for `crawler` as well, and `goo*gle` for `google`.
-        token = product_token(name).rstrip("*").lower() if name else ""
-        name = agent if token == agent.lower() else _NOBODY
-    return f"User-agent: {name}"
+    names = [name.strip() for name in found[1].partition("#")[0].split(",")]
+    # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego would
+    # take `crawl` for `crawler` as well, and `goo*gle` for `google`.
+    tokens = {product_token(name).rstrip("*").lower() for name in names if name}
+    ours = agent if agent.lower() in tokens else "*" if "*" in names else _NOBODY
+    return f"User-agent: {ours}"
 
 
 def origin_of(url: str) -> str:

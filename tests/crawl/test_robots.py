@@ -429,6 +429,10 @@ async def test_closing_ends_what_is_under_way():
         ("crawlcw/0.1", True),
         ("crawlcw 0.1", True),
         ("crawlcw*", True),
+        ("news, crawlcw", True),
+        ("CrawlCW/1.0,news", True),
+        ("news,crawl, crawlcw-news", False),
+        (",", False),
         ("crawl", False),
         ("crawlcw-news", False),
         ("craw*lcw", False),
@@ -442,6 +446,30 @@ async def test_rules_are_for_the_whole_product_token(named: str, is_ours: bool):
 
     assert rules.allows(PRIVATE) is not is_ours
     assert rules.allows("http://a.example/other/") is is_ours
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "Invalid: line", "download: 1", "no colon", "# a comment", "", "Noindex: /", "hostile: x",
+        "Sitemap: http://a.example/s.xml", "Host: a.example", "disallowed: /x",
+        "Content-Signal: a=b",
+    ],
+)  # fmt: skip
+def test_what_is_no_rule_does_not_part_two_names_of_a_group(between: str):
+    """RFC 9309, sections 2.2.1 and 2.2.4: it interferes with no other line."""
+    for agents in ("crawlcw", "news"), ("news", "crawlcw"), ("*", "news"):
+        one, two = agents
+        body = f"User-agent: {one}\n{between}\nUser-agent: {two}\nDisallow: /private/\n"
+
+        assert not parse(body.encode(), agent="crawlcw").allows(PRIVATE)
+
+
+@pytest.mark.parametrize("rule", ["Allow: /", "Disallow: /x", "dissallow: /x", "Crawl-delay: 1"])
+def test_a_rule_parts_two_groups(rule: str):
+    body = f"User-agent: crawlcw\n{rule}\nUser-agent: news\nDisallow: /private/\n"
+
+    assert parse(body.encode(), agent="crawlcw").allows(PRIVATE)
 
 
 @pytest.mark.parametrize(
