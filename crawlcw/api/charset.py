@@ -14,6 +14,8 @@ from functools import cache, lru_cache
 
 import webencodings
 
+from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
+
 #: So many bytes a browser waits for before it begins to read, and looks for a <meta> in.
 _PREFIX = 1024
 #: A browser begins anew where it comes upon a <meta> later; behind this it is not looked for.
@@ -51,22 +53,12 @@ _LONGEST_LABEL = 40
 _PARAMETER = re.compile(
     r";[ \t\r\n]*+([^;=]*+)(?:=(?:\"((?:[^\"\\]|\\.)*+)\"?+[^;,]*+|([^;,]*+)))?+"
 )
-#: Of a tag, behind its name: a quoted value may hold a `>`.
-_ATTRIBUTES = rb"(?:[^>=]++|=[ \t\r\n\f]*+(?:\"[^\"]*+\"?+|'[^']*+'?+)?+)*+"
-_COMMENT = rb"<!--(?:(?=-?>)|(?:[^-]++|-(?!->))*+)"
-_OTHER_TAGS = rb"</?+[a-z]" + _ATTRIBUTES + rb"|<[!/?][^>]*+"
-_RAW_TEXT = b"|".join(
-    rb"<%b(?=[\s/>])" % name + _ATTRIBUTES + rb">?+(?:[^<]++|<(?!/%b[\s/>]))*+" % name
-    for name in (
-        *(b"script", b"style", b"title", b"textarea"),
-        *(b"xmp", b"iframe", b"noembed", b"noframes"),
-    )
-)
-_META = rb"<meta(?=[\s/])(?P<meta>" + _ATTRIBUTES + rb")"
+_META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
+_OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
 #: "Prescan a byte stream to determine its encoding": no text is told from tags.
-_PRESCAN = re.compile(b"|".join((_COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
+_PRESCAN = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
 #: The same, as a parser reads it that comes upon a <meta>.
-_SCAN = re.compile(b"|".join((_COMMENT, _META, _RAW_TEXT, _OTHER_TAGS)), re.IGNORECASE)
+_SCAN = re.compile(b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
 )

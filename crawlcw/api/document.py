@@ -49,6 +49,7 @@ class Document:
         self.selected = False
         self.selector_refusal: ParseRefusedError | None = None
         self._encoding: str | None = None
+        self._has_shadow_roots: bool | None = None  #: None: not looked for yet
 
     @property
     def size(self) -> int:
@@ -78,6 +79,7 @@ class Document:
             del self.__dict__[made]
         # What was found out of the page's tree was so of other text.
         self.screened, self.refusal, self.selector_refusal = False, None, None
+        self._has_shadow_roots = None
 
     def _is_made(self, name: str) -> bool:
         return isinstance(getattr(type(self), name, None), cached_property)
@@ -95,12 +97,18 @@ class Document:
             raise ValueError("the JSON is nested too deeply") from None
 
     def source(self) -> bytes:
-        """Return the body as the parser is given it: in UTF-8, and not with millions of NULs."""
-        if self.encoding == "utf-8":
-            return markup.without_nuls(self.body)
-        # Not `text`, which would stay in memory.
-        source = charset.decode(self.body, self.encoding).encode(errors="replace")
-        return markup.without_nuls(source)
+        """Return the body as the parser is given it.
+
+        It is in UTF-8, has not millions of NULs, and shadow roots are opened.
+        """
+        source = self.body
+        if self.encoding != "utf-8":
+            # Not `text`, which would stay in memory.
+            source = charset.decode(source, self.encoding).encode(errors="replace")
+        source = markup.without_nuls(source)
+        if self._has_shadow_roots is None:
+            self._has_shadow_roots = markup.has_shadow_roots(source)
+        return markup.with_open_shadow_roots(source) if self._has_shadow_roots else source
 
     @cached_property
     def tree(self) -> LexborHTMLParser:

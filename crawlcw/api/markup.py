@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from itertools import accumulate
 
-from crawlcw.api.raw_text import without_raw_text
+from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT, without_raw_text
 from crawlcw.errors import ParseRefusedError
 
 #: The limits keep the worst known shape under half a second.
@@ -55,7 +55,7 @@ _TREE_PER_BYTE = 2
 #: means well. `p` and `li` need no end tag, `br` has none.
 _WRAPPER = re.compile(
     rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
-    rb"aside|form|fieldset|figure|details|svg|g|math|template|object|select|button|label|ins|del|"
+    rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
     rb"sub|sup|q|cite|var|kbd|samp|mark|abbr)(?=[\s>/])",
     re.IGNORECASE,
 )
@@ -70,6 +70,12 @@ _STEP = {b"": 1, b"/": -1}
 _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
+_SHADOW = b"shadowrootmode"
+_TEMPLATE_OR_TEXT = re.compile(
+    COMMENT + rb"|" + TEXT_ELEMENT + rb"|<template(?=[\s/>])(?P<opened>" + ATTRIBUTES + rb")"
+    rb"|(?P<closed></template(?=[\s/>]))",
+    re.IGNORECASE,
+)
 
 
 def is_markup(content_type: str | None, body: bytes) -> bool:
@@ -90,6 +96,31 @@ def without_nuls(body: bytes) -> bytes:
     if b"\0" in body and body.count(b"\0") > _MOST_NULS:
         return body.translate(None, b"\0")
     return body
+
+
+def has_shadow_roots(body: bytes) -> bool:
+    """Return whether there may be a <template shadowrootmode>."""
+    return _SHADOW in body
+
+
+def with_open_shadow_roots(body: bytes) -> bytes:
+    """Return a page, in UTF-8, with a <shadow-root> for each <template shadowrootmode>.
+
+    A browser shows what is in one as a part of the page; to the parser the content of a
+    template is in no page, and its links are not found.
+    """
+    roots: list[bool] = []  # of the templates that are open: whether each is one
+
+    def renamed(found: re.Match[bytes]) -> bytes:
+        attributes = found["opened"]
+        if attributes is not None:
+            roots.append(_SHADOW in attributes.lower())
+            return b"<shadow-root" + attributes if roots[-1] else found[0]
+        if found["closed"] is not None and roots and roots.pop():
+            return b"</shadow-root"
+        return found[0]
+
+    return _TEMPLATE_OR_TEXT.sub(renamed, body)
 
 
 def tree_size(body: bytes) -> int:

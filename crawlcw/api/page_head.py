@@ -12,25 +12,21 @@ from datetime import timedelta
 from selectolax.lexbor import LexborNode
 
 from crawlcw.api import charset, markup
+from crawlcw.api.raw_text import COMMENT, TEXT_ELEMENT
 from crawlcw.api.tree import parse_bounded
 from crawlcw.errors import ParseRefusedError
 
 #: No head is longer than this; what stands behind it is not looked at.
 LONGEST_HEAD = 1 << 20
-_RAW_TEXT = b"".join(
-    rb"|<%b(?=[\s/>])[^>]*+>?+(?:[^<]++|<(?!/%b[\s/>]))*+" % (name, name)
-    for name in (b"script", b"style", b"title")
-)
-#: A page until its `</head`, but for one that is text of a script or a comment. Every repetition
-#: is possessive: the time is linear.
+#: A page until its `</head`, but for one that is text of a script or a comment.
 _TO_ITS_END = re.compile(
-    rb"(?:[^<]++|<!--(?:[^-]++|-(?!->))*+" + _RAW_TEXT + rb"|<(?!/head))*+", re.IGNORECASE
+    rb"(?:[^<]++|" + COMMENT + rb"|" + TEXT_ELEMENT + rb"|<(?!/head))*+", re.IGNORECASE
 )
 #: Many more seconds than anybody waits for a page.
 _DIGITS = 9
 #: The HTML standard's "shared declarative refresh steps". It never looks back: no text is slow.
 _REFRESH = re.compile(
-    r"\s*(\d*)[\d.]*(?:[\s;,]\s*[;,]?\s*(?:url\s*=\s*)?(.*))?", re.IGNORECASE | re.DOTALL
+    r"\s*(\d+|(?=\.))[\d.]*(?:[\s;,]\s*[;,]?\s*(?:url\s*=\s*)?(.*))?", re.IGNORECASE | re.DOTALL
 )
 #: Directives that have a value themselves: what stands before their colon names no robot.
 _WITH_A_VALUE = frozenset(
@@ -67,12 +63,12 @@ def refresh(value: str) -> tuple[timedelta, str] | None:
     """Return what a Refresh says: after how long, and the link; None where it has no link."""
     found = _REFRESH.match(value)
     seconds, link = found.groups() if found else ("", None)
-    if not seconds or not link:
+    if not link:
         return None
     if link[0] in "\"'":
         link = link[1:].partition(link[0])[0]
     link = link.strip()
-    return (timedelta(seconds=int(seconds[:_DIGITS])), link) if link else None
+    return (timedelta(seconds=int(seconds[:_DIGITS] or 0)), link) if link else None
 
 
 def directives(header: str, *, robot: str) -> RobotsDirectives:

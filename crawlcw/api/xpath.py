@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from crawlcw.api import markup
+from crawlcw.api.raw_text import COMMENT, TEXT_ELEMENT
 from crawlcw.errors import ParseRefusedError, Reason, SpiderError
 
 if TYPE_CHECKING:
@@ -24,12 +25,8 @@ _ENTITY = b"<!ENTITY"
 _HUGE = {"html": True, "xml": False}
 _START_TAG = re.compile(rb"<[A-Za-z]")
 _END_OF_PAGE = re.compile(rb"</[hH][tT][mM][lL][\s/>]")
-#: An end of the page, or a text that may hold one. Each match is read once: the time is linear.
 _END_OR_TEXT = re.compile(
-    rb"<!--.*?(?:-->|\Z)"
-    rb"|<(script|style|textarea|title|xmp|iframe|noembed|noframes)(?=[\s/>]).*?(?:</\1(?=[\s/>])|\Z)"
-    rb"|(?P<end></html(?=[\s/>])[^>]*+>?)",
-    re.IGNORECASE | re.DOTALL,
+    COMMENT + rb"|" + TEXT_ELEMENT + rb"|(?P<end></html(?=[\s/>])[^>]*+>?)", re.IGNORECASE
 )
 
 

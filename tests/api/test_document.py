@@ -144,6 +144,50 @@ def test_what_a_request_passed_along_is_not_in_its_metas():
     assert isinstance(page("").meta, Metas)
 
 
+SHADOWS = """<body><x-card id=card><TEMPLATE class="a>b" shadowrootmode="open">
+<p>in it <a href=/1>1</a></p><template><a href=/no>no</a></template>
+<x-inner><template shadowrootmode=closed><a href=/2>2</a></template></x-inner><slot></slot>
+</TEMPLATE><a href=/3>3</a></x-card><script>"<template shadowrootmode='open'>"</script>
+<!-- <template shadowrootmode=open> --><template><a href=/no>no</a></template><a href=/4>4</a>"""
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_what_is_in_declarative_shadow_roots_is_in_the_page(encoding: str):
+    """HTML standard, the template element: `shadowrootmode`."""
+    response = page(SHADOWS.encode(encoding), f"text/html; charset={encoding}")
+
+    links = [f"http://a.example/{n}" for n in (1, 2, 3, 4)]
+    assert [each.url for each in response.follow_all("a")] == links
+    assert [each.attributes["href"] for each in response.css("#card a")] == ["/1", "/2", "/3"]
+    assert response.css_first("#card > a").text() == "3"
+    assert response.css_first("script").text() == "\"<template shadowrootmode='open'>\""
+    assert response.xpath("//x-inner//a/@href").getall() == ["/2"]
+
+
+def test_a_page_without_shadow_roots_is_given_to_the_parser_as_it_is():
+    body = SHADOWS.replace("shadowrootmode", "shadowroot").encode()
+
+    assert page(body).source() is not None
+    assert page(body).source() == body
+
+
+@pytest.mark.parametrize(
+    "unit", ["<template shadowrootmode>", "</template>", "<template ", "<!--", "<template a='"]
+)
+def test_no_shadow_root_takes_long_to_open(unit: str):
+    body = b"<template shadowrootmode=open>" + unit.encode() * (1_000_000 // len(unit))
+    began = time.process_time()
+
+    page(body).source()
+
+    assert time.process_time() - began < 1
+
+
+def test_shadow_roots_nested_without_end_are_refused_as_other_tags_are():
+    with pytest.raises(ParseRefusedError, match="tags inside one another"):
+        page("<template shadowrootmode=open>" * 5000).css("a")
+
+
 JSONLD = """
 <script type="application/ld+json">{"@type": "Product", "name": "Tea
 pot"}</script>

@@ -48,6 +48,8 @@ SCRAPS = st.lists(
         ('3, "/c', 3, "/c"),
         ("1 url = /d", 1, "/d"),
         ("2.9;/e", 2, "/e"),
+        (".1;URL=/e", 0, "/e"),
+        (" .; /e", 0, "/e"),
         ("0; url=http://a/?url=b", 0, "http://a/?url=b"),
     ],
 )
@@ -55,7 +57,9 @@ def test_a_refresh_is_read_as_browsers_read_it(value: str, seconds: int, link: s
     assert refresh(value) == (timedelta(seconds=seconds), link)
 
 
-@pytest.mark.parametrize("value", ["", "5", "5;", "5; url=", "5; url=''", "5x", "url=/a", "-1;/a"])
+@pytest.mark.parametrize(
+    "value", ["", "5", "5;", "5; url=", "5; url=''", "5x", "url=/a", "-1;/a", ";/a", "a.1;/a"]
+)
 def test_what_is_no_refresh_is_none(value: str) -> None:
     assert refresh(value) is None
 
