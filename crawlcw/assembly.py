@@ -31,6 +31,7 @@ from crawlcw.crawl.hooks import hooked
 from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities
+from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.moved_pages import MovedPages
@@ -48,14 +49,13 @@ from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.run_start import RunStart
-from crawlcw.crawl.runner import InProcess
+from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Done, Means, Settling
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.steering import Steering
-from crawlcw.crawl.suspects import Children, Suspects
 from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.crawl.watch import Unwatched
@@ -69,7 +69,7 @@ from crawlcw.downloader.rendering import RenderingDownloader
 from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.engine.excuses import LoopExcuses
 from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
-from crawlcw.engine.poison import PoisonGuard
+from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.errors import UsageError
@@ -93,15 +93,12 @@ async def open_crawl(
     ledger: str = DEFAULT_LEDGER,
     settings: Settings | None = None,
     downloader: Downloader | None = None,
-    children: Children | None = None,
     meter: Meter | None = None,
 ) -> AsyncIterator[Crawl]:
     """Open what a crawl of *spider* needs, and close it afterwards.
 
     *settings* replace those of the spider's class; *downloader* replaces the
-    real one, for tests. *children* work on what crashed workers held: they are
-    for callers that can make the spider anew in another process. With a *meter*
-    `Crawl.measures` returns what it has measured.
+    real one, for tests. With a *meter* `Crawl.measures` returns what it has measured.
     """
     check(spider)
     settings = settings or spider.settings
@@ -111,9 +108,7 @@ async def open_crawl(
         names = StartNames(opened.notes, has_own_start=has_own_start(spider))
         default = downloader or web(spider, settings, public_names=names, proxies=proxies)
         async with downloader_of(spider, default) as way:
-            yield assemble(
-                spider, opened, way, settings, children=children, proxies=proxies, meter=meter
-            )
+            yield assemble(spider, opened, way, settings, proxies=proxies, meter=meter)
     finally:
         await opened.close()
 
@@ -124,13 +119,11 @@ def assemble(
     downloader: Downloader,
     settings: Settings,
     *,
-    children: Children | None = None,
     proxies: ProxyPool | None = None,
     meter: Meter | None = None,
 ) -> Crawl:
     """Return a crawl on a ledger and a downloader that are open, and stay so; in its event loop.
 
-    *children* work on suspects, where they can be had; else these run alone here.
     *proxies* are those that the downloader's requests go through.
     Raises `SpiderError` for a spider that cannot be run as it is written.
     """
@@ -142,7 +135,6 @@ def assemble(
         downloader=AuthorizingDownloader(SavingDownloader(downloader, settings), credentials),
         credentials=credentials,
         settings=settings,
-        children=children,
         browser=Browser(settings),
         proxies=proxies or ProxyPool(settings),
         meter=meter,
@@ -181,7 +173,6 @@ class _Assembly:
     downloader: Downloader
     credentials: Credentials
     settings: Settings
-    children: Children | None
     browser: Browser
     proxies: ProxyPool
     meter: Meter | None
@@ -274,8 +265,12 @@ class _Assembly:
         return LoopExcuses(session.watchdog, session.stats, deadlines=self.settings.deadlines)
 
     @cached_property
-    def suspects(self) -> Suspects:
-        return Suspects(self.children, self.session.held, max_lost=self.settings.max_lost)
+    def _internal_errors(self) -> InternalErrors:
+        session = self.session
+        # The ending is made of the coordinator, which is made of this.
+        return InternalErrors(
+            session.ledger, session.stats, end=lambda why, detail: self.ending.end(why, detail)
+        )
 
     @cached_property
     def coordinator(self) -> Coordinator:
@@ -292,7 +287,7 @@ class _Assembly:
             patience=session.patience,
             heartbeat=session.heartbeat,
             watch=self.watch,
-            suspects=self.suspects,
+            internal_errors=self._internal_errors,
             coming=self._targets,
             worker=session.worker,
         )
@@ -368,7 +363,7 @@ class _Assembly:
             ledger=session.ledger,
             means=Means(
                 downloader=self._hooked(self.downloader),
-                runner=InProcess(
+                runner=Runner(
                     spider=self.spider,
                     scope=self.scope,
                     seen=self.seen,
@@ -378,26 +373,22 @@ class _Assembly:
                     write=self.committer.write_links,
                 ),
             ),
-            credentials=self.credentials,
             robots=self.robots,
             frontier=self.frontier,
             turns=self._turns,
             blame=self._blame,
             scope=self.scope,
             held=session.held,
-            seen=self.seen,
             stats=session.stats,
-            poison_guard=PoisonGuard(session.ledger, session.held),
-            suspects=self.suspects,
+            run_alone=RunAlone(session.ledger, session.held),
+            internal_errors=self._internal_errors,
             end=self.ending.end,
             excuses=self._excuses,
             hooked=self._hooked,
             recorder=self._recorder,
             targets=self._targets,
-            write_links=self.committer.write_links,
             instruments=self._instruments,
             identities=self._identities,
-            proxies=self.proxies,
             bans=self._bans,
             errors=self._errors,
             settling=self._settling,
@@ -435,7 +426,6 @@ class _Assembly:
             scope=self.scope,
             held=session.held,
             seen=self.seen,
-            suspects=self.suspects,
             revisits=self._revisits,
             recorder=self._recorder,
             adder=self._adder,
@@ -633,7 +623,7 @@ async def open_reparser(
                 settings=settings,
                 pages=pages,
                 scope=within,
-                runner=InProcess(
+                runner=Runner(
                     spider=spider,
                     scope=within,
                     seen=frozenset() if saving is None else saving.seen,

@@ -83,8 +83,8 @@ class Response(Document):
         self.obey_robots = True
         #: Whether the crawl follows no more links of the page: `follow_all` only counts them then.
         self.has_enough_links = False
-        #: The page in the browser, a `playwright.async_api.Page`, where it was rendered in this
-        #: process; it is open until the callback ends.
+        #: The page in the browser, a `playwright.async_api.Page`, where it was rendered; it is
+        #: open until the callback ends.
         self.page: Any = None
 
     @property

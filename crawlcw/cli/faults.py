@@ -21,6 +21,7 @@ _WHY = {
     FinishReason.FILES_UNWRITABLE: "Stopped",
     FinishReason.LOGIN_FAILED: "Stopped",
     FinishReason.PROXIES_FAILED: "Stopped",
+    FinishReason.INTERNAL_ERROR: "Stopped",
     FinishReason.FAILED: "Failed",
 }
 
@@ -39,9 +40,14 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
         return (printable(report.detail) if report.detail else "the login failed",)
     if report.finish_reason == FinishReason.PROXIES_FAILED:
         return (printable(report.detail) if report.detail else "no proxy works",)
-    if report.finish_reason not in _COMPLETE:
-        return ()
+    if report.finish_reason == FinishReason.INTERNAL_ERROR:
+        return (printable(report.detail) or "an error of crawlcw itself",)
     faults = []
+    if report.internal_errors:
+        errors = "1 error" if report.internal_errors == 1 else f"{report.internal_errors:,} errors"
+        faults.append(f"crawlcw itself has raised {errors} (the log names the place)")
+    if report.finish_reason not in _COMPLETE:
+        return tuple(faults)
     if report.any_finished is False:
         faults.append("nothing was finished")
     if hosts := len(report.hosts_given_up) + report.more_hosts_given_up:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from crawlcw.api.settings import Settings
 from crawlcw.cli import exposing
-from crawlcw.cli.exit_codes import NOT_WELL, OK
+from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL, OK
 from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.cli.terminal import progress
 from crawlcw.cli.terminal.console import PlainConsole
@@ -49,7 +49,7 @@ def report_fields(report: Report, settings: Settings) -> dict[str, object]:
 def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
     """Show how a crawl ended, as *output* says, and return the exit code for it."""
     faults = faults_of(report, max_failures=settings.max_failures)
-    code = NOT_WELL if faults else OK
+    code = INTERNAL if report.internal_errors else NOT_WELL if faults else OK
     if output.style == "json":
         fields = report_fields(report, settings) | {"exit_code": code}
         logger.info("%s", report.finish_reason, extra=fields)

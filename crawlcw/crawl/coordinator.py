@@ -11,6 +11,7 @@ holders for a while.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections import Counter
@@ -24,20 +25,24 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_leasing import HostLeaser
+from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.lanes import AHEAD, bonus
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.robots_gate import RobotsGate
-from crawlcw.crawl.suspects import Suspects
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import Host
+from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import ended_since, put_off
+from crawlcw.model.transitions import ended_since, losses, put_off
+
+logger = logging.getLogger(__name__)
 
 _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
@@ -86,7 +91,7 @@ class Coordinator:
         patience: Patience,
         heartbeat: Heartbeat,
         watch: NetworkWatch,
-        suspects: Suspects,
+        internal_errors: InternalErrors,
         coming: Container[bytes],
         worker: str,
     ) -> None:
@@ -107,7 +112,7 @@ class Coordinator:
         self._patience = patience
         self._heartbeat = heartbeat
         self._watch = watch
-        self._suspects = suspects
+        self._internal_errors = internal_errors
         self._coming = coming
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
@@ -237,9 +242,12 @@ class Coordinator:
         held = self._frontier[host]
         return held.leaving or held.unsaved or self._is_hungry(held)
 
-    def put_back(self, lease: Lease) -> None:
+    def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
-        self._place(lease)
+        if to_ledger:
+            self._returned.append(lease)
+        else:
+            self._place(lease)
         self._changed.set()
 
     def _place(self, lease: Lease) -> None:
@@ -533,17 +541,42 @@ class Coordinator:
             wanted,
             worker=self._worker,
             lease=self._settings.lease,
-            max_lost=self._suspects.max_lost,
+            max_lost=self._settings.max_lost,
         )
         # At once: a lease that is not in here is neither renewed nor given back.
         self._held.add(claimed.leases)
         self._stats.claims += len(wanted)
         self._stats.claims_missed += claimed.missed
         self._stats.given_up += claimed.abandoned
+        if claimed.put_off or claimed.abandoned:
+            self._stats.failures[Reason.CRASHED_WORKER] += claimed.put_off + claimed.abandoned
+            self._tell_of_crashes(wanted)
         # Another coordinator is at the same tasks: begin elsewhere next time.
         self._shuffles = claimed.missed > len(wanted) // 2
         for lease in claimed.leases:
             self._place(lease)
+
+    def _tell_of_crashes(self, wanted: list[Task]) -> None:
+        most = self._settings.max_lost
+        for task in wanted:
+            lost = losses(task)
+            if lost == task.lost:
+                continue
+            given_up = lost >= most
+            logger.log(
+                logging.WARNING if given_up else logging.INFO,
+                "%s: %s was lost while it worked on nothing else (%d of %d)%s",
+                printable(task.url),
+                printable(task.lock or ""),
+                lost,
+                most,
+                ", so the page is ignored" if given_up else "",
+                extra={
+                    "event": "give up" if given_up else "quarantined",
+                    "url": task.url,
+                    "reason": Reason.CRASHED_WORKER,
+                },
+            )
 
     async def _look_around(self) -> bool:
         """Take part in hosts that are shared; return whether the ledger is drained."""
@@ -606,6 +639,8 @@ class Coordinator:
         busy = busy or any(host.busy for host in self._frontier)
         if horizon is None and not busy and self._frontier.page_limit.seeded:
             return True
+        if not busy:
+            await self._internal_errors.end_where_nothing_else_is_left()
         idle = self._idle
         now = self._ledger.now()
         others_work = horizon is not None and horizon <= now and not busy

@@ -178,6 +178,7 @@ class Crawl:
             longest_stall=self.stats.longest_stall,
             forgiven=self.stats.forgiven,
             truncated=self.stats.truncated,
+            internal_errors=self.stats.internal_errors,
             detail=detail,
             over_full=self.stats.over_full,
             given_up=self.stats.given_up,

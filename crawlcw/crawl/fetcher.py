@@ -1,13 +1,13 @@
 """From a lease to an answer: ask for the page, and hand on what came of it.
 
-N of these drain the queue. Nothing that happens to a page ends one: every
-failure becomes an outcome of that page alone, see `Settling`.
+N of these drain the queue. Nothing that happens to a page ends one: every failure of a
+page becomes an outcome of that page alone, see `Settling`. An error of crawlcw's own is
+no outcome: the page is put back, see `InternalErrors`.
 """
 
 import asyncio
 import logging
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,41 +25,31 @@ from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities, LoggedOutError, NotReadyError
+from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.moved_pages import MovedPages
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirect_targets import RedirectTargets, Way
 from crawlcw.crawl.redirects import REDIRECTS, attempt, is_page
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Attempt, Done, Means, NotTriedError, Settling
 from crawlcw.crawl.slot import Slot
 from crawlcw.crawl.spider_fault import HOOKS, SpiderFaultError
-from crawlcw.crawl.suspects import (
-    ChildDiedError,
-    ChildDownloader,
-    Children,
-    NoChildError,
-    Suspects,
-)
-from crawlcw.crawl.url_lists import WriteLinks
 from crawlcw.downloader import dev_cache, memory_budget, rendering
-from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.identified import IdentifiedDownloader
 from crawlcw.downloader.protocol import Downloader
-from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.pool import Pool
+from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import FinishReason, Stats
-from crawlcw.errors import FetchError, LedgerError, Reason, StopCrawl, UsageError
+from crawlcw.errors import FetchError, LedgerError, StopCrawl, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.tracebacks import text_of
-from crawlcw.model.transitions import Failed, put_off
+from crawlcw.model.transitions import put_off
 
 logger = logging.getLogger(__name__)
 
@@ -73,8 +63,11 @@ class WorkSource(Protocol):
     def done(self, lease: Lease) -> None:
         """Nobody works on a lease any more."""
 
-    def put_back(self, lease: Lease) -> None:
-        """A task was not tried, by no fault of its own; it is to be when its `due` says."""
+    def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
+        """A task was not tried, by no fault of its own; it is to be when its `due` says.
+
+        *to_ledger*: its lease is to end in any case.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +76,23 @@ class Fetcher:
 
     settings: Settings
     ledger: Ledger
-    means: Means  #: of an ordinary page: nobody asks, and this process parses
-    credentials: Credentials
+    means: Means  #: of a page that no session asks for
     robots: Robots
     frontier: Frontier
     turns: HostTurns
     blame: Blame
     scope: Scope
     held: HeldLeases
-    seen: SeenFilter
     stats: Stats
-    poison_guard: PoisonGuard
-    suspects: Suspects
+    run_alone: RunAlone
+    internal_errors: InternalErrors
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
     excuses: Excuses
     #: Puts the browser and the spider's hooks before a downloader.
     hooked: Callable[[Downloader], Downloader]
     recorder: Recorder
     targets: RedirectTargets
-    write_links: WriteLinks
     identities: Identities
-    proxies: ProxyPool
     bans: Bans
     errors: CallbackErrors
     settling: Settling
@@ -127,22 +116,32 @@ class Fetcher:
                             slot.free()
                             source.done(lease)
                         if isinstance(result, Lease):
-                            if not self.suspects.waits(result):
-                                source.put_back(result)
+                            source.put_back(result, to_ledger=self.run_alone.is_alone(lease))
                         else:
+                            self.internal_errors.settled(lease)
                             await done.put(result)
-                            await self.poison_guard.recorded(lease)
+                        await self.run_alone.recorded(lease)
                     finally:
-                        self.poison_guard.leave(lease)
-                        for waiting in self.suspects.take_waiting():
-                            source.put_back(waiting)
+                        self.run_alone.leave(lease)
             self.stats.leases_lost += 1
 
     async def _work(self, lease: Lease, slot: Slot) -> Done | Lease:
         """Return what came of one task, or its lease where nothing did.
 
-        Whatever is raised belongs to that task alone.
+        The *slot* is freed as soon as the answer is there and what it shows of its host
+        is noted, or not here at all.
         """
+        try:
+            return await self._tried(lease, slot)
+        except NotTriedError:
+            return lease
+        except (LedgerError, UsageError):
+            # The last: what is not installed is missing for every page.
+            raise
+        except Exception as error:
+            return self.internal_errors.put_off(lease, error)
+
+    async def _tried(self, lease: Lease, slot: Slot) -> Done | Lease:
         last_sent = self.turns.last(lease.task.host)
         identified = None
         if self.blame.given_up(lease.task) is None:
@@ -154,87 +153,22 @@ class Fetcher:
             # A login has asked its host since its turn came.
             await self.turns.wait(lease.task.url)
         means = self.means if identified is None else replace(self.means, identified=identified)
-        if children := self.suspects.children_for(lease):
-            # The browser, and the page that it keeps open for the callback, are this process's.
-            if not rendering.wants_browser(Request.of(lease.task), self.settings):
-                return await self._work_by(children, lease, slot, means)
-            if verdict := self.suspects.lost_too_often(lease):
-                return Done(settlements=(self.settling.settle(lease, verdict),))
-        if not await self.poison_guard.enter(lease):
+        if not await self.run_alone.enter(lease):
             return lease
-        return await self._tried(lease, slot, means)
-
-    async def _work_by(
-        self, children: Children, lease: Lease, slot: Slot, means: Means
-    ) -> Done | Lease:
-        """Do the same for a suspect, by a child."""
-        if not children.free:
-            self.suspects.wait(lease)
-            return lease
-        try:
-            async with children.one() as child:
-                runner = child.runner(
-                    scope=self.scope, seen=self.seen, now=self.ledger.now, write=self.write_links
-                )
-                # A session with its cookies is this process's, and so are the proxies and
-                # the bodies to be kept.
-                downloader = means.downloader
-                if not self._is_asked_here(lease.task, means) and self.recorder.bodies is None:
-                    downloader = ChildDownloader(child.downloader(self.credentials), downloader)
-                by_child = replace(means, downloader=downloader, runner=runner)
-                done = await self._tried(lease, slot, by_child)
-        except NoChildError as error:
-            logger.debug("no child: %s", printable(error), extra={"event": "no_child"})
-            return lease
-        except ChildDiedError as death:
-            verdict = self.suspects.died(lease, death)
-            if verdict is None:
-                return lease
-            return Done(settlements=(self.settling.settle(lease, verdict),))
-        self.suspects.lived(lease)
-        return done
-
-    def _is_asked_here(self, task: Task, means: Means) -> bool:
-        """Return whether only this process may ask for a page, whatever process parses it."""
-        options = task.options
-        if means.identified is not None or options.cookies or options.proxy:
-            return True
-        return self.proxies.asks_for(task.url)
-
-    async def _tried(self, lease: Lease, slot: Slot, means: Means) -> Done | Lease:
-        """Return what comes of an attempt, or the lease where nothing does.
-
-        The *slot* is freed as soon as the answer is there and what it shows of its host
-        is noted, or not here at all.
-        """
         given_up = self.blame.given_up(lease.task)
-        if given_up is None and not self.blame.may_begin(lease.task):
+        if given_up is not None:
+            return await self.settling.given_up(self._begun(lease, slot, means), given_up)
+        if not self.blame.may_begin(lease.task):
             return lease
-        try:
-            if given_up is not None:
-                return await self.settling.given_up(self._begun(lease, slot, means), given_up)
-            with memory_budget.page(), self.recorder.page():
-                async with rendering.OpenPages():
-                    with self.targets.way(lease.task.id) as way:
-                        try:
-                            return await self._page(self._begun(lease, slot, means), way)
-                        finally:
-                            if way.taken:
-                                # Others may have added what it has come to nothing with.
-                                self.frontier.look(lease.task.host)
-        except NotTriedError:
-            return lease
-        except (LedgerError, ChildDiedError, UsageError):
-            # The last: what is not installed is missing for every page.
-            raise
-        except Exception as error:
-            logger.exception("an error of crawlcw itself", extra={"event": "internal"})
-            failed = Failed(
-                reason=Reason.INTERNAL,
-                message=f"{type(error).__name__}: {error}",
-                traceback=traceback.format_exc(),
-            )
-            return Done(settlements=(self.settling.settle(lease, failed),))
+        with memory_budget.page(), self.recorder.page():
+            async with rendering.OpenPages():
+                with self.targets.way(lease.task.id) as way:
+                    try:
+                        return await self._page(self._begun(lease, slot, means), way)
+                    finally:
+                        if way.taken:
+                            # Others may have added what it has come to nothing with.
+                            self.frontier.look(lease.task.host)
 
     def _begun(self, lease: Lease, slot: Slot, means: Means) -> Attempt:
         return Attempt(

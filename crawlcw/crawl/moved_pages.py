@@ -23,13 +23,12 @@ from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Attempt, Done, Settling, info_of
-from crawlcw.crawl.suspects import Suspects
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
 from crawlcw.model.task import WAITING, Lease, Task, task_id
-from crawlcw.model.transitions import Settlement, Succeeded, is_suspect
+from crawlcw.model.transitions import Settlement, Succeeded, is_quarantined
 
 #: A page that sends its reader on within this time is a redirect by other means.
 _REDIRECTING = timedelta(seconds=5)
@@ -46,7 +45,6 @@ class MovedPages:
     scope: Scope
     held: HeldLeases
     seen: SeenFilter
-    suspects: Suspects
     revisits: Revisits
     recorder: Recorder
     adder: TaskAdder
@@ -196,14 +194,14 @@ class MovedPages:
             record = await self.ledger.tasks.get(task.id)
             if record is None or record.task.status not in WAITING:
                 return None
-            if is_suspect(record.task):
+            if is_quarantined(record.task):
                 return None  # to be worked on by itself
             # Sent again by itself: what the first one got looks taken to everybody else.
             claimed = await self.ledger.leases.claim(
                 [record.task],
                 worker=self.worker,
                 lease=self.settings.lease,
-                max_lost=self.suspects.max_lost,
+                max_lost=self.settings.max_lost,
             )
             self.held.add(claimed.leases)
         return next(iter(claimed.leases), None)

@@ -103,9 +103,9 @@ def _sendable(value: str | None) -> str | None:
 
 
 def _digest(response: Response) -> str | None:
-    """Return a digest of a body; None where it is cut off, or is with a child process."""
+    """Return a digest of a body; None where it is cut off."""
     if response.file is not None:
         return response.file.sha256
-    if response.truncated is not None or len(response.body) != response.size:
+    if response.truncated is not None:
         return None
     return blake2b(response.body, digest_size=16).hexdigest()

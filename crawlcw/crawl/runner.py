@@ -1,10 +1,10 @@
-"""Where a spider's methods run: in this process, or wherever another runner has them run."""
+"""Run the methods of a spider on its pages, one after the other, in the event loop."""
 
 import asyncio
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 from crawlcw.api.response import Response
 from crawlcw.api.rules import Rule
@@ -19,17 +19,6 @@ from crawlcw.crawl.url_lists import WriteLinks
 from crawlcw.crawl.watch import Watch
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
-
-
-class Runner(Protocol):
-    """Runs the methods of one spider."""
-
-    async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
-        """Return what the spider's method named *callback* makes of *arguments*.
-
-        *task* is the one whose page or failure it is about. A `Failed` where the
-        method raises. Raises `SpiderError` where the spider has no such method.
-        """
 
 
 class Turns:
@@ -53,8 +42,8 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InProcess:
-    """Runs them in the event loop."""
+class Runner:
+    """Runs the methods of one spider."""
 
     spider: Spider
     scope: Scope
@@ -66,7 +55,11 @@ class InProcess:
     turns: Turns = field(default_factory=Turns)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
-        """See `Runner.run`."""
+        """Return what the spider's method named *callback* makes of *arguments*.
+
+        *task* is the one whose page or failure it is about. A `Failed` where the
+        method raises. Raises `SpiderError` where the spider has no such method.
+        """
         method = callback_named(self.spider, callback)
         # The base class's `on_error` looks at nothing.
         looks = getattr(method, "__func__", None) is not Spider.on_error

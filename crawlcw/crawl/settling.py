@@ -256,10 +256,12 @@ class Settling:
     async def unanswered(self, attempt: Attempt, refusal: FetchError) -> Done | Lease:
         """Settle a page that no answer came of, or put it back where that is not its fault.
 
-        Who may be to blame is asked in the order of how many pages it concerns: the disk,
-        all proxies, this process's loop, the host or the network; the page comes last.
+        Who may be to blame is asked in the order of how many pages it concerns: crawlcw itself,
+        the disk, all proxies, this process's loop, the host or the network; the page comes last.
         """
         lease, began = attempt.lease, attempt.began
+        if refusal.reason is Reason.INTERNAL:
+            raise refusal.__cause__ or refusal
         if refusal.reason is Reason.FILES_UNWRITABLE:
             # Nor would any other file be saved: no attempt is spent until somebody mends it.
             self.end(FinishReason.FILES_UNWRITABLE, refusal.message)

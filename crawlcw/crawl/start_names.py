@@ -65,21 +65,6 @@ class StartNames:
             )
 
 
-class NoStartNames:
-    """Fulfils `PublicNames` for a child, who has no ledger: its parent is asked for such pages."""
-
-    async def was_public(self, name: str) -> bool:  # noqa: ARG002  # the protocol's
-        """Return that it was, of every name."""
-        return True
-
-    async def note_public(self, name: str) -> None:
-        """Do nothing."""
-
-    async def start_hosts(self) -> list[str]:
-        """Return none: what is refused here the parent asks for."""
-        return []
-
-
 def noted_starts(hosts: Iterable[str]) -> dict[str, bool]:
     """Return what is written down of *hosts* (`Location.host`) that `start` has named."""
     return {f"{_START}{host}": True for host in hosts}

@@ -60,6 +60,7 @@ class Stats:
     longest_stall: float = 0.0  #: seconds
     forgiven: int = 0  #: failures that such times excuse
     loop_lag: Histogram = field(default_factory=Histogram)  #: ten times a second
+    internal_errors: int = 0  #: of crawlcw itself; each has put a page back
     ledger_operations: Counter[str] = field(default_factory=Counter)  #: asked, by name
 
     @property
@@ -124,6 +125,7 @@ class FinishReason(StrEnum):
     FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder takes no files
     LOGIN_FAILED = "login-failed"  #: no login of a session was of use
     PROXIES_FAILED = "proxies-failed"  #: no proxy works any more
+    INTERNAL_ERROR = "internal-error"  #: an error of crawlcw itself on every page that is left
     FAILED = "failed"  #: all of several processes have crashed, or given up
 
 
@@ -165,6 +167,7 @@ class Report:
     truncated: int = 0  #: bodies cut at `max_body`, or by their server
     over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
     failed_before: int = 0  #: the ledger's pages that failed, in this run or before
+    internal_errors: int = 0  #: of crawlcw itself; each has put a page back
     any_finished: bool | None = None
     """Whether the ledger has a finished page, of this run or before; None: it did not say."""
 

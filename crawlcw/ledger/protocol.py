@@ -283,24 +283,23 @@ class Leases(Protocol):
     """Holding tasks: what a worker does between `Tasks.page` and `Outcomes.commit`."""
 
     async def claim(
-        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
         """Lease those of *tasks* that still are as `Tasks.page` returned them.
 
         No two claims of all processes ever get the same task at the same time.
         Each success raises the task's fence by one. A task whose lease ran out
-        becomes a suspect (see `transitions.is_suspect`); where its holder had
+        twice is quarantined (see `transitions.is_quarantined`); where its holder had
         begun with it alone, it counts one `lost` and is due later instead, or is
-        ignored (`crashed-worker`) when that makes *max_lost*, unless that is None:
-        then it is leased whatever it counts. Sent again after it was not
-        answered, it returns the leases of the first time as well; nothing else
-        does.
+        ignored (`crashed-worker`) when that makes *max_lost*. Sent again after it
+        was not answered, it returns the leases of the first time as well; nothing
+        else does.
         """
 
     async def begin(self, lease: Lease) -> bool:
         """Write down that the work on a task begins; return whether the lease still holds.
 
-        Of suspects, with which a worker begins alone: should this lease run out
+        Of quarantined tasks, with which a worker begins alone: should this lease run out
         too, it counts.
         """
 
@@ -485,7 +484,7 @@ class Workers(Protocol):
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
         For a worker that is known to be dead: its tasks are claimable at once, due since
-        they are there and so before what came later, and suspects when they are claimed.
+        they are there and so before what came later.
         Its hosts are ready, and so are those of its tasks that nobody holds. What it has
         counted is kept, see `tally`.
         """

@@ -473,7 +473,7 @@ def _of_reason(found: Mapping[str, Any], status: Status) -> Iterator[Violation]:
     unwanted = status is Status.FAILED and reason not in FAILURE_REASONS
     # Tried again is only what was tried.
     untried = status is Status.FAILED and found["retry"] < 1
-    # Who convicts a suspect in a process of its own counts no lost lease.
+    # Ledgers of earlier versions: there a child process died of the page, and no lease was lost.
     unlost = reason == Reason.CRASHED_WORKER and found["lost"] < 1 and found.get("begun") is None
     if unwanted or untried or (status is Status.IGNORED and unlost):
         yield Violation(kind=Kind.REASON_UNFOUNDED, detail=says())

@@ -83,8 +83,8 @@ class Task:
     retry: int = 0  #: failed attempts
     lost: int = 0  #: workers that were lost while they worked on it alone
     begun: int | None = None
-    """None, but of a suspect, see `transitions.is_suspect`: the fence of the last claim whose
-    holder began with it alone, or 0."""
+    """None: no worker was lost that held it, since it was last finished. 0: one was. Else the
+    fence of the last claim whose holder began with it alone, see `transitions.is_quarantined`."""
     reason: Reason | None = None
     visit: Visit | None = None  #: of a page that was finished once
     revisit: datetime | None = None  #: when it is to be visited again, by the next run then

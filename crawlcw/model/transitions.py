@@ -193,7 +193,7 @@ class Change:
     settled: int
     retry: int
     lost: int
-    begun: int | None  #: None: the task is no suspect
+    begun: int | None  #: see `Task.begun`
     reason: Reason | None
     error: AttemptError | None = None  #: added to the errors
     kept_errors: int = KEPT_ERRORS  #: so many of them are kept
@@ -234,7 +234,9 @@ class BulkChange:
     forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
     raises_fence: bool = False  #: no page or claim that was read before fits afterwards
     wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
-    ends_leases: bool = False  #: only of leases that ran out; the tasks are suspects afterwards
+    ends_leases: bool = (
+        False  #: only of leases that ran out; `begun` is at least 0 then
+    )
     of_held: "BulkChange | None" = None  #: the same of tasks that are held; None: they are left
 
     @property
@@ -321,19 +323,18 @@ def too_deep(task: Task) -> Task:
 
 
 def claim(
-    task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int | None
+    task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int
 ) -> Change | None:
     """Decide a claim of *task*: it becomes processing.
 
     Where its holder has crashed while it worked on it alone, it comes back later
-    instead, or is given up if that were *max_lost* times; with None it is
-    claimed: the caller finds out by other means what crashes its workers.
+    instead, or is given up if that were *max_lost* times.
     None where it cannot be claimed at *now*: it is not due, or never will be.
     """
     if task.due is None or task.due > now or task.status in DONE:
         return None
     lost = losses(task)
-    if max_lost is not None and lost > task.lost:
+    if lost > task.lost:
         if lost >= max_lost:
             return _abandoned(task, lost=lost, now=now)
         return _put_off(task, lost=lost, now=now)
@@ -349,7 +350,7 @@ def claim(
         settled=task.settled,
         retry=task.retry,
         lost=lost,
-        begun=suspicion(task),
+        begun=_begun(task),
         reason=task.reason,
     )
 
@@ -364,18 +365,24 @@ def losses(task: Task) -> int:
     return task.lost + (task.status is Status.PROCESSING and task.begun == task.fence)
 
 
-def is_suspect(task: Task) -> bool:
-    """Return whether a worker that held *task* has crashed, or was lost.
+def is_alone(lease: Lease) -> bool:
+    """Return whether the holder of a lease has begun alone, by what `Leases.held` returns."""
+    return lease.task.begun == lease.fence
 
-    It is the task as it is before it is claimed: one that is taken over is a
-    suspect, and so is one that was until it is finished.
+
+def is_quarantined(task: Task) -> bool:
+    """Return whether a worker is to work on *task* alone, as it is before it is claimed.
+
+    So it is once two workers in a row were lost that held it, until it is finished. One
+    says nothing: it may have been killed, and held hundreds of tasks.
     """
-    return task.begun is not None or task.status is Status.PROCESSING
+    return bool(task.begun) or (task.begun is not None and task.status is Status.PROCESSING)
 
 
-def suspicion(task: Task) -> int | None:
-    """Return what `begun` of *task* becomes when it is claimed: 0 for a new suspect."""
-    return task.begun or 0 if is_suspect(task) else None
+def _begun(task: Task) -> int | None:
+    """Return what `begun` of *task* becomes when it is claimed: 0 after the first lost worker."""
+    lost_before = task.begun is not None or task.status is Status.PROCESSING
+    return task.begun or 0 if lost_before else None
 
 
 def _put_off(task: Task, *, lost: int, now: datetime) -> Change:
@@ -408,7 +415,7 @@ def _lost(
         settled=task.settled,
         retry=task.retry,
         lost=lost,
-        begun=suspicion(task),
+        begun=_begun(task),
         reason=task.reason,
         error=AttemptError(
             time=now,
@@ -447,7 +454,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
-        # A worker has lived through it: what it is suspected of was another's doing.
+        # A worker has lived through it: the crash was another task's doing.
         begun=None,
         reason=None,
         response=outcome.response,
@@ -522,7 +529,7 @@ def _failed(
         # Being unwanted is not a failed attempt.
         retry=min(attempt, policy.max_retry) if failure and outcome.tried else lease.task.retry,
         lost=losses(lease.task),
-        begun=suspicion(lease.task),
+        begun=_begun(lease.task),
         reason=outcome.reason,
         error=AttemptError(
             time=now,
@@ -562,7 +569,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         settled=before.settled,
         retry=before.retry,
         lost=losses(lease.task),
-        begun=suspicion(lease.task),
+        begun=_begun(lease.task),
         reason=before.reason,
     )
     return Settlement(lease=lease, change=change)

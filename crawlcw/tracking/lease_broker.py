@@ -16,7 +16,7 @@ from itertools import islice
 
 from crawlcw.errors import UsageError
 from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.transitions import ended_since, is_suspect
+from crawlcw.model.transitions import ended_since, is_quarantined
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.tracker import Tracker
 
@@ -128,10 +128,10 @@ class LeaseBroker:
         return [each for each in claimed.leases if each.token.startswith(f"{token}:")]
 
     async def begin(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return those that are still held; of suspects it is noted that the work begins."""
+        """Return those still held; of quarantined tasks it is noted that the work begins."""
         kept = []
         for lease in leases:
-            noted = not is_suspect(lease.task) or lease.task.begun == lease.fence
+            noted = not is_quarantined(lease.task) or lease.task.begun == lease.fence
             if noted or await self._ledger.leases.begin(lease):
                 kept.append(lease)
         return kept

@@ -30,7 +30,7 @@ from crawlcw.errors import (
 from crawlcw.ledger.protocol import Added, TaskFilter
 from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Lease, Payload, Record, Status, Task
-from crawlcw.model.transitions import ended_since, is_suspect
+from crawlcw.model.transitions import ended_since, is_quarantined
 from crawlcw.tracking import choices, keys, views
 from crawlcw.tracking.adding import check_many
 from crawlcw.tracking.changes import A_MILLISECOND, Changes
@@ -257,7 +257,7 @@ class Tracker(Questions, Changes):
             self._check_due(task)
             lease = await self.session.claim_one(task)
             if lease is not None:
-                if is_suspect(task):
+                if is_quarantined(task):
                     await self._begin(lease)
                 return lease
             # Somebody was faster, or it is given up: the next look says which.

@@ -18,8 +18,8 @@ import anyio
 from anyio import CapacityLimiter
 
 from crawlcw.api.user_code import Cancellation, EscapedError
-from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.pool import Pool
+from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.shielding import cancelled_gently
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import (
@@ -104,7 +104,7 @@ class Worker:
         self._drain = drain
         self._threads = CapacityLimiter(concurrency)
         self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
-        self._poison_guard = PoisonGuard(self._ledger, self._session.held)
+        self._run_alone = RunAlone(self._ledger, self._session.held)
         self._changed = asyncio.Event()
         self._idle = _SHORTEST_IDLE
         self._stopping = False
@@ -269,7 +269,7 @@ class Worker:
         handler = self._handlers[self._tracker.use_case.named(lease.task.callback)]
         try:
             async with self._tracker.executing(lease) as execution:
-                while not await self._poison_guard.enter(lease):
+                while not await self._run_alone.enter(lease):
                     pass  # another task had to be alone, and was
                 async with Cancellation().contained():
                     await handle(
@@ -304,7 +304,7 @@ class Worker:
         else:
             self._done += 1
         finally:
-            self._poison_guard.leave(lease)
+            self._run_alone.leave(lease)
 
     async def _give_back(self) -> None:
         """Release what nobody has begun with."""

@@ -70,7 +70,7 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def star_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site of one page that links to all others, which link to nothing."""
     folder = tmp_path_factory.mktemp("star")
     leaves = [f"{number}.html" for number in range(LEAVES)]
@@ -78,7 +78,12 @@ def star(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     (folder / "index.html").write_text(f"<title>all</title>{links}")
     for leaf in leaves:
         (folder / leaf).write_text(f"<title>{leaf}</title>")
-    with docs.served(folder) as site:
+    return folder
+
+
+@pytest.fixture(scope="module")
+def star(star_folder: Path) -> Iterator[Site]:
+    with docs.served(star_folder) as site:
         yield site
 
 

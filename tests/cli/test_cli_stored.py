@@ -341,7 +341,9 @@ CRASH = """if "page 2" in response.text and not __import__("os").path.exists("cr
 
 
 @pytest.mark.thorough
-def test_the_page_of_a_suspect_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_page_that_killed_its_process_once_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "site").mkdir()
     site(tmp_path / "site", 4)

@@ -21,12 +21,12 @@ from crawlcw.crawl import coordinator, host_leasing, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_leasing import HostLeaser
+from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
-from crawlcw.crawl.suspects import Suspects
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine import patience
 from crawlcw.engine.heartbeat import Heartbeat
@@ -243,7 +243,7 @@ class Around:
             patience=patience,
             heartbeat=heartbeat,
             watch=watch,
-            suspects=Suspects(None, self.held, max_lost=self.settings.max_lost),
+            internal_errors=InternalErrors(waiting, self.stats, end=lambda *_: None),
             coming=set(),
             worker="a",
         )

@@ -27,7 +27,6 @@ from crawlcw import (
     run_spider,
 )
 from crawlcw.crawl.redirects import attempt
-from crawlcw.crawl.suspects import ChildDownloader
 from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.errors import SpiderError
 from crawlcw.ledger_opening import open_ledger
@@ -255,23 +254,6 @@ async def test_a_spider_is_tried_without_a_network(tmp_path: Path) -> None:
     assert report.items == 1
     (film,) = whole_files(tmp_path / "films")
     assert film.read_bytes() == b"a film"
-
-
-# A suspect ----------------------------------------------------------------------
-
-
-class Untouched(ReplayDownloader):
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        raise AssertionError("the child was asked")
-
-
-async def test_files_of_suspects_are_saved_by_the_parent() -> None:
-    parent = ReplayDownloader({"http://a.example/film": b"a film"})
-    request = Request("http://a.example/film", save_to="films")
-
-    response = await ChildDownloader(Untouched(), parent).fetch(request, url=request.url)
-
-    assert response.body == b"a film"
 
 
 # Pages that are cut ----------------------------------------------------------------

@@ -38,7 +38,6 @@ async def test_a_crawl_that_is_killed_within_a_sitemap_loses_no_link_of_it(
                 await asyncio.sleep(0.02)
             killed.kill_all()
 
-        # The sitemap is a suspect now, which a child reads and its parent writes.
         with Command(tmp_path, *command) as again:
             await asyncio.to_thread(again.end)
 

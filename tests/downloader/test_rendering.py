@@ -18,7 +18,6 @@ from crawlcw.assembly import open_crawl
 from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
 from examples.browser import Quotes
-from tests.crawl.test_suspects import FakeChildren
 from tests.support import needed
 
 MEMORY = "sqlite:///:memory:"
@@ -153,28 +152,23 @@ async def test_what_a_page_becomes_is_cut_where_its_request_says():
     assert size > 100_000
 
 
-async def test_a_suspect_is_rendered_and_open_in_its_callback(tmp_path: Path):
-    """A child has no browser, and a page that is open cannot be sent to one."""
+async def test_a_quarantined_page_is_rendered_and_open_in_its_callback(tmp_path: Path):
     async with serving() as site:
         site.pages |= {"/a": SCRIPTED, "/data": "rendered"}
         spider = Titles(site, "/a")
         ledger = await SqliteLedger.open(tmp_path / "ledger.db", spider.name)
         task = Request(f"{site.url}/a", browser=True).task(now=ledger.now())
         await ledger.tasks.add([task])
-        page = await ledger.tasks.page(limit=1)
-        await ledger.leases.claim(page, worker="dead", lease=timedelta(0), max_lost=None)
+        for worker in ("dead", "dead too"):
+            page = await ledger.tasks.page(limit=1)
+            await ledger.leases.claim(page, worker=worker, lease=timedelta(0), max_lost=5)
         await ledger.close()
-        children = FakeChildren()
 
-        async with open_crawl(
-            spider, ledger=f"sqlite:///{tmp_path}/ledger.db", children=children
-        ) as crawl:
-            report = await crawl.run()
+        report = await run_spider(spider, ledger=f"sqlite:///{tmp_path}/ledger.db")
 
     assert (report.pages, report.failures) == (1, {})
     assert spider.titles == {"a": "rendered"}
     assert spider.clicked == "clicked"
-    assert children.tried == []
 
 
 async def test_what_one_session_has_is_never_seen_in_a_page_of_another():

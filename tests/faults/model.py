@@ -2,7 +2,7 @@
 
 The processes here are models, and so are the network, the server and the clocks.
 What they send is not: every process has a `MongoLedger`, a `Committer`, a
-`Renewer`, a `PoisonGuard` and a `LedgerClock` of the product, and decides by
+`Renewer`, a `RunAlone` and a `LedgerClock` of the product, and decides by
 `transitions`.
 A schedule follows from its seed alone: a small site whose pages link to one
 another and fail in all ways, up to four processes that crawl it, and until some
@@ -36,10 +36,10 @@ from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Done
-from crawlcw.engine import leases, poison
+from crawlcw.engine import leases, run_alone
 from crawlcw.engine.leases import HeldLeases, Renewer
-from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.retrying_ledger import retrying
+from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger
@@ -142,7 +142,7 @@ def planned(chance: Random) -> Plan:
     faults_end = chance.uniform(20.0, 300.0)
     return Plan(
         pages=tuple(
-            _content(chance, n, number, deadly=processes and chance.random() < 0.03)
+            _content(chance, n, number, deadly=processes and chance.random() < 0.05)
             for n in range(number)
         ),
         workers=chance.randint(1, 4),
@@ -284,7 +284,7 @@ class Checker:
                 raise ProtocolError(f"put off after {after['lost']} losses")
             return
         if taken_over and after.get("begun") is None:
-            raise ProtocolError("what was held at a crash is no suspect")
+            raise ProtocolError("a crash is forgotten")
         claim = task_id, fence, after["lock"]
         # One that was forgotten may come once more.
         known = claim in self.claims and claim not in self.forgotten
@@ -467,8 +467,8 @@ class Checker:
             raise ProtocolError(f"{self.failed[task_id]} failures")
         if self.plan.only_replies and self.taken_over[task_id]:
             raise ProtocolError("a lease runs out, and its holder lives and is heard")
-        # The first one makes it a suspect, for as long as it is not finished.
-        if self.plan.exact and self.crashed[task_id] > 1 + rounds * self.plan.max_lost:
+        # The second one quarantines it, for as long as it is not finished.
+        if self.plan.exact and self.crashed[task_id] > 2 + rounds * self.plan.max_lost:
             raise ProtocolError(f"{self.crashed[task_id]} crashes")
         if self.plan.exact and not content.deadly and self.counted[task_id] > self.plan.kills:
             raise ProtocolError(f"{self.counted[task_id]} losses of an innocent page")
@@ -588,7 +588,7 @@ class Worker(Process):
             renew_hosts=self._no_hosts,
             on_lost=self._lost,
         )
-        self._poison_guard = PoisonGuard(waiting, self._held)
+        self._run_alone = RunAlone(waiting, self._held)
         self.spawn(self._coordinate())
         self.spawn(self._renew())
 
@@ -678,7 +678,7 @@ class Worker(Process):
 
     async def _work(self, lease: Lease) -> None:
         try:
-            if not await self._poison_guard.enter(lease):
+            if not await self._run_alone.enter(lease):
                 self._queue.append(lease)
                 return
             self._under_way.add(_claim(lease))
@@ -686,10 +686,10 @@ class Worker(Process):
                 done = await self._fetch(lease)
                 self._done.append(done)
                 self._write_out()
-                await self._poison_guard.recorded(lease)
+                await self._run_alone.recorded(lease)
             finally:
                 self._under_way.discard(_claim(lease))
-                self._poison_guard.leave(lease)
+                self._run_alone.leave(lease)
         finally:
             self._held.idle(lease)
             self._fetching.pop(lease.task.id, None)
@@ -789,7 +789,7 @@ class Schedule:
 
     def run(self) -> None:
         """Let everything happen; raises `ProtocolError`."""
-        with virtual(self.timeline, mongo_leases, committer, leases, poison):
+        with virtual(self.timeline, mongo_leases, committer, leases, run_alone):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()

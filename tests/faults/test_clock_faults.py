@@ -248,7 +248,7 @@ def test_a_process_that_starts_after_a_jump_ahead_records_nothing_twice(
         before.send(signal.SIGCONT)
         report = before.drained()
 
-    # What was held is suspect, and nothing more is said of it.
+    # What was held has lost one holder, and nothing more is said of it.
     assert sum(row.lost for row in sqlite_store.rows()) == 0
     assert report["leases_lost"] > 0
     assert fetched_again(site) <= held

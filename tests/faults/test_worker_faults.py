@@ -137,8 +137,8 @@ def test_a_page_that_kills_its_process_is_ignored_and_all_others_are_recorded(
     ):
         for _ in range(processes):
             crew.start()
-        # The first one makes it a suspect.
-        deaths = crawl_with_restarts(crew, most=4 * len(pages))
+        # The second one quarantines it.
+        deaths = crawl_with_restarts(crew, most=5 * len(pages))
 
         assert_as_without_faults(store, without(faultless, pages))
         again = fetched_again(site)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from crawlcw.crawl.suspects import ChildDownloader
 
 from crawlcw import Request, Response, Settings, Spider
 from crawlcw.assembly import run_spider
 from crawlcw.crawl.start_names import NoStartNames, StartNames
-from crawlcw.crawl.suspects import ChildDownloader
 from crawlcw.downloader import addresses, connector
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason

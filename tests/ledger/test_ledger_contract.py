@@ -392,22 +392,6 @@ async def test_a_task_that_workers_crash_on_alone_comes_back_later_and_later(
     assert waits == [timedelta(seconds=1), timedelta(seconds=2)]
 
 
-async def test_whoever_finds_out_by_other_means_takes_over_what_crashed_workers(
-    ledger: Ledger, clock: FakeClock
-):
-    await ledger.tasks.add([make_task()])
-    await begun_and_lost(ledger, clock, times=3)
-
-    page = await ledger.tasks.page(limit=1)
-    answer = await ledger.leases.claim(page, worker="b", lease=LEASE, max_lost=None)
-
-    (lease,) = answer.leases
-    assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == ()
-    record = await ledger.tasks.get(lease.task.id)
-    assert record is not None
-    assert (record.task.status, record.task.lost, record.task.begun) == (Status.FINISHED, 3, None)
-
-
 async def test_a_task_that_too_many_workers_crash_on_alone_is_ignored(
     ledger: Ledger, clock: FakeClock
 ):
@@ -425,7 +409,7 @@ async def test_a_task_that_too_many_workers_crash_on_alone_is_ignored(
     assert (record.task.reason, record.task.lost) == (Reason.CRASHED_WORKER, 3)
     assert (record.task.due, record.task.lock, record.task.lock_time) == (None, None, None)
     assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * 3
-    assert record.task.begun == lease.fence, "it stays a suspect, whoever brings it back"
+    assert record.task.begun == lease.fence, "it stays in quarantine, whoever brings it back"
     assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == (lease,)
 
 
@@ -465,7 +449,7 @@ async def test_a_task_that_crashed_its_workers_may_crash_as_many_again(
 
     lease = await claimed_one(ledger)
     assert lease.task.lost == 0
-    assert transitions.is_suspect(lease.task)
+    assert transitions.is_quarantined(lease.task)
 
 
 # --- renew

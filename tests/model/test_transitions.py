@@ -25,7 +25,7 @@ from crawlcw.model.transitions import (
     Progress,
     Succeeded,
     Unchanged,
-    is_suspect,
+    is_quarantined,
     losses,
 )
 from crawlcw.model.visits import Visit
@@ -158,7 +158,9 @@ def test_what_failed_before_waits_as_a_failure_after_a_crash():
 
 
 @pytest.mark.parametrize("begun", [None, 0, 6])
-def test_a_task_that_was_held_at_a_crash_is_a_suspect_and_nothing_more(begun: int | None):
+def test_a_task_that_was_held_at_a_crash_is_quarantined_at_the_second_and_nothing_more(
+    begun: int | None,
+):
     task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=begun, lost=2)
 
     change = claim(task)
@@ -166,7 +168,7 @@ def test_a_task_that_was_held_at_a_crash_is_a_suspect_and_nothing_more(begun: in
     assert change is not None
     assert (change.event, change.status, change.lost) == (Event.TAKE_OVER, Status.PROCESSING, 2)
     assert change.begun == (begun or 0)
-    assert is_suspect(task)
+    assert is_quarantined(task) == (begun is not None)
 
 
 def test_a_lost_lease_counts_only_where_its_work_had_begun_alone():
@@ -177,16 +179,7 @@ def test_a_lost_lease_counts_only_where_its_work_had_begun_alone():
     assert losses(replace(task, status=Status.FAILED)) == 1
 
 
-def test_whoever_finds_out_by_other_means_claims_whatever_was_lost():
-    task = make_task(status=Status.PROCESSING, lock="x:9", fence=7, begun=7, lost=9)
-
-    change = claim(task, max_lost=None)
-
-    assert change is not None
-    assert (change.event, change.lost) == (Event.TAKE_OVER, 10)
-
-
-def test_a_suspect_stays_one_until_it_is_finished():
+def test_a_quarantined_task_stays_so_until_it_is_finished():
     lease = lease_of(status=Status.PROCESSING, fence=3)
     again = settle(lease, Failed(reason=Reason.CONNECT))
 
@@ -196,7 +189,9 @@ def test_a_suspect_stays_one_until_it_is_finished():
     assert settle(lease, Succeeded()).begun is None
     progress = Progress(worker="w", began=START)
     assert settle(lease, Advanced(stage="next", progress=progress)).begun is None
-    assert not is_suspect(make_task())
+    assert not is_quarantined(make_task())
+    assert is_quarantined(make_task(status=Status.FAILED, begun=2))
+    assert not is_quarantined(make_task(status=Status.FAILED, begun=0)), "of one crash"
 
 
 def test_an_abandoned_task_says_who_lost_it():
@@ -252,7 +247,7 @@ def test_an_unchanged_page_keeps_its_response_and_its_items():
     assert (change.event, change.status, change.due) == (Event.CONFIRM, Status.FINISHED, None)
     assert (change.response, change.items) == (None, None)
     assert (change.visit, change.revisit) == (VISIT, revisit)
-    # Whatever it was suspected of, a worker has lived through it.
+    # A worker has lived through it.
     assert (change.begun, change.fence, change.settled) == (None, 1, 1)
 
 

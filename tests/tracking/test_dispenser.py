@@ -201,11 +201,11 @@ async def test_a_task_that_loses_its_workers_is_given_up(
     tracker: Tracker, dispenser: Dispenser, clock: FakeClock
 ):
     await tracker.add("poison")
-    # The first loss makes it a suspect, and every one after it counts.
-    for worker in ("ann", "bob", "eve", "joe", "kim"):
+    # The second loss quarantines it, and every one after it counts.
+    for worker in ("pat", "ann", "bob", "eve", "joe", "kim"):
         assert keys(await dispenser.assign(worker, 1)) == ["poison"]
         clock.advance(seconds=61)
-        if worker != "ann":
+        if worker not in ("pat", "ann"):
             assert await dispenser.assign("max", 1) == []
             clock.advance(seconds=61)
     assert keys(await dispenser.assign("lea", 1)) == ["poison"]

@@ -42,8 +42,9 @@ class Known:
     last: tuple[str, str] | None = None  #: the worker and the ending that its last claim had
     before: tuple[str, str] | None = None  #: the same, of one that was reopened since
     finishes: int = 0
-    suspect: bool = False  #: a holder of it was lost
-    begun: bool = False  #: it was a suspect already when its holder got it
+    bereft: bool = False  #: a holder of it was lost
+    quarantined: bool = False  #: two were, one after the other
+    begun: bool = False  #: it was quarantined when its holder got it
     lost: int = 0
 
 
@@ -113,7 +114,10 @@ class DispenserMachine(StoreMachine):
             task = self.known[each.key]
             if each.key in added:
                 assert each.fence > task.fence
-                task.begun = task.suspect = task.suspect or task.status is Status.PROCESSING
+                taken_over = task.status is Status.PROCESSING
+                task.quarantined = task.quarantined or (task.bereft and taken_over)
+                task.begun = task.quarantined
+                task.bereft = task.bereft or taken_over
                 task.fence, task.last, task.before = each.fence, None, None
             task.status, task.holder, task.due = Status.PROCESSING, worker, self.now + TTL
             assert (each.fence, each.until, each.attempt) == (task.fence, task.due, task.retry + 1)
@@ -162,7 +166,7 @@ class DispenserMachine(StoreMachine):
         for key in mine:
             task = self.known[key]
             task.status, task.holder, task.last = Status.FINISHED, None, (worker, "done")
-            task.suspect = task.begun = False
+            task.bereft = task.quarantined = task.begun = False
             task.finishes += 1
 
     @rule(desk=desks, worker=workers, keys=some_keys)

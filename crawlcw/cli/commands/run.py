@@ -69,7 +69,6 @@ from crawlcw.ledger.protocol import Ledger
 @logs.file_option
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
 @click.option("--worker-channel", "channel", type=int, hidden=True)
-@click.option("--suspects-channel", "parent", type=int, hidden=True)
 def command(
     *,
     spider: str,
@@ -90,7 +89,6 @@ def command(
     log_file: Path | None,
     quiet: bool,
     channel: int | None,
-    parent: int | None,
 ) -> int:
     """Crawl SPIDER, or go on with a crawl that was ended.
 
@@ -120,17 +118,12 @@ def command(
             log_level or ("warning" if quiet else "info"),
             style=log_format,
             file=log_file,
-            # A worker and a child have the environment of who started them, and said so.
+            # A worker has the environment of who started it, and said so.
             environment=environment or {},
         )
         limit = share or max_pages
         shorthands = _assigned(concurrency=concurrency, max_pages=limit, claim=claim)
         return _made(spider, arguments, [*assignments, *shorthands])
-
-    if parent is not None:
-        from crawlcw.cli.processes import child  # what `--help` need not load
-
-        return child.run(child.Parent(parent), made_as_told)
 
     def work(channel: int) -> int:
         return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)

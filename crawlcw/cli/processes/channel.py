@@ -100,6 +100,7 @@ class Account:
     forgiven: int = 0
     truncated: int = 0
     unchanged: int = 0
+    internal_errors: int = 0
     released: int = 0
     finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
     ending: FinishReason | None = None  #: why it ends itself; None while it does not
@@ -138,6 +139,7 @@ class Account:
             forgiven=counted.forgiven,
             truncated=counted.truncated,
             unchanged=counted.unchanged,
+            internal_errors=counted.internal_errors,
             released=released,
             finish_reason=finish_reason,
             ending=None if ending is None else ending.reason,

@@ -1,4 +1,4 @@
-"""The command of this process once more, for its workers and children.
+"""The command of this process once more, for its workers.
 
 Settings that hold secrets are left out and go by the environment: a command line can be
 read by every user of the machine, and workers live as long as the crawl.

@@ -29,7 +29,7 @@ from crawlcw.cli.processes.totals import Totals
 from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
-from crawlcw.engine.leases import reap_dead_workers
+from crawlcw.engine.leases import dead_workers, reap_dead_workers
 from crawlcw.engine.patience import Patience
 from crawlcw.engine.retrying_ledger import retrying
 from crawlcw.engine.stats import FinishReason, Report, failed_pages
@@ -46,6 +46,7 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
 from crawlcw.model.task import Status
+from crawlcw.model.transitions import is_alone
 from crawlcw.telemetry.measures import Measures
 
 logger = logging.getLogger(__name__)
@@ -291,7 +292,7 @@ class Supervisor:
             if worker.last_word is not None:
                 reason = worker.account.finish_reason
                 return _End(code=worker.last_word.code, finish_reason=reason)
-            await self._take_back()
+            was_alone = await self._take_back()
             await self._follow_stop()
             # One whose loop stands still is ended by signals, its own or this process's. Where
             # each process gets a signal at a shutdown, one that is just starting dies of it.
@@ -308,7 +309,7 @@ class Supervisor:
                 share -= worker.account.pages
                 if share <= 0:
                     return _End(code=OK, finish_reason=FinishReason.MAX_PAGES)
-            wait = restarts.crashed(progressed=has_progressed(worker.account))
+            wait = restarts.crashed(progressed=was_alone or has_progressed(worker.account))
             if wait is None:
                 logger.error(
                     "worker %d has crashed %d times without progress and stays down: %s",
@@ -360,14 +361,23 @@ class Supervisor:
             self._running.discard(worker)
             worker.close()
 
-    async def _take_back(self) -> None:
-        """Give back what dead workers held, before a third of a lease has passed."""
+    async def _take_back(self) -> bool:
+        """Give back what dead workers held, before a third of a lease has passed.
+
+        Return whether one of them worked on a page alone: the crash counts against that
+        page, and enough of them give it up.
+        """
+        was_alone = False
         try:
+            for worker in await dead_workers(self.ledger):
+                held = await self.ledger.leases.held(worker.name)
+                was_alone = was_alone or any(is_alone(lease) for lease in held)
             await reap_dead_workers(self.ledger)
         except LedgerError as error:
             logger.debug(
                 "no look at the workers: %s", printable(error), extra={"event": "not_reaped"}
             )
+        return was_alone
 
     async def _follow_stop(self) -> None:
         """Start no worker again where `crawlcw stop` came before it had heard of it."""

@@ -66,6 +66,7 @@ class Totals:
             forgiven=sum(account.forgiven for account in accounts),
             truncated=sum(account.truncated for account in accounts),
             unchanged=sum(account.unchanged for account in accounts),
+            internal_errors=sum(account.internal_errors for account in accounts),
             detail=next((a.detail for a in accounts if a.ending == finish_reason), ""),
             given_up=sum(account.given_up for account in accounts),
             over_full=sum(account.over_full for account in accounts),
@@ -90,6 +91,7 @@ _OF_ALL = (
     FinishReason.FILES_UNWRITABLE,
     FinishReason.LOGIN_FAILED,
     FinishReason.PROXIES_FAILED,
+    FinishReason.INTERNAL_ERROR,
     FinishReason.STOPPED_BY_SPIDER,
     FinishReason.STOPPED,
 )

@@ -23,7 +23,6 @@ from crawlcw.cli import signals
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
 from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
-from crawlcw.cli.processes.children import ChildProcesses
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine.stats import FinishReason
 from crawlcw.model.sanitize import printable
@@ -149,14 +148,7 @@ async def crawl(
     Where it is *measured*, the supervisor is told what was measured as well.
     """
     meter = Meter() if measured else None
-    async with (
-        ChildProcesses(
-            fetchers=settings.concurrency, callback_timeout=settings.callback_timeout
-        ) as children,
-        open_crawl(
-            spider, ledger=ledger_url, settings=settings, children=children, meter=meter
-        ) as running,
-    ):
+    async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
         lifeline.hold(running, patience=settings.grace)
         # A signal may come from elsewhere: an orderly shutdown of the machine
         # sends one to each process.

@@ -276,6 +276,7 @@ def summary_fields(report: Report) -> dict[str, object]:
         "longest_stall": round(report.longest_stall, 3),
         "forgiven": report.forgiven,
         "truncated": report.truncated,
+        "internal_errors": report.internal_errors,
     }
 
 

@@ -40,7 +40,7 @@ class Leases:
         self._unsure: dict[bytes, dict[str, Task]] = {}
 
     async def claim(
-        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
         """Claim the tasks, one by one or in batches as the ledger was opened.
 
@@ -71,7 +71,7 @@ class Leases:
         )
 
     async def _claim_one(
-        self, task: Task, token: str, lease: timedelta, max_lost: int | None
+        self, task: Task, token: str, lease: timedelta, max_lost: int
     ) -> Lease | Status | LedgerUnavailableError | None:
         """Claim one task: its lease, or what it becomes instead, or None for a miss.
 

@@ -77,7 +77,7 @@ def bulk_update(
     if change.raises_fence:
         update["$inc"] = {"fence": 1}
     if change.ends_leases:
-        update["$max"] = {"begun": 0}  # a suspect keeps what it has
+        update["$max"] = {"begun": 0}  # a quarantined task keeps what it has
     return update
 
 

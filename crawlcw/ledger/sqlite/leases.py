@@ -25,7 +25,7 @@ class Leases:
         self._store = store
 
     async def claim(
-        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int | None
+        self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
         """See `protocol.Leases.claim`."""
         now = self._store.now()

@@ -1,12 +1,12 @@
-"""Beginning with suspects, so that the task that crashes its workers is found out.
+"""Run a quarantined task alone, so that the task that crashes its workers is found.
 
-A worker that crashes loses every task it holds, and most of them have nothing
-to do with it: that makes them suspects and nothing more. A fetcher begins with a
-suspect when nothing else is under way in its process, writes down that it does,
-and nothing else begins until the outcome is recorded: any page beside it could
-crash the worker, one that never did so before as well. Only a crash meanwhile
-counts, and several of them, at growing distances, convict: a process may be
-killed for reasons of its own. Tasks that are no suspects cost nothing.
+A worker that crashes loses every task it holds, and most of them have nothing to do with
+the crash: each is quarantined, and nothing more. A fetcher begins with a quarantined task
+when nothing else is under way in its process, and writes down that it does. Nothing else
+begins until the outcome is recorded, for any page beside it could crash the worker as
+well. Only a crash meanwhile counts against the task. Several of them, at growing
+distances, give it up: a process may be killed for reasons of its own. All other tasks
+cost nothing.
 """
 
 import anyio
@@ -15,11 +15,11 @@ from anyio.lowlevel import checkpoint
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import Lease
-from crawlcw.model.transitions import is_suspect
+from crawlcw.model.transitions import is_quarantined
 
 
-class PoisonGuard:
-    """The suspects of one process."""
+class RunAlone:
+    """The tasks under way in one process, and the one that is alone, if any."""
 
     def __init__(self, ledger: Ledger, held: HeldLeases) -> None:
         self._ledger = ledger
@@ -40,7 +40,7 @@ class PoisonGuard:
         if self._alone is not None:
             await self._free.wait()
             return False
-        alone = is_suspect(lease.task)
+        alone = is_quarantined(lease.task)
         try:
             if alone:
                 self._alone = lease
@@ -55,8 +55,12 @@ class PoisonGuard:
             raise
         return True
 
+    def is_alone(self, lease: Lease) -> bool:
+        """Return whether this task has begun alone and has not left."""
+        return self._alone is lease
+
     async def recorded(self, lease: Lease) -> None:
-        """Wait until the outcome of a task that is alone is in the ledger; of others, do not.
+        """Wait until the lease of a task that is alone has ended in the ledger; of others, do not.
 
         Until then a crash would count against it.
         """

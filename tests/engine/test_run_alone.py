@@ -1,4 +1,4 @@
-"""Beginning with tasks that a crashed worker held: alone, and written down."""
+"""Tasks that crashed workers held: they run alone, and that is written down."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,8 +11,8 @@ from anyio.lowlevel import checkpoint
 
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.patience import Patience
-from crawlcw.engine.poison import PoisonGuard
 from crawlcw.engine.retrying_ledger import retrying
+from crawlcw.engine.run_alone import RunAlone
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -59,37 +59,52 @@ def held() -> HeldLeases:
 
 
 @pytest.fixture
-def poison_guard(ledger: CountingLedger, held: HeldLeases) -> PoisonGuard:
-    return PoisonGuard(retrying(ledger, Patience(timedelta(minutes=1))), held)
+def run_alone(ledger: CountingLedger, held: HeldLeases) -> RunAlone:
+    return RunAlone(retrying(ledger, Patience(timedelta(minutes=1))), held)
 
 
-async def held_at_a_crash(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
-    """Lease two tasks that a crashed worker held."""
+async def held_at_two_crashes(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:
+    """Lease two tasks that a crashed worker held, and the next one as well."""
     await ledger.tasks.add(make_tasks(2))
-    await claimed(ledger)
-    clock.advance(seconds=LEASE.total_seconds())
+    for _ in range(2):
+        await claimed(ledger)
+        clock.advance(seconds=LEASE.total_seconds())
     return await claimed(ledger)
 
 
 async def test_a_task_that_no_worker_was_lost_on_costs_nothing(
-    ledger: CountingLedger, poison_guard: PoisonGuard
+    ledger: CountingLedger, run_alone: RunAlone
 ):
     await ledger.tasks.add([make_task()])
     (lease,) = await claimed(ledger)
 
-    assert await poison_guard.enter(lease)
-    poison_guard.leave(lease)
+    assert await run_alone.enter(lease)
+    run_alone.leave(lease)
 
     assert ledger.begins == 0
 
 
-async def test_of_a_suspect_it_is_written_down_that_the_work_begins_and_a_crash_then_counts(
-    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
+async def test_a_task_that_one_crashed_worker_held_runs_beside_others(
+    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
-    one, other = await held_at_a_crash(ledger, clock)
+    await ledger.tasks.add(make_tasks(2))
+    await claimed(ledger)
+    clock.advance(seconds=LEASE.total_seconds())
+    one, other = await claimed(ledger)
+
+    assert await run_alone.enter(one)
+    assert await run_alone.enter(other)
+
+    assert ledger.begins == 0
+
+
+async def test_of_a_quarantined_task_it_is_written_that_it_begins_and_a_crash_then_counts(
+    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
+):
+    one, other = await held_at_two_crashes(ledger, clock)
     ledger.away = 1
 
-    assert await poison_guard.enter(one)
+    assert await run_alone.enter(one)
 
     assert ledger.begins == 1
     clock.advance(seconds=LEASE.total_seconds())
@@ -100,52 +115,52 @@ async def test_of_a_suspect_it_is_written_down_that_the_work_begins_and_a_crash_
         assert record.task.lost == lost
 
 
-async def test_two_suspects_are_never_under_way_at_once(
-    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
+async def test_two_quarantined_tasks_are_never_under_way_at_once(
+    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
-    one, other = await held_at_a_crash(ledger, clock)
+    one, other = await held_at_two_crashes(ledger, clock)
     answers: list[bool] = []
 
     async def enter_other() -> None:
-        answers.append(await poison_guard.enter(other))
+        answers.append(await run_alone.enter(other))
 
-    assert await poison_guard.enter(one)
+    assert await run_alone.enter(one)
     async with anyio.create_task_group() as group:
         group.start_soon(enter_other)
         await anyio.wait_all_tasks_blocked()
         assert answers == []
-        poison_guard.leave(other)
+        run_alone.leave(other)
         await checkpoint()
         assert answers == [], "it is not the one that is under way"
-        poison_guard.leave(one)
+        run_alone.leave(one)
 
     assert answers == [False], "its host's turn is over"
-    assert await poison_guard.enter(other)
+    assert await run_alone.enter(other)
     assert ledger.begins == 2
 
 
 async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_next(
-    ledger: CountingLedger, poison_guard: PoisonGuard, held: HeldLeases, clock: FakeClock
+    ledger: CountingLedger, run_alone: RunAlone, held: HeldLeases, clock: FakeClock
 ):
-    one, other = await held_at_a_crash(ledger, clock)
+    one, other = await held_at_two_crashes(ledger, clock)
     held.add([one, other])
     await ledger.outcomes.commit([success(ledger, one)])
 
     with anyio.CancelScope() as lost:
         held.working(one, lost)
-        await poison_guard.enter(one)
+        await run_alone.enter(one)
         pytest.fail("it went on without its lease")
 
     assert lost.cancelled_caught
     assert one.task.id not in held
-    assert await poison_guard.enter(other)
+    assert await run_alone.enter(other)
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_a_suspect_begins_when_nothing_else_is_under_way(
-    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock, together: bool
+async def test_a_quarantined_task_begins_when_nothing_else_is_under_way(
+    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock, together: bool
 ):
-    one, _ = await held_at_a_crash(ledger, clock)
+    one, _ = await held_at_two_crashes(ledger, clock)
     fresh = await fresh_ones(ledger)
     if together:
         # Tasks that are claimed in a batch have one token.
@@ -153,69 +168,69 @@ async def test_a_suspect_begins_when_nothing_else_is_under_way(
     answers: list[bool] = []
 
     async def enter_one() -> None:
-        answers.append(await poison_guard.enter(one))
+        answers.append(await run_alone.enter(one))
 
-    assert await poison_guard.enter(fresh[0])
-    assert await poison_guard.enter(fresh[1])
+    assert await run_alone.enter(fresh[0])
+    assert await run_alone.enter(fresh[1])
     async with anyio.create_task_group() as group:
         group.start_soon(enter_one)
         await anyio.wait_all_tasks_blocked()
-        poison_guard.leave(fresh[0])
+        run_alone.leave(fresh[0])
         await anyio.wait_all_tasks_blocked()
         assert answers == []
         assert ledger.begins == 0, "whatever crashes the worker now does not count"
-        poison_guard.leave(fresh[1])
+        run_alone.leave(fresh[1])
 
     assert answers == [True]
 
 
-async def test_nothing_begins_beside_a_suspect(
-    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
+async def test_nothing_begins_beside_a_quarantined_task(
+    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
-    one, _ = await held_at_a_crash(ledger, clock)
+    one, _ = await held_at_two_crashes(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
     answers: list[bool] = []
 
     async def enter_fresh() -> None:
-        answers.append(await poison_guard.enter(fresh))
+        answers.append(await run_alone.enter(fresh))
 
-    assert await poison_guard.enter(one)
+    assert await run_alone.enter(one)
     async with anyio.create_task_group() as group:
         group.start_soon(enter_fresh)
         await anyio.wait_all_tasks_blocked()
         assert answers == []
-        poison_guard.leave(one)
+        run_alone.leave(one)
 
     assert answers == [False], "its host's turn is over"
-    assert await poison_guard.enter(fresh)
+    assert await run_alone.enter(fresh)
 
 
 async def test_who_is_cancelled_before_it_could_begin_alone_keeps_nobody_waiting(
-    ledger: CountingLedger, poison_guard: PoisonGuard, clock: FakeClock
+    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
 ):
-    one, _ = await held_at_a_crash(ledger, clock)
+    one, _ = await held_at_two_crashes(ledger, clock)
     fresh = await fresh_ones(ledger)
-    assert await poison_guard.enter(fresh[0])
+    assert await run_alone.enter(fresh[0])
 
     with anyio.move_on_after(0):
-        await poison_guard.enter(one)
+        await run_alone.enter(one)
         pytest.fail("it began beside another")
 
-    assert await poison_guard.enter(fresh[1])
+    assert await run_alone.enter(fresh[1])
 
 
-async def test_a_suspect_is_at_its_end_when_its_outcome_is_recorded(
-    ledger: CountingLedger, poison_guard: PoisonGuard, held: HeldLeases, clock: FakeClock
+async def test_a_quarantined_task_is_at_its_end_when_its_outcome_is_recorded(
+    ledger: CountingLedger, run_alone: RunAlone, held: HeldLeases, clock: FakeClock
 ):
-    one, _ = await held_at_a_crash(ledger, clock)
+    one, _ = await held_at_two_crashes(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
     held.add([one, fresh])
     ends: list[str] = []
 
     async def work(lease: Lease, name: str) -> None:
-        assert await poison_guard.enter(lease)
-        await poison_guard.recorded(lease)
-        poison_guard.leave(lease)
+        assert await run_alone.enter(lease)
+        await run_alone.recorded(lease)
+        run_alone.leave(lease)
         ends.append(name)
 
     await work(fresh, "fresh")

@@ -1,0 +1,139 @@
+"""A crawl that is killed in the middle gives what it gives without: each feature, both ledgers."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from crawlcw.model.task import Status
+from tests.blame.crawl_command import Command
+from tests.faults.scenario import items_of
+from tests.support.crawl_process import Store
+from tests.support.proxy_servers import ProxyServer, proxies
+
+pytestmark = pytest.mark.thorough
+
+PAGES = 60
+#: So many requests are under way when everything is killed.
+UNDER_WAY = 12
+
+SPIDER = """
+from crawlcw import Request, Spider
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = [{start!r}]
+{own}
+    def parse(self, response):
+        yield {{"title": response.css_first("h1").text()}}
+        yield from response.follow_all("a")
+"""
+BANNED_WHEN = """
+    def banned_when(self, response):
+        return response.css_first("#captcha") is not None
+"""
+LOGIN_WHEN = """
+    async def login(self, session):
+        await session.submit(Request(self.start_urls[0] + "login", data={"user": "u"}))
+
+    def login_when(self, response):
+        return response.css_first("#login") is not None
+"""
+
+
+class Site(ThreadingHTTPServer):
+    """`/` links to the pages; while the gate is shut, those are answered to nobody."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.gate = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Site
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:  # the name that the base class calls
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(200, "<h1>in</h1>", cookie="sid=1")
+
+    def do_GET(self) -> None:  # likewise
+        path = urlsplit(self.path).path
+        if path == "/robots.txt":
+            self._answer(404, "")
+            return
+        if path == "/":
+            links = "".join(f'<a href="/{number}">{number}</a>' for number in range(PAGES))
+            self._answer(200, f"<h1>all</h1>{links}")
+            return
+        self.server.waiting.release()
+        self.server.gate.wait()
+        self._answer(200, f"<h1>{path}</h1>")
+
+    def _answer(self, status: int, body: str, *, cookie: str = "") -> None:
+        content = body.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(content)))
+        if cookie:
+            self.send_header("Set-Cookie", cookie)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+@contextmanager
+def served() -> Iterator[Site]:
+    with Site() as site:
+        thread = threading.Thread(target=site.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield site
+        finally:
+            site.gate.set()
+            site.shutdown()
+            thread.join()
+
+
+@pytest.mark.representative("login_when-sqlite")
+@pytest.mark.parametrize("own", [BANNED_WHEN, LOGIN_WHEN], ids=["banned_when", "login_when"])
+def test_a_condition_that_reads_the_page_costs_no_page_after_a_kill(
+    own: str, ledger_url: str, tmp_path: Path
+):
+    store = Store(ledger_url, "pages")
+    proxy = ProxyServer("http", "127.0.0.1")
+    with served() as site, proxies(proxy):
+        (tmp_path / "spider.py").write_text(SPIDER.format(start=site.url, own=own))
+        command = ("spider.py", "--ledger", store.url, "-s", f"concurrency={2 * UNDER_WAY}")
+        command += ("-s", "per_host_concurrency=0")
+        if own is BANNED_WHEN:
+            command += ("-s", f"proxies={proxy.url}")
+        with Command(tmp_path, *command) as killed:
+            for _ in range(UNDER_WAY):
+                assert site.waiting.acquire(timeout=60), killed.log
+            killed.kill_all()
+        site.gate.set()
+
+        with Command(tmp_path, *command) as again:
+            code, report = again.end()
+
+    assert (code, report["finish_reason"]) == (0, "drained"), again.log
+    assert report["failures"] == {}
+    titles = ["all", *(f"/{number}" for number in range(PAGES))]
+    wanted = sorted(f'{{"title": "{title}"}}' for title in titles)
+    assert items_of(store.url, "pages").decode().split("\n") == wanted
+    assert {row.status for row in store.rows()} == {Status.FINISHED}
