@@ -1,8 +1,7 @@
 """A spider of a documentation, some of whose pages end the process that parses them.
 
 -a pages=/a.html,/b.html  which pages
--a how=exit-0             how, one of the methods below; `parent` ends the worker that
-                          has begun with a page, once it has a child that works on it
+-a how=exit-0             how, one of the methods below
 -a times=N                so many times in all, counted by files in the folder; 0: always
 """
 
@@ -26,9 +25,6 @@ class PoisonSpider(DocsSpider):
         self._pages = pages.split(",")
         self._how = how
         self._times = int(times)
-
-    async def opened(self):
-        self._parent = os.getppid()
 
     def parse(self, response):
         if path_of(response.url) in self._pages and self._is_deadly():
@@ -55,12 +51,3 @@ class PoisonSpider(DocsSpider):
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
                 resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))
                 ctypes.CDLL(None).abort()
-            case ["parent"]:
-                # In a child: its worker is killed, and this one ends with it.
-                is_child = any(b"suspects-channel" in each for each in _command_line())
-                os.kill(self._parent if is_child else os.getpid(), signal.SIGKILL)
-                time.sleep(60)
-
-
-def _command_line() -> list[bytes]:
-    return Path("/proc/self/cmdline").read_bytes().split(b"\0")
