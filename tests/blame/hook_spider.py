@@ -1,14 +1,11 @@
-"""A spider whose own code on the way to a page ends the process, or raises in a child.
+"""A spider whose own code on the way to a page ends the process, or raises.
 
 -a kills=/7.html        the page whose process ends
 -a where=before|after|downloader   in which code
--a raises=/3.html       the page whose hook raises in a child; outside it waits for one, and so
-                        does /gone.html, which has an item where its answer is told
+-a raises=/3.html       the page whose hook raises; /gone.html has an item where its answer is told
 """
 
-import asyncio
 import os
-import sys
 
 from crawlcw import Settings
 from tests.support.docs import DocsSpider, path_of
@@ -43,12 +40,8 @@ class HookSpider(DocsSpider):
 
     async def before_request(self, request):
         self.may_die("before", request.url)
-        path = path_of(request.url)
-        if path in (self._raises, "/gone.html"):
-            if not any("suspects-channel" in each for each in sys.argv):
-                await asyncio.Event().wait()
-            if path == self._raises:
-                raise KeyError("in a child")
+        if path_of(request.url) == self._raises:
+            raise KeyError("in a hook")
 
     def after_response(self, response):
         self.may_die("after", response.url)
