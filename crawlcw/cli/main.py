@@ -95,7 +95,7 @@ Exit codes:
     3  run: drained, but nothing was finished, hosts were given up, more pages failed than
        max_failures allows, or a callback is broken
    69  the ledger cannot be reached, its disk is full, or its file was removed or replaced
-   70  an error of crawlcw itself
+   70  an error of crawlcw itself: the pages that met it stay to be done, the log names the place
    75  stop --wait: a worker is still at work after --timeout
    78  the ledger will not do as configured: access, a read-only file, schema, server too old
   124  a callback has kept the event loop for longer than callback_timeout

@@ -1,1 +1,1 @@
-"""What any worker on a ledger needs: leases, heartbeats, patience, a guard against poison."""
+"""What any worker on a ledger needs: leases, heartbeats, patience, and tasks that run alone."""

@@ -234,9 +234,7 @@ class BulkChange:
     forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
     raises_fence: bool = False  #: no page or claim that was read before fits afterwards
     wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
-    ends_leases: bool = (
-        False  #: only of leases that ran out; `begun` is at least 0 then
-    )
+    ends_leases: bool = False  #: only of leases that ran out; `begun` is at least 0 then
     of_held: "BulkChange | None" = None  #: the same of tasks that are held; None: they are left
 
     @property

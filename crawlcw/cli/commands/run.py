@@ -100,9 +100,9 @@ def command(
     what is under way is finished, the rest released; the second ends at once.
 
     The crawl runs in a worker process. One that crashes is started again after
-    a second, and a page that crashed it is found out and ignored; after five
-    crashes in a row without a page finished, 1 s, 2 s, 4 s and 8 s apart, it
-    stays down. Of several workers the exit code is the worst: 0, 130, 3, 2, 69,
+    a second, and a page that crashes it again and again is ignored; after five
+    crashes in a row without a page finished or tried alone, 1 s, 2 s, 4 s and
+    8 s apart, it stays down. Of several workers the exit code is the worst: 0, 130, 3, 2, 69,
     78, 70. With --processes 0 nothing is restarted.
 
     Exit code 3: the crawl has ended, but nothing was finished, hosts were given
