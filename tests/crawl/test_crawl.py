@@ -584,17 +584,28 @@ async def test_a_body_of_another_length_than_promised_is_tried_again(ledger: Sql
     assert report.pages == 1
 
 
-async def test_an_error_of_crawlcw_itself_fails_the_page_alone(
-    ledger: SqliteLedger, caplog: pytest.LogCaptureFixture
-):
-    web = Web(site(3) | {f"{HOME}1": RuntimeError("a downloader may not do this")})
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("a downloader may not do this"),
+        # What a downloader calls an exception that it does not know.
+        FetchError(Reason.INTERNAL, "a downloader may not do this"),
+    ],
+    ids=["raised", "told"],
+)
+async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger: SqliteLedger):
+    web = Web(site(3) | {f"{HOME}1": error})
 
     report = await crawled(Books(), web, ledger)
 
     broken = await record(ledger, f"{HOME}1")
-    assert (broken.task.status, broken.task.reason) == (Status.IGNORED, Reason.INTERNAL)
-    assert "a downloader may not do this" in broken.errors[0].message
+    assert (broken.task.status, broken.task.reason, broken.task.retry) == (Status.TODO, None, 0)
+    assert broken.errors == ()
     assert report.pages == 3
+    assert (report.finish_reason, report.failures) == (FinishReason.INTERNAL_ERROR, {})
+    assert report.internal_errors >= 3
+    assert "a downloader may not do this" in report.detail
+    assert report.host_failures == {}
 
 
 # Failures of the spider's own code
