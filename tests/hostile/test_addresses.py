@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crawlcw.crawl.suspects import ChildDownloader
 
 from crawlcw import Request, Response, Settings, Spider
 from crawlcw.assembly import run_spider
-from crawlcw.crawl.start_names import NoStartNames, StartNames
+from crawlcw.crawl.start_names import StartNames
 from crawlcw.downloader import addresses, connector
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
@@ -408,21 +407,6 @@ async def test_a_start_page_that_leads_inside_gets_no_such_advice(
 
     assert await outcomes(ledger_url) == {net.url("a.example"): Reason.REFUSED_ADDRESS}
     assert "allow_private" not in caplog.text
-
-
-async def test_a_child_leaves_private_names_to_its_parent(net: Net) -> None:
-    origins = [f"inside.example:{net.port}"]
-    url = net.url("inside.example")
-    async with (
-        AiohttpDownloader(Settings(), start_origins=origins, public_names=NoStartNames()) as child,
-        AiohttpDownloader(Settings(), start_origins=origins) as parent,
-    ):
-        with pytest.raises(FetchError) as refused:
-            await child.fetch(Request(url), url=url)
-        page = await ChildDownloader(child, parent).fetch(Request(url), url=url)
-
-    assert refused.value.reason is Reason.REFUSED_ADDRESS
-    assert page.text == "secrets"
 
 
 async def test_while_the_ledger_is_away_no_name_becomes_private(net: Net) -> None:
