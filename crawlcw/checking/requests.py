@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from crawlcw.api.scrapy_words import META_KEYS, REQUEST_ARGUMENTS
 from crawlcw.checking.bindings import Kind, Known, Walk
 from crawlcw.checking.findings import Finding
-from crawlcw.checking.source import Class, FunctionNode
+from crawlcw.checking.source import FOREIGN_MODULES, Class, FunctionNode
 
 _REQUESTS = "spiders#Requests"
 _RESPONSES = "spiders#Responses"
 _CLASSES = frozenset({"Request", "FormRequest", "JsonRequest", "SplashRequest"})
+#: Others have a `Request` of their own.
+_PACKAGES = FOREIGN_MODULES | {"crawlcw"}
 _CALLBACKS = frozenset({"callback", "errback"})
 #: Attributes of Scrapy's responses that a `Response` has not.
 _OF_RESPONSE = {
@@ -84,8 +86,9 @@ class Requests:
                 )
             case ast.Call(func=ast.Attribute(attr="getlist")) if kind is Kind.HEADERS:
                 self._tell(node.lineno, ast.unparse(node), "response.headers.get(name)")
-        name = walk.source.dotted(node.func).rpartition(".")[2]
-        is_class = name in _CLASSES
+        dotted = walk.source.dotted(node.func)
+        name = dotted.rpartition(".")[2]
+        is_class = name in _CLASSES and dotted.partition(".")[0] in _PACKAGES
         if not is_class:
             of_response = kind is Kind.RESPONSE and isinstance(node.func, ast.Attribute)
             name = node.func.attr if of_response and isinstance(node.func, ast.Attribute) else ""

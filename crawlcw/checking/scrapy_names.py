@@ -143,6 +143,7 @@ _OF_SELF = {
     "crawler": ("nothing: a spider has its settings, logger and hooks", _HOOKS),
     "log": ("self.logger.info", "spiders"),
 }
+_RULED = ("Rule", "LinkExtractor")
 _SETTINGS_METHODS = frozenset(
     {"get", "getbool", "getdict", "getfloat", "getint", "getlist", "getwithbase"}
 )
@@ -194,7 +195,9 @@ class Names:
                 instead, guide = _counterpart(each.dotted)
                 if each.dotted == "scrapy":
                     instead = self._to_import()
-                yield self._found(each.line, f"import of {each.dotted}", instead, guide, stops=True)
+                what = f"import of {each.dotted}"
+                stops = not each.in_function
+                yield self._found(each.line, what, instead, guide, stops=stops)
             elif top == "crawlcw" and each.dotted.count(".") == 1:
                 name = each.dotted.partition(".")[2]
                 if name in _NAMES and name not in crawlcw.__all__:
@@ -241,7 +244,7 @@ class Names:
         dotted = self._source.dotted(call.func)
         if dotted == "crawlcw.Settings":
             yield from self._settings(call, stops=stops)
-        elif dotted.rpartition(".")[2] in ("Rule", "LinkExtractor", "LxmlLinkExtractor"):
+        elif dotted == "crawlcw.Rule" or (dotted.startswith("scrapy.") and dotted.endswith(_RULED)):
             for keyword in call.keywords:
                 if keyword.arg in RULE_ARGUMENTS:
                     what = f"{ast.unparse(call.func)}({keyword.arg}=...)"

@@ -161,11 +161,11 @@ def _of_node(pseudo: str) -> str:
 
 def _by_parsel(node: ast.expr, owner: Known | None) -> str:
     text = ast.unparse(node)
-    if (start := text.find("response.css(")) >= 0:
-        return text[start:].replace("response.css(", "response.selector.css(", 1)
-    if owner is None or owner.line == node.lineno:
-        return "response.selector.css(...)"
-    return f"response.selector.css(...) on line {owner.line}"
+    start = text.find("response.css(")
+    if start >= 0 or (owner is not None and owner.line == node.lineno and ".css(" in text):
+        return text[max(start, 0) :].replace(".css(", ".selector.css(", 1)
+    line = "" if owner is None else f" on line {owner.line}"
+    return f"response.selector.css(...){line}"
 
 
 def _single(node: ast.Attribute) -> str:

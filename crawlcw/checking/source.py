@@ -28,6 +28,7 @@ class Imported:
     dotted: str  #: what it is: `scrapy.http.Request`
     line: int
     is_optional: bool  #: for type checkers alone, or guarded by `except ImportError`
+    in_function: bool  #: the file can be loaded without it
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Source:
 
     def __post_init__(self) -> None:
         self.tree = ast.parse(self.path.read_bytes(), str(self.path))
-        self.imports = tuple(_imports(self.tree.body, is_optional=False))
+        self.imports = tuple(_imports(self.tree.body))
         self._names = {each.name: each.dotted for each in self.imports}
         self._class_nodes = {
             each.name: each for each in self.tree.body if isinstance(each, ast.ClassDef)
@@ -191,40 +192,52 @@ class Source:
                 return ""
 
 
-def _imports(body: list[ast.stmt], *, is_optional: bool) -> Iterator[Imported]:
+def _imports(
+    body: list[ast.stmt], *, is_optional: bool = False, in_function: bool = False
+) -> Iterator[Imported]:
     for statement in body:
         match statement:
             case ast.Import(names=names):
-                for each in names:
-                    name = each.asname or each.name.partition(".")[0]
-                    dotted = each.name if each.asname else name
-                    yield Imported(
-                        name=name,
-                        dotted=dotted,
-                        line=statement.lineno,
-                        is_optional=is_optional,
-                    )
+                named = [(each, each.name if each.asname else _top(each.name)) for each in names]
             case ast.ImportFrom(module=module, names=names, level=level):
-                for each in names:
-                    yield Imported(
-                        name=each.asname or each.name,
-                        dotted=f"{'.' * level}{module or ''}.{each.name}",
-                        line=statement.lineno,
-                        is_optional=is_optional,
-                    )
-            case ast.Try(body=inner, handlers=handlers):
-                guarded = is_optional or any(map(_catches_import, handlers))
-                yield from _imports(inner, is_optional=guarded)
-                for handler in handlers:
-                    yield from _imports(handler.body, is_optional=True)
-            case ast.If(test=test, body=inner, orelse=orelse):
-                for_types = "TYPE_CHECKING" in ast.unparse(test)
-                yield from _imports(inner, is_optional=is_optional or for_types)
-                yield from _imports(orelse, is_optional=is_optional)
-            case ast.FunctionDef(body=inner) | ast.AsyncFunctionDef(body=inner):
-                yield from _imports(inner, is_optional=is_optional)
-            case ast.ClassDef(body=inner) | ast.With(body=inner):
-                yield from _imports(inner, is_optional=is_optional)
+                place = f"{'.' * level}{module or ''}"
+                named = [(each, f"{place}.{each.name}") for each in names]
+            case _:
+                yield from _imports_within(statement, is_optional, in_function)
+                continue
+        for each, dotted in named:
+            yield Imported(
+                name=each.asname or _top(each.name),
+                dotted=dotted,
+                line=statement.lineno,
+                is_optional=is_optional,
+                in_function=in_function,
+            )
+
+
+def _imports_within(
+    statement: ast.stmt,
+    is_optional: bool,  # of `_imports`
+    in_function: bool,  # likewise
+) -> Iterator[Imported]:
+    match statement:
+        case ast.Try(body=body, handlers=handlers):
+            guarded = is_optional or any(map(_catches_import, handlers))
+            yield from _imports(body, is_optional=guarded, in_function=in_function)
+            for handler in handlers:
+                yield from _imports(handler.body, is_optional=True, in_function=in_function)
+        case ast.If(test=test, body=body, orelse=orelse):
+            for_types = is_optional or "TYPE_CHECKING" in ast.unparse(test)
+            yield from _imports(body, is_optional=for_types, in_function=in_function)
+            yield from _imports(orelse, is_optional=is_optional, in_function=in_function)
+        case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
+            yield from _imports(body, is_optional=is_optional, in_function=True)
+        case ast.ClassDef(body=body) | ast.With(body=body):
+            yield from _imports(body, is_optional=is_optional, in_function=in_function)
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def _catches_import(handler: ast.ExceptHandler) -> bool:

@@ -418,6 +418,12 @@ CLASSES = {
     "own client": (OWN_CLIENT, "Spider"),
     "metas": (PAGES_METAS, "Spider"),
     "stateless": (STATELESS, "Spider"),
+    "own requests": (
+        ("def parse(self, response):\n"
+        "    yield {'sent': requests.Request('GET', response.url, params={'a': 1}).url}\n"
+        "    yield {'rule': Rule('/', tags=1)}\n"),
+        "Spider\nimport asyncio as requests\nfrom collections import Counter as Rule",
+    ),
     "own text": (OWN_TEXT, "Spider\nfrom parsel import Selector"),
     "loops": (
         ("def parse(self, response):\n"
@@ -601,6 +607,29 @@ def test_what_crawlcw_does_not_have_is_told_at_its_import():
 
     (said,) = found[1]
     assert said.startswith("crawlcw has no CrawlSpider -> Spider with rules = [...] (guide spiders")
+
+
+def test_a_file_that_can_be_loaded_is_checked_to_the_end():
+    found = invoke_on("""\
+from crawlcw import Spider
+class Port(Spider):
+    name = "port"
+    start_urls = "https://example.com/"
+    def parse(self, response):
+        from scrapy.shell import inspect_response
+        inspect_response(response, self)
+""")
+
+    assert [each.partition(" -> ")[0] for each in found] == [
+        "port.py:6: import of scrapy.shell.inspect_response",
+        "port.py:7: inspect_response",
+        "port.py: Port.start_urls is one text: make it a list",
+    ]
+
+
+def invoke_on(source: str) -> list[str]:
+    Path("port.py").write_text(source)
+    return invoke("check", "port.py").stdout.splitlines()
 
 
 def test_programs_have_the_same_by_json():

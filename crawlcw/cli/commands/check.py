@@ -90,7 +90,7 @@ def _in_spider(
     if at is not None and found and not reading.has_spider(at[0]):
         return spider, str(at[0]), found
     kind = loading.find(spider)
-    place = inspect.getsourcefile(kind) or kind.__module__
+    place = str(at[0]) if at is not None else inspect.getsourcefile(kind) or kind.__module__
     if at is None:
         found = reading.check(Path(place), kind.__name__)
     try:
