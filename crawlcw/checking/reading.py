@@ -2,6 +2,7 @@
 
 import ast
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from crawlcw.checking import state
@@ -11,7 +12,7 @@ from crawlcw.checking.missing import Missing
 from crawlcw.checking.requests import Requests, signatures
 from crawlcw.checking.scrapy_names import Names
 from crawlcw.checking.selection import Selection
-from crawlcw.checking.source import Class, Source
+from crawlcw.checking.source import UNREADABLE, Class, Source
 
 
 def located(text: str, folder: Path) -> tuple[Path, str] | None:
@@ -29,7 +30,7 @@ def located(text: str, folder: Path) -> tuple[Path, str] | None:
     for path in sorted(folder.glob("*.py")):
         try:
             source = Source(path)
-        except (SyntaxError, OSError, ValueError):
+        except UNREADABLE:
             continue
         for each in source.classes:
             if text in _names(each):
@@ -60,8 +61,8 @@ def _names(spider: Class) -> list[str]:
 def check(path: Path, class_name: str = "") -> list[Finding]:
     """Return what is found in a file, and in those beside it that have bases of its spiders.
 
-    With a *class_name* the other spiders of the file are left out. Raises `SyntaxError`,
-    `OSError` and `ValueError` for a file that cannot be read.
+    With a *class_name* the other spiders of the file are left out. Raises one of
+    `UNREADABLE` for a file that cannot be read.
     """
     source = Source(path)
     wanted = source.class_named(class_name) if class_name else None
@@ -89,7 +90,9 @@ def _in_source(source: Source) -> list[Finding]:
     selection = Selection(path)
     requests = Requests(path, of_scrapy=source.is_scrapys)
     missing = Missing(path)
-    Walk.through(source, (selection, requests, missing))
+    # An expression of hundreds of parts: what was found before it counts.
+    with suppress(RecursionError):
+        Walk.through(source, (selection, requests, missing))
     found = [*Names(source, path).findings(), *selection.findings()]
     found += [*requests.findings(), *missing.findings()]
     for each in source.classes:

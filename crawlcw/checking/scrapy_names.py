@@ -9,7 +9,7 @@ import crawlcw
 from crawlcw.api.scrapy_words import RULE_ARGUMENTS, SETTINGS
 from crawlcw.api.settings import Settings
 from crawlcw.checking.findings import Finding
-from crawlcw.checking.source import FOREIGN_MODULES, Class, FunctionNode, Source, defined
+from crawlcw.checking.source import FOREIGN_MODULES, Class, FunctionNode, Source, defined, path_of
 
 _HOOKS = "spiders#Hooks and downloaders"
 _ITEMS = "spiders#Items"
@@ -227,7 +227,7 @@ class Names:
             return
         if not isinstance(node, ast.Attribute) or node in self._told:
             return
-        text = ast.unparse(node)
+        text = path_of(node)
         if text.startswith("self.") and (found := _OF_SELF.get(text.removeprefix("self."))):
             self._told.add(node.value)
             is_scrapys = text.startswith("self.crawler") or self._of_scrapy

@@ -16,6 +16,8 @@ FOREIGN_MODULES = frozenset(
     scrapy_rotating_proxies scrapy_selenium scrapy_splash twisted
     """.split()  # noqa: SIM905  # as a list it would be ten times as long
 )
+#: What `Source` raises for a file that cannot be read, or is nested too deeply.
+UNREADABLE = (SyntaxError, OSError, ValueError, RecursionError, MemoryError)
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -104,7 +106,7 @@ def defined(statement: ast.stmt) -> list[str]:
 
 @dataclass(eq=False)
 class Source:
-    """A Python file, read and parsed; raises `SyntaxError`, `OSError` and `ValueError`."""
+    """A Python file, read and parsed; raises one of `UNREADABLE`."""
 
     path: Path
     others: dict[Path, "Source | None"] = field(default_factory=dict, repr=False)
@@ -170,7 +172,7 @@ class Source:
                 if path.is_file() and path != self.path:
                     try:
                         self.others[path] = Source(path, self.others)
-                    except (SyntaxError, OSError, ValueError):
+                    except UNREADABLE:
                         continue
             if (found := self.others[path]) is not None:
                 return found
@@ -178,18 +180,25 @@ class Source:
 
     def dotted(self, expression: ast.expr) -> str:
         """Return what *expression* names by the file's imports, as `scrapy.Request`, or `""`."""
-        match expression:
-            case ast.Name(id=name):
-                if name in self._class_nodes or name in self.functions:
-                    return ""
-                return self._names.get(name, "object" if name == "object" else "")
-            case ast.Attribute(value=value, attr=name):
-                owner = self.dotted(value)
-                return f"{owner}.{name}" if owner else ""
-            case ast.Subscript(value=value):  # Generic[T]
-                return self.dotted(value)
-            case _:
-                return ""
+        parts = []
+        while isinstance(expression, ast.Attribute | ast.Subscript):  # as `Generic[T]` is one
+            if isinstance(expression, ast.Attribute):
+                parts.append(expression.attr)
+            expression = expression.value
+        name = expression.id if isinstance(expression, ast.Name) else ""
+        if not name or name in self._class_nodes or name in self.functions:
+            return ""
+        owner = self._names.get(name, "object" if name == "object" else "")
+        return ".".join([owner, *reversed(parts)]) if owner else ""
+
+
+def path_of(expression: ast.expr) -> str:
+    """Return a name with attributes as it is written, `self.crawler.stats`, or `""`."""
+    parts = []
+    while isinstance(expression, ast.Attribute):
+        parts.append(expression.attr)
+        expression = expression.value
+    return ".".join([expression.id, *reversed(parts)]) if isinstance(expression, ast.Name) else ""
 
 
 def _imports(

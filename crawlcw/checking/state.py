@@ -34,7 +34,7 @@ _INSTEAD = "self.state, which is durable with its page"
 def of_class(path: Path, name: str) -> list[Finding]:
     """Return the findings about one class of a file, and about its bases that can be read.
 
-    Raises `SyntaxError`, `OSError` and `ValueError` for a file that cannot be read.
+    Raises one of `UNREADABLE` for a file that cannot be read.
     """
     spider = Source(path).class_named(name)
     lineage = () if spider is None else spider.lineage

@@ -21,13 +21,14 @@ async def warn_of_state(spider: Spider, ledger: Ledger) -> None:
         return  # the crawl itself waits for the ledger, or says that it is away
     # Here, for no later run reads the source.
     from crawlcw.checking import state
+    from crawlcw.checking.source import UNREADABLE
 
     kind = type(spider)
     try:
         path = Path(inspect.getsourcefile(kind) or "")
         here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         found = state.of_class(here, kind.__name__)
-    except (OSError, SyntaxError, TypeError, ValueError):
+    except (*UNREADABLE, TypeError):
         return  # there is no source to read, as in an interpreter
     if not found:
         return

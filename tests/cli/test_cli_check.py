@@ -627,6 +627,21 @@ class Port(Spider):
     ]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    ["x = " + " + ".join(["y"] * 500), "x = " + "[" * 90 + "]" * 90, "x = y" + ".z" * 500],
+    ids=["long", "deep", "chain"],
+)
+def test_an_odd_expression_ends_no_check(odd: str):
+    lines = invoke_on(
+        f"from crawlcw import Spider\ny = 'y'\nclass Port(Spider):\n    name = 'port'\n"
+        f"    start_urls = ['https://example.com/']\n    allowed_domains = []\n"
+        f"    def parse(self, response):\n        {odd}\n"
+    )
+
+    assert lines == ["port.py:6: allowed_domains -> allowed_hosts (guide spiders)"]
+
+
 def invoke_on(source: str) -> list[str]:
     Path("port.py").write_text(source)
     return invoke("check", "port.py").stdout.splitlines()

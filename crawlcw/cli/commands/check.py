@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ import click
 from crawlcw.api.spider import Spider
 from crawlcw.checking import reading
 from crawlcw.checking.findings import Finding
+from crawlcw.checking.source import UNREADABLE
 from crawlcw.cli import loading, spider_options
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
@@ -70,7 +72,7 @@ def _in_folder(folder: Path) -> Iterator[Finding]:
     for path in sorted(folder.rglob("*.py")):
         try:
             yield from reading.check(path)
-        except (SyntaxError, OSError, ValueError) as error:
+        except UNREADABLE as error:
             yield Finding(path=str(path), line=0, what=str(error))
 
 
@@ -83,7 +85,7 @@ def _in_spider(
     if at is not None:
         try:
             found = reading.check(*at)
-        except (SyntaxError, OSError, ValueError):
+        except UNREADABLE:
             at = None  # the error of loading it says it better
     if at is not None and any(each.stops for each in found):
         return spider, str(at[0]), found
@@ -92,7 +94,8 @@ def _in_spider(
     kind = loading.find(spider)
     place = str(at[0]) if at is not None else inspect.getsourcefile(kind) or kind.__module__
     if at is None:
-        found = reading.check(Path(place), kind.__name__)
+        with suppress(*UNREADABLE):  # made by no file, or by one that is loaded all the same
+            found = reading.check(Path(place), kind.__name__)
     try:
         made = loading.make(kind, arguments)
         spider_options.settings_of(made, assignments)
