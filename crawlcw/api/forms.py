@@ -8,7 +8,7 @@ submission algorithm"). Files and dialogs are left to the spider.
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote_plus, urlsplit
+from urllib.parse import quote_plus
 
 from crawlcw.api import charset
 from crawlcw.api.request import Callback, Request
@@ -104,8 +104,8 @@ class Form:
         except FetchError as refusal:
             return Request.refused(action, refusal, self._callback, **options)
         if method != "post":
-            query = _encoded(sent, encoding).decode()
-            url = urlsplit(url)._replace(query=query).geturl()
+            # An empty query is one (HTML, "mutate action URL").
+            url = f"{url.partition('?')[0]}?{_encoded(sent, encoding).decode()}"
         return Request(url, self._callback, **options)
 
     def _button(self, controls: list[Any]) -> Any:

@@ -19,7 +19,6 @@ from urllib.parse import quote_from_bytes
 
 import aiohttp
 import yarl
-from aiohttp.abc import AbstractCookieJar
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from crawlcw.api.request import Request
@@ -27,7 +26,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.downloader import content_types
 from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError, PublicNames
-from crawlcw.downloader.attempt_cookies import AttemptCookies
+from crawlcw.downloader.attempt_cookies import AttemptCookies, Jar
 from crawlcw.downloader.connector import NameResolver, RestingConnector, sending
 from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, StreamDecoder, codings_of
 from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
@@ -390,7 +389,7 @@ class AiohttpDownloader:
         )
 
 
-def _cookies() -> AbstractCookieJar:
+def _cookies() -> Jar:
     # Its list of suffixes is loaded where it is wanted.
     from crawlcw.downloader.cookies import SiteCookies
 

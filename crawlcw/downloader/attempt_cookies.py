@@ -13,7 +13,8 @@ from typing import Protocol
 
 import aiohttp
 import yarl
-from aiohttp.abc import AbstractCookieJar
+
+from crawlcw.model import urls
 
 
 class Jar(Protocol):
@@ -30,7 +31,7 @@ class Jar(Protocol):
 class _Cookies:
     jar: Jar | None  #: of the session; None: nothing is kept
     own: Mapping[str, str]  #: of the request itself
-    origin: yarl.URL  #: the only one that these are sent to
+    origin: str  #: the only one that these are sent to
     session: str  #: whose jar it is, by name; "" where it is nobody's
 
 
@@ -45,7 +46,7 @@ def cookies_of(
 
     *session* is the name of the session that the jar is of.
     """
-    token = _cookies.set(_Cookies(jar, own, yarl.URL(url).origin(), session))
+    token = _cookies.set(_Cookies(jar, own, urls.origin_of(url), session))
     try:
         yield
     finally:
@@ -67,7 +68,7 @@ def session_name() -> str:
 class AttemptCookies(aiohttp.DummyCookieJar):
     """The jar of a client: that of the attempt, or the one that it was given for all others."""
 
-    def __init__(self, otherwise: AbstractCookieJar | None = None) -> None:
+    def __init__(self, otherwise: Jar | None = None) -> None:
         super().__init__()
         self._otherwise = otherwise
 
@@ -79,11 +80,14 @@ class AttemptCookies(aiohttp.DummyCookieJar):
             jar.update_cookies_from_headers(headers, response_url)
 
     def filter_cookies(self, request_url: yarl.URL) -> "BaseCookie[str]":
-        """Return the cookies to send to *request_url*; of two of one name the request's own."""
+        """Return the cookies to send to *request_url*; of some of one name the request's own."""
         cookies = _cookies.get()
         jar = self._otherwise if cookies is None else cookies.jar
         found: BaseCookie[str] = BaseCookie() if jar is None else jar.filter_cookies(request_url)
-        if cookies is not None and cookies.own and request_url.origin() == cookies.origin:
-            for name, value in cookies.own.items():
-                found[name] = value
+        if cookies is None or not cookies.own or str(request_url.origin()) != cookies.origin:
+            return found
+        for key in [key for key, morsel in found.items() if morsel.key in cookies.own]:
+            del found[key]
+        for name, value in cookies.own.items():
+            found[name] = value
         return found

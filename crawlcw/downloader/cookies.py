@@ -1,53 +1,40 @@
 """The cookies of a crawl: none reaches another site than the one that set it.
 
-aiohttp's jar knows paths, dates and limits. What it does not know is here: which
-domains belong to many owners (https://publicsuffix.org), and that a server on
-another port, or the same one without TLS, is another origin. A jar also tells what
+They are kept and sent as browsers do it (RFC 6265bis, sections 5.7 and 5.8), but that a
+server on another port, or the same one without TLS, is another origin. A jar also tells what
 has changed in it, so that a session's cookies can be kept, and takes them back.
 """
 
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from hashlib import blake2b
 from http.cookies import BaseCookie, CookieError, Morsel, SimpleCookie
-from typing import TYPE_CHECKING
+from itertools import count
 
-import aiohttp
 import yarl
-from aiohttp.abc import AbstractCookieJar
-from aiohttp.helpers import is_ip_address
-from publicsuffixlist import PublicSuffixList
 
+from crawlcw.downloader.set_cookie import cookie_of, is_address, port_of
 from crawlcw.model.identities import Cookie
-
-if TYPE_CHECKING:
-    from aiohttp.typedefs import LooseCookies
 
 logger = logging.getLogger(__name__)
 
-#: RFC 6265bis, section 5.6: of its name and its value, and of each attribute.
-_MAX_COOKIE = 4096
-_MAX_ATTRIBUTE = 1024
-#: Of all jars together; aiohttp's own limits are 180 a domain and 3,300 a jar.
+#: Of a whole jar, and of one domain in it, as Chromium has them.
 MOST_COOKIES = 3_300
+_MOST_OF_A_DOMAIN = 180
 #: What the cookies of one jar may amount to: a session is one document of a ledger.
 _MOST_CHARACTERS = 2 << 20
 #: A value that a `Cookie` header can hold as it is: neither it nor the cookie ends in it.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
-_DEFAULT_PORTS = frozenset({80, 443})
 #: A later end alone is no news, unless it is so much later: servers move it at each request.
 _NEWS = timedelta(minutes=1)
-_LONGEST = timedelta(days=400)  # RFC 6265bis, section 5.5
 
 
-class SiteCookies(aiohttp.DummyCookieJar):
+class SiteCookies:
     """A cookie jar whose cookies go back to their own site alone.
 
     - `Domain` of a public suffix (`co.uk`, `github.io`), or of an IP address: the
@@ -55,17 +42,18 @@ class SiteCookies(aiohttp.DummyCookieJar):
     - A port that is not HTTP's or HTTPS's own has cookies of its own.
     - A cookie that came over TLS is sent over TLS only.
 
-    What no cookie can be is left out; nothing that a server sends raises. A client
-    session uses only what is here of the jar that it stands in for.
+    What no cookie can be is left out; nothing that a server sends raises.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        #: By port, the one that was used longest ago first.
-        self._jars: OrderedDict[int, aiohttp.CookieJar] = OrderedDict()
-        #: The same cookies as they are kept, the one that was set longest ago first.
+        #: By a digest of what tells each from others, the one that was set longest ago first.
         self._kept: OrderedDict[str, Cookie] = OrderedDict()
-        self._size = 0  #: characters of them
+        #: Which of two was there first: one that is set anew keeps its place.
+        self._order: dict[str, int] = {}
+        self._next = count()
+        #: The digests of those of one port and domain, as `_kept` has them.
+        self._places: dict[tuple[int, str], dict[str, None]] = {}
+        self._size = 0  #: characters of all
         self._changed: set[str] = set()
 
     @property
@@ -85,12 +73,10 @@ class SiteCookies(aiohttp.DummyCookieJar):
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
         """Have the cookies that are kept elsewhere, but for what responses have changed here."""
         for key in self._kept.keys() - cookies.keys() - self._changed:
-            self._put(self._kept.pop(key), gone=True)
+            self._drop(key)
         for key, cookie in cookies.items():
             if key not in self._changed and self._kept.get(key) != cookie:
-                self._kept[key] = cookie
-                self._put(cookie)
-        self._size = sum(map(_size, self._kept.values()))
+                self._keep(key, cookie)
 
     def add(self, name: str, value: str, *, url: yarl.URL) -> None:
         """Have a cookie for the host of *url*; raises `ValueError` where it cannot be one."""
@@ -98,164 +84,137 @@ class SiteCookies(aiohttp.DummyCookieJar):
             made: SimpleCookie = SimpleCookie({name: value})
         except CookieError as error:
             raise ValueError(str(error)) from None
-        if _IN_ONE_COOKIE.fullmatch(value):
-            _set(made[name], name=name, value=value)
-        made[name]["path"] = "/"
-        self.update_cookies([(name, made[name])], url)
-
-    def _put(self, cookie: Cookie, *, gone: bool = False) -> None:
-        """Give aiohttp's jar a cookie that was checked when it came, or take one away."""
-        morsel = _morsel(cookie, now=datetime.now(UTC), gone=gone)
-        scheme = "https" if cookie.secure else "http"
-        origin = yarl.URL.build(scheme=scheme, host=cookie.domain, path="/")
-        if morsel is not None:
-            self._jar_of(cookie.port).update_cookies([(cookie.name, morsel)], origin)
-
-    def _note(self, morsel: "Morsel[str]", url: yarl.URL) -> None:
-        """Note how a cookie that *url* has set is kept."""
-        now = datetime.now(UTC)
-        cookie = _cookie(morsel, url, now=now)
-        if cookie is None:
-            return
-        key = _digest(cookie)
-        known = self._kept.pop(key, None)
-        if cookie.expires is not None and cookie.expires <= now:
-            if known is not None:
-                self._size -= _size(known)
-                self._changed.add(key)
-            return
-        if not _is_the_same(known, cookie):
-            self._changed.add(key)
-        self._kept[key] = cookie
-        self._size += _size(cookie) - (0 if known is None else _size(known))
-        while len(self._kept) > MOST_COOKIES or self._size > _MOST_CHARACTERS:
-            oldest, forgotten = self._kept.popitem(last=False)
-            self._size -= _size(forgotten)
-            self._changed.add(oldest)
+        sent = value if _IN_ONE_COOKIE.fullmatch(value) else made[name].coded_value
+        cookie = Cookie(
+            name=name,
+            value=sent,
+            coded=sent,
+            domain=(url.raw_host or "").lower(),
+            host_only=True,
+            path="/",
+            port=port_of(url),
+            secure=url.scheme == "https",
+        )
+        self._set(cookie, now=datetime.now(UTC))
 
     def __len__(self) -> int:
-        return sum(map(len, self._jars.values()))
+        return len(self._kept)
 
     def update_cookies_from_headers(self, headers: Sequence[str], response_url: yarl.URL) -> None:
         """Keep what `Set-Cookie` headers say, as far as it is of use."""
+        now = datetime.now(UTC)
         try:
-            # Not the one in between, which reads nothing.
-            AbstractCookieJar.update_cookies_from_headers(self, headers, response_url)
+            for header in headers:
+                cookie = cookie_of(header, response_url, now=now)
+                if cookie is not None:
+                    self._set(cookie, now=now)
         except Exception:
             # The page has come all the same.
             logger.debug(
                 "cookies that cannot be read", exc_info=True, extra={"event": "cookies_unreadable"}
             )
 
-    def update_cookies(self, cookies: "LooseCookies", response_url: yarl.URL | None = None) -> None:
-        """Keep *cookies* that *response_url* has set."""
-        if response_url is None or not isinstance(cookies, Sequence):
-            return  # only those of a response are kept, and they come as a sequence
-        kept = [
-            (name, cookie)
-            for name, cookie in cookies
-            if isinstance(cookie, Morsel) and _fits(cookie) and _narrow(cookie, response_url)
-        ]
-        for name, cookie in kept:
-            # A server gets back what it has set, to the letter (RFC 6265, section 5.4).
-            _set(cookie, name=name, value=cookie.coded_value)
-        if kept:
-            self._jar(response_url).update_cookies(kept, response_url)
-            for _, cookie in kept:
-                self._note(cookie, response_url)
-            while len(self) > MOST_COOKIES and len(self._jars) > 1:
-                self._jars.popitem(last=False)
-
     def filter_cookies(self, request_url: yarl.URL) -> "BaseCookie[str]":
-        """Return the cookies to send to *request_url*."""
-        if _port(request_url) not in self._jars:
-            return BaseCookie()
-        return self._jar(request_url).filter_cookies(request_url)
+        """Return the cookies to send to *request_url*, in their order (section 5.8.3).
 
-    def _jar(self, url: yarl.URL) -> aiohttp.CookieJar:
-        return self._jar_of(_port(url))
+        Of some with one name the later ones stand under other keys.
+        """
+        found: BaseCookie[str] = BaseCookie()
+        for cookie in self._sent(request_url, now=datetime.now(UTC)):
+            key = cookie.name
+            key = key if key not in found else f"{key};{len(found)}"
+            found[key] = _morsel(cookie.name, cookie.coded)
+        return found
 
-    def _jar_of(self, port: int) -> aiohttp.CookieJar:
-        if port not in self._jars:
-            # Those of IP addresses too: `_narrow` keeps them at their own host.
-            self._jars[port] = aiohttp.CookieJar(unsafe=True, quote_cookie=False)
-        self._jars.move_to_end(port)
-        return self._jars[port]
+    def _sent(self, url: yarl.URL, *, now: datetime) -> list[Cookie]:
+        port, path, is_safe = port_of(url), url.raw_path, url.scheme == "https"
+        host = (url.raw_host or "").lower()
+        found = []
+        for domain in _domains(host):
+            for key in tuple(self._places.get((port, domain), ())):
+                cookie = self._kept[key]
+                if cookie.expires is not None and cookie.expires <= now:
+                    self._drop(key)
+                elif (
+                    (domain == host or not cookie.host_only)
+                    and (is_safe or not cookie.secure)
+                    and _is_below(path, cookie.path)
+                ):
+                    found.append((-len(cookie.path), self._order[key], cookie))
+        return [cookie for *_, cookie in sorted(found, key=lambda each: each[:2])]
+
+    def _set(self, cookie: Cookie, *, now: datetime) -> None:
+        """Keep a cookie that a response, or the spider, has set, or delete it."""
+        key = _digest(cookie, host_only=cookie.host_only)
+        known = self._kept.get(key)
+        if not cookie.host_only:
+            # A session of an older crawlcw has it under the digest of a host's own cookie.
+            other = _digest(cookie, host_only=True)
+            if other in self._kept and not self._kept[other].host_only:
+                self._forget(other)
+        if cookie.expires is not None and cookie.expires <= now:
+            if known is not None:
+                self._forget(key)
+            return
+        if not _is_the_same(known, cookie):
+            self._changed.add(key)
+        self._keep(key, cookie)
+        place = self._places[cookie.port, cookie.domain]
+        while len(place) > _MOST_OF_A_DOMAIN:
+            self._forget(next(iter(place)))
+        while len(self._kept) > MOST_COOKIES or self._size > _MOST_CHARACTERS:
+            self._forget(next(iter(self._kept)))
+
+    def _keep(self, key: str, cookie: Cookie) -> None:
+        order = self._order.get(key)
+        self._drop(key)
+        self._kept[key] = cookie
+        self._order[key] = next(self._next) if order is None else order
+        self._places.setdefault((cookie.port, cookie.domain), {})[key] = None
+        self._size += _size(cookie)
+
+    def _forget(self, key: str) -> None:
+        """Take away a cookie, which is news."""
+        self._drop(key)
+        self._changed.add(key)
+
+    def _drop(self, key: str) -> None:
+        cookie = self._kept.pop(key, None)
+        if cookie is None:
+            return
+        del self._order[key]
+        place = self._places[cookie.port, cookie.domain]
+        del place[key]
+        if not place:
+            del self._places[cookie.port, cookie.domain]
+        self._size -= _size(cookie)
 
 
-def _port(url: yarl.URL) -> int:
-    """Return which cookies are for *url*: sites lead from port 80 to 443, and take them along."""
-    port = url.port or 0
-    return 0 if port in _DEFAULT_PORTS else port
+@lru_cache(maxsize=1 << 12)
+def _morsel(name: str, value: str) -> "Morsel[str]":
+    morsel: Morsel[str] = Morsel()
+    # A server gets back what it has set, to the letter: `set` refuses names that are used.
+    morsel.__setstate__({"key": name, "value": value, "coded_value": value})  # type: ignore[attr-defined]
+    return morsel
 
 
-def _fits(cookie: "Morsel[str]") -> bool:
-    return len(cookie.key) + len(cookie.value) <= _MAX_COOKIE and all(
-        len(value) <= _MAX_ATTRIBUTE for value in cookie.values() if isinstance(value, str)
-    )
+def _domains(host: str) -> Iterator[str]:
+    """Yield a host, and the names that it is below of, whose cookies it may have."""
+    yield host
+    if not is_address(host):
+        while host := host.partition(".")[2]:
+            yield host
 
 
-def _narrow(cookie: "Morsel[str]", url: yarl.URL) -> bool:
-    """Bind a cookie of *url* to as few servers as it may have; return whether it is kept."""
-    host = (url.raw_host or "").lower()
-    domain = cookie["domain"].lower().lstrip(".")
-    cookie["domain"] = domain
-    if domain and (is_ip_address(host) or is_public_suffix(domain)):
-        # RFC 6265, sections 5.1.3 and 5.3: of that very host, or refused.
-        if domain != host:
-            return False
-        cookie["domain"] = ""
-    if url.scheme == "https":
-        cookie["secure"] = True
-    return True
-
-
-def _cookie(morsel: "Morsel[str]", url: yarl.URL, *, now: datetime) -> Cookie | None:
-    """Return how a cookie of *url* is kept, None for one that no store can hold."""
-    host = (url.raw_host or "").lower()
-    domain = morsel["domain"]
-    if domain and host != domain and not host.endswith(f".{domain}"):
-        return None  # nor does aiohttp's jar keep it
-    path = morsel["path"]
-    if not path.startswith("/"):
-        path = url.path[: url.path.rfind("/")] or "/"
-    texts = (morsel.key, morsel.value, morsel.coded_value, domain, path)
-    if not all(_is_text(text) for text in texts):
-        return None
-    return Cookie(
-        name=morsel.key,
-        value=morsel.value,
-        coded=morsel.coded_value,
-        domain=domain or host,
-        host_only=not domain,
-        path=path,
-        port=_port(url),
-        secure=bool(morsel["secure"]),
-        expires=_end(morsel, now=now),
-    )
-
-
-def _is_text(text: str) -> bool:
-    # A lone surrogate has no place in UTF-8.
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _end(morsel: "Morsel[str]", *, now: datetime) -> datetime | None:
-    """Return when a cookie ends, in whole seconds; None: with its session."""
-    now = now.replace(microsecond=0)
-    with suppress(ValueError):
-        if morsel["max-age"]:
-            seconds = min(int(morsel["max-age"]), int(_LONGEST.total_seconds()))
-            return now + timedelta(seconds=max(seconds, 0))
-    try:
-        end = parsedate_to_datetime(morsel["expires"])
-        return min(end.replace(tzinfo=end.tzinfo or UTC).astimezone(UTC), now + _LONGEST)
-    except (ValueError, TypeError, OverflowError):
-        return None
+def _is_below(path: str, folder: str) -> bool:
+    """Return whether a cookie for *folder* is sent to *path* (section 5.1.4)."""
+    if not path.startswith(folder):
+        return False
+    return folder.endswith("/") or path[len(folder) : len(folder) + 1] in ("", "/")
 
 
 def _is_the_same(known: Cookie | None, cookie: Cookie) -> bool:
-    if known is None or replace(known, expires=None) != replace(cookie, expires=None):
+    if known is None or known != replace(cookie, expires=known.expires):
         return False
     if known.expires is None or cookie.expires is None:
         return known.expires == cookie.expires
@@ -267,41 +226,7 @@ def _size(cookie: Cookie) -> int:
     return sum(map(len, texts))
 
 
-def _digest(cookie: Cookie) -> str:
-    told = "\0".join((cookie.name, cookie.domain, cookie.path, str(cookie.port)))
+def _digest(cookie: Cookie, *, host_only: bool) -> str:
+    of = (cookie.name, cookie.domain, cookie.path, str(cookie.port))
+    told = "\0".join(of if host_only else (*of, "below"))
     return blake2b(told.encode(), digest_size=10).hexdigest()
-
-
-def _set(morsel: "Morsel[str]", *, name: str, value: str) -> None:
-    """Give a cookie a value that is sent as it is."""
-    # `set` refuses names that servers use.
-    morsel.__setstate__({"key": name, "value": value, "coded_value": value})  # type: ignore[attr-defined]
-
-
-def _morsel(cookie: Cookie, *, now: datetime, gone: bool) -> "Morsel[str] | None":
-    """Return a cookie as aiohttp takes it, None for one that Python refuses."""
-    morsel: Morsel[str] = Morsel()
-    try:
-        _set(morsel, name=cookie.name, value=cookie.coded)
-    except (CookieError, ValueError):
-        return None
-    morsel["path"] = cookie.path
-    morsel["secure"] = cookie.secure
-    morsel["domain"] = "" if cookie.host_only else cookie.domain
-    if gone:
-        morsel["max-age"] = "0"
-    elif cookie.expires is not None:
-        morsel["max-age"] = str(max(0, int((cookie.expires - now).total_seconds())))
-    return morsel
-
-
-@lru_cache(maxsize=1 << 12)
-def is_public_suffix(domain: str) -> bool:
-    """Return whether hosts below *domain* belong to many owners; also of a name with no dot."""
-    return _suffixes().privatesuffix(domain) is None
-
-
-@lru_cache(maxsize=1)
-def _suffixes() -> PublicSuffixList:
-    # Its list comes with the package: nothing is downloaded. Reading it takes 0.1 s.
-    return PublicSuffixList()

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
+from http.cookies import BaseCookie
 from typing import TYPE_CHECKING, Any
 
 import yarl
 from aiohttp import ClientRequest
+from aiohttp.hdrs import COOKIE
 
 from crawlcw.errors import FetchError, ProxyFailedError, Reason, SettingsError
 from crawlcw.model.proxies import Proxy
@@ -22,6 +24,7 @@ from crawlcw.model.sanitize import printable
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.typedefs import LooseCookies
 
 #: RFC 1928, section 6: what a SOCKS server says of the host, and not of itself.
 _OF_THE_HOST = range(1, 7)
@@ -60,13 +63,31 @@ def through(proxy: Proxy | None) -> Iterator[None]:
 
 
 class PassingRequest(ClientRequest):
-    """A request whose connection is told by its proxy, one that speaks SOCKS as well."""
+    """A request whose connection is told by its proxy, one that speaks SOCKS as well.
+
+    Its cookies are sent as their jar has them.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         on = passage.get()
         # Of an HTTP proxy aiohttp knows.
         self._socks = on.proxy if on is not None and on.proxy.is_socks else None
+
+    def update_cookies(self, cookies: "LooseCookies | None") -> None:
+        """Set the `Cookie` header; of a name that the request's own has too, the jar's counts."""
+        if not cookies:
+            return
+        assert isinstance(cookies, BaseCookie), "our own jars are asked alone"
+        # aiohttp would sort them, and has no place for two of one name, nor for one without.
+        sent = [
+            f"{each.key}={each.coded_value}" if each.key else each.coded_value
+            for each in cookies.values()
+        ]
+        names = {each.key for each in cookies.values()}
+        given = ";".join(self.headers.popall(COOKIE, ())).split(";")
+        own = [pair.strip() for pair in given if pair.partition("=")[0].strip() not in names]
+        self.headers[COOKIE] = "; ".join([*filter(None, own), *sent])
 
     @property
     def connection_key(self) -> "ConnectionKey":

@@ -57,7 +57,7 @@ async def test_a_cookie_that_came_over_tls_does_not_come_back_without():
 
 
 @pytest.mark.parametrize(
-    "header", ["k=v; Domain=example.com", "k=v; Domain=example", "k=" + "v" * 5_000, "k"]
+    "header", ["k=v; Domain=example.com", "k=v; Domain=example", "k=" + "v" * 5_000, "=", "k\x01=v"]
 )
 async def test_what_a_jar_refuses_is_not_kept(header: str):
     assert given(header).kept() == {}
@@ -142,6 +142,20 @@ async def test_a_jar_amounts_to_so_much_and_no_more():
     kept = jar.kept().values()
     assert sum(len(each.value) for each in kept) < 2 << 20
     assert f"h{MOST_COOKIES + 9}.example" in {each.domain for each in kept}
+
+
+async def test_a_cookie_that_an_older_crawlcw_has_kept_is_replaced():
+    header = "k=v; Path=/; Domain=a.example"
+    (cookie,) = given(header).kept().values()
+    (key,) = given("k=v; Path=/").kept()  # older ones told it by name, domain and path alone
+    jar = SiteCookies()
+    jar.restore({key: cookie})
+
+    jar.update_cookies_from_headers([header.replace("=v", "=w")], HOME)
+
+    assert sent(jar, HOME) == {"k": "w"}
+    changes = jar.take_changes()
+    assert [each and each.value for each in (changes.pop(key), *changes.values())] == [None, "w"]
 
 
 async def test_a_spiders_own_cookie_is_for_that_host():

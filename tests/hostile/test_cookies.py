@@ -9,7 +9,9 @@ import yarl
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.cli.terminal import logs
+from crawlcw.downloader import cookies
 from crawlcw.downloader.aiohttp import AiohttpDownloader
+from crawlcw.downloader.attempt_cookies import cookies_of
 from crawlcw.downloader.cookies import MOST_COOKIES, SiteCookies
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer, running
@@ -48,6 +50,28 @@ async def _garbage(exchange: Exchange) -> object:
 @page("/host-cookie")
 async def _host_cookie(exchange: Exchange) -> object:
     await exchange.send(response(headers=b"Set-Cookie: secret=1; Path=/\r\n"))
+    return KEEP
+
+
+@page("/in/flash")
+async def _flash(exchange: Exchange) -> object:
+    lines = (
+        b"z=1; Path=/",
+        b"flash=saved; Path=/",
+        b"sid=2; Path=/in",
+        b"sid=1; Path=/",
+        b"nameless",
+        b'a="x;y"',
+    )
+    headers = b"".join(b"Set-Cookie: %s\r\n" % line for line in lines)
+    await exchange.send(response(headers=headers))
+    return KEEP
+
+
+@page("/in/flashed")
+async def _flashed(exchange: Exchange) -> object:
+    gone = b"Set-Cookie: flash=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT\r\n"
+    await exchange.send(response(headers=gone))
     return KEEP
 
 
@@ -145,17 +169,17 @@ async def test_the_log_of_a_crawl_has_no_line_for_each_bad_cookie(
     logs.set_up("debug", environment={})
     logging.captureWarnings(False)
 
-    jar = set_by("http://example.com/", '"quoted=1', "a=1")
+    jar = set_by("http://example.com/", "quoted\x01=1", "=", "b=1; Domain=c.example", "a=1")
 
     assert len(jar) == 1
     assert capsys.readouterr().err == ""
 
 
 async def test_a_jar_that_raises_costs_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise ValueError("a cookie that nobody thought of")
 
-    monkeypatch.setattr(SiteCookies, "update_cookies", fails)
+    monkeypatch.setattr(cookies, "cookie_of", fails)
 
     assert len(set_by("http://example.com/", "a=1")) == 0
 
@@ -171,6 +195,31 @@ async def test_cookies_are_bounded_for_each_host_and_in_all() -> None:
     for number in range(50):
         jar.update_cookies_from_headers(many, yarl.URL(f"http://h{number}.example/"))
     assert len(jar) <= MOST_COOKIES
+
+
+async def test_a_server_gets_the_header_that_a_browser_sends(server: HostileServer) -> None:
+    async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
+        for path in ("/in/flash", "/in/flashed", "/in/ok"):
+            url = server.url(path)
+            await downloader.fetch(Request(url, headers={"Cookie": "z=0; own=1"}), url=url)
+
+    seen = {path: server.seen_headers[path]["cookie"] for path in ("/in/flashed", "/in/ok")}
+    assert seen == {
+        "/in/flashed": 'own=1; sid=2; nameless; a="x; z=1; flash=saved; sid=1',
+        "/in/ok": 'own=1; sid=2; nameless; a="x; z=1; sid=1',
+    }
+
+
+async def test_a_requests_own_cookie_counts_before_all_of_its_name(server: HostileServer) -> None:
+    jar = SiteCookies()
+    set_by_server = ["a=1; Path=/", "a=2", "b=3"]
+    url = server.url("/in/own")
+    jar.update_cookies_from_headers(set_by_server, yarl.URL(url))
+    async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as downloader:
+        with cookies_of(jar, {"a": "4"}, url=url):
+            await downloader.fetch(Request(url), url=url)
+
+    assert server.seen_headers["/in/own"]["cookie"] == "b=3; a=4"
 
 
 async def test_a_server_on_another_port_sees_no_cookie(server: HostileServer) -> None:
