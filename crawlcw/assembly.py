@@ -32,6 +32,7 @@ from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.internal_errors import InternalErrors
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.moved_pages import MovedPages
@@ -157,6 +158,7 @@ def assemble(
             ending=parts.ending,
             steering=parts.steering,
             identities=parts.fetcher.identities,
+            state=parts.fetcher.state,
             bodies=parts.fetcher.recorder.bodies,
             rests=parts.rests,
             meter=meter,
@@ -289,6 +291,7 @@ class _Assembly:
             watch=self.watch,
             internal_errors=self._internal_errors,
             coming=self._targets,
+            state=self._state,
             worker=session.worker,
         )
 
@@ -333,7 +336,16 @@ class _Assembly:
     def _adder(self) -> TaskAdder:
         ledger = self.session.ledger
         run = RunStart(ledger, lease=self.settings.lease)
-        return TaskAdder(ledger=ledger, max_depth=self.settings.max_depth, run=run)
+        return TaskAdder(
+            ledger=ledger,
+            beside=[self._identities, self._state],
+            max_depth=self.settings.max_depth,
+            run=run,
+        )
+
+    @cached_property
+    def _state(self) -> KeptState:
+        return KeptState(self.spider, self.session.ledger)
 
     @cached_property
     def seeder(self) -> Seeder:
@@ -370,6 +382,7 @@ class _Assembly:
                     now=self.ledger.now,
                     watch=session.watchdog,
                     parsing=self.parsing,
+                    state=self._state,
                     write=self.committer.write_links,
                 ),
             ),
@@ -387,6 +400,7 @@ class _Assembly:
             hooked=self._hooked,
             recorder=self._recorder,
             targets=self._targets,
+            state=self._state,
             instruments=self._instruments,
             identities=self._identities,
             bans=self._bans,
@@ -520,7 +534,7 @@ class _Assembly:
             stats=self.session.stats,
             listener=self.coordinator,
             adder=self._adder,
-            beside=[self._identities],
+            state=self._state,
             bodies=self._recorder.bodies,
             end=self.ending.end,
             instruments=self._instruments,
@@ -616,6 +630,9 @@ async def open_reparser(
     hosts = {*(scope(spider) or ()), *(seeds.hosts if seeds is not None else ())}
     within = Scope.of(hosts, settings)
     watch = Unwatched(settings.callback_timeout.total_seconds())
+    # It is read, and what pages change in it stays here.
+    state = KeptState(spider, ledger)
+    await state.open()
     with StoredPages(folder_of(spider.name, settings)) as pages:
         async with Parsing(settings) as parsing:
             yield Reparser(
@@ -630,6 +647,7 @@ async def open_reparser(
                     now=ledger.now,
                     watch=watch,
                     parsing=parsing,
+                    state=state,
                     write=_dropping if saving is None else saving.add_links,
                 ),
                 watch=watch,

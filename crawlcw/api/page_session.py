@@ -3,13 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
+from crawlcw.model.frozen import FrozenDict, frozen
+
+_NOTHING = FrozenDict()
+
 
 class PageSession:
-    """A session, by its `name` and the `data` that its login has left; "" where there is none."""
+    """A session, by its `name` and the `data` that its login has left; "" where there is none.
+
+    The data is read-only: what pages learn is kept in `Spider.state`.
+    """
 
     def __init__(self, name: str = "", data: Mapping[str, Any] | None = None) -> None:
         self.name = name
-        self.data: Mapping[str, Any] = data or {}
+        self.data: Mapping[str, Any] = frozen(data) if data else _NOTHING
         #: Why the callback has retired it; None: it has not.
         self.retired: str | None = None
 

@@ -7,6 +7,7 @@ from typing import Any
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.errors import FetchError, Reason, SpiderError
+from crawlcw.model.frozen import thawed
 
 
 class LoginSession:
@@ -29,7 +30,7 @@ class LoginSession:
         data: Mapping[str, Any] | None = None,
     ) -> None:
         self.name = name
-        self.data: dict[str, Any] = dict(data or {})
+        self.data: dict[str, Any] = thawed(dict(data or {}))
         self.headers: dict[str, str] = {}
         self.origins: list[str] = []
         self._send = send

@@ -25,6 +25,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.rules import Rule
 from crawlcw.api.sessions import LoginSession, condition
 from crawlcw.api.settings import Settings
+from crawlcw.api.state import State
 from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import urls
 from crawlcw.model.identities import DEFAULT_SESSION, SESSION_NAMES, is_session_name
@@ -39,11 +40,28 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
 
 
+#: What the base class has, and an argument may be called.
+_OWN = frozenset({"start_urls", "state"})
+
+
 class _NamedLogger:
     """The logger of a spider: named by it, and made when it is asked for."""
 
     def __get__(self, spider: "Spider | None", kind: "type[Spider]") -> logging.Logger:
         return logging.getLogger(kind.name or kind.__name__)
+
+
+class _State:
+    """The state of a spider: made when it is asked for, and in memory until a crawl keeps it."""
+
+    def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
+        if spider is None:
+            return self
+        # By a name that says nothing of what the spider starts with, see `crawl.seeds`.
+        state: State | None = vars(spider).get("__state__")
+        if state is None:
+            state = vars(spider)["__state__"] = State()
+        return state
 
 
 class Spider:
@@ -81,8 +99,12 @@ class Spider:
     if TYPE_CHECKING:
         #: A logger with the spider's name. An attribute of the spider's own may stand for it.
         logger: logging.Logger
+        #: What callbacks keep from page to page, and from run to run: durable, and shared by all
+        #: processes. An attribute of the spider's own may stand for it.
+        state: State
     else:
         logger = _NamedLogger()
+        state = _State()
 
     #: The session of requests that name none, where the spider has sessions: with `login`,
     #: or `Settings(cookies=True)`.
@@ -105,7 +127,8 @@ class Spider:
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
-            if not key.isidentifier() or (hasattr(Spider, key) and key != "start_urls"):
+            # Of these, arguments may be the spider's own.
+            if not key.isidentifier() or (hasattr(Spider, key) and key not in _OWN):
                 raise SpiderError(
                     f"-a {key}=... cannot be set: the name is taken or not one of Python"
                 )

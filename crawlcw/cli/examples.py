@@ -84,8 +84,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "crawlcw ignore books --url-prefix https://books.example/tag/ --dry-run",
         "crawlcw ignore books --host ads.example --yes",
     ),
+    "state": ("crawlcw state books", "crawlcw state books --json | jq .pages"),
     "reset": (
         "crawlcw reset books https://books.example/1",
+        "crawlcw reset books --state --yes",
         "crawlcw reset books --status finished --callback product --dry-run",
     ),
     "policy": ("crawlcw policy orders", "crawlcw policy orders max_retry=5 lease=2m"),

@@ -65,6 +65,7 @@ _COMMANDS = {
     "dashboard": "Show a web page of crawls: see them run, search them, steer them.",
     "stats": "Show how many tasks have which status and why, and who works on them.",
     "hosts": "Show why each host is not being crawled just now.",
+    "state": "Show what a spider keeps between its pages.",
     "export": "Write the items: JSON Lines, JSON, CSV or Parquet.",
     "tasks": "List tasks, the last changed first.",
     "show": "Show the story of one URL, or why it is not there.",

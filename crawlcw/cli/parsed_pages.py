@@ -19,6 +19,9 @@ def show(produced: Produced) -> None:
         click.echo(inert.visible(values.to_json(item)))
     for task in produced.tasks:
         click.echo(printable(f"{task.callback:20} {task.method} {task.url}", limit=2000))
+    for name, value in produced.state.items():
+        shown = inert.visible(values.to_json(value))
+        click.echo(f"state: {printable(name)} = {shown}")
     for reason, number in produced.items_dropped.items():
         click.echo(printable(f"not recorded: {number} items: {reason}", limit=2000))
     for reason, number in produced.dropped.counts.items():
@@ -60,6 +63,7 @@ def show_json(response: Response, produced: Produced) -> None:
             }
             for task in produced.tasks
         ],
+        "state": produced.state,
         "links_dropped": dict(produced.dropped.counts),
         "stop": produced.stop,
     }

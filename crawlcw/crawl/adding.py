@@ -6,10 +6,18 @@ changed since they were done.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.ledger.protocol import Added, Ledger
 from crawlcw.model.task import ChangedTask, Task
+
+
+class Beside(Protocol):
+    """What pages change besides their outcomes."""
+
+    async def keep(self) -> None:
+        """Write what pages have changed so far, durably."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +25,14 @@ class TaskAdder:
     """Adds tasks to the ledger of one crawl; who waits for them is to be told afterwards."""
 
     ledger: Ledger
+    beside: Sequence[Beside] = ()
     max_depth: int | None  #: how deep the crawl goes, for links may have been refused for it before
     run: RunStart
+
+    async def keep(self) -> None:
+        """Write what pages have changed: before what they have found, and their outcomes."""
+        for each in self.beside:
+            await each.keep()
 
     async def add(self, tasks: Sequence[Task]) -> tuple[Added, int]:
         """Return what became of the tasks, and how many are to be done that were not before."""

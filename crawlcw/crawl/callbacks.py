@@ -66,6 +66,8 @@ class Produced:
     too_deep: list[Task] = field(default_factory=list)  #: kept for a crawl that goes deeper
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     stop: str | None = None  #: why the crawl is to end, where the spider wants it to
+    #: What the callback has changed in the spider's state, where somebody looks at it.
+    state: dict[str, Any] = field(default_factory=dict)
     retired: str | None = None  #: why the page's session is of no use, where the callback says so
 
 

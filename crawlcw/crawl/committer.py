@@ -7,12 +7,13 @@ between repeats the page and loses none of it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import item_sink
 from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.recording import unwritable
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Done
@@ -38,13 +39,6 @@ class CommitListener(Protocol):
         """*more*: a group left new tasks, or tasks to be tried *again*, of these hosts."""
 
 
-class Beside(Protocol):
-    """What pages change besides their outcomes."""
-
-    async def keep(self) -> None:
-        """Write what pages have changed so far, durably."""
-
-
 class Committer:
     """Drains the queue of what is done into the ledger."""
 
@@ -57,12 +51,12 @@ class Committer:
         stats: Stats,
         listener: CommitListener,
         adder: TaskAdder,
-        beside: Sequence[Beside],
+        state: KeptState,
         bodies: Bodies | None,
         end: Callable[[FinishReason, str], None],
         instruments: Instruments = UNWATCHED,
     ) -> None:
-        """Write to the ledger of *adder*, *beside* before links and outcomes.
+        """Write to the ledger of *adder*; *state* is told what is recorded.
 
         *bodies* are what the outcomes name of files; where these fail, *end* is told.
         """
@@ -73,7 +67,7 @@ class Committer:
         self._stats = stats
         self._listener = listener
         self._adder = adder
-        self._beside = beside
+        self._state = state
         self._bodies = bodies
         self._end = end
         self._instruments = instruments
@@ -86,6 +80,7 @@ class Committer:
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
+        await self._adder.keep()
         await self._keep(too_deep)
         if await self._add(tasks):
             self._listener.written(more=True, again=())
@@ -101,8 +96,8 @@ class Committer:
         self._held.settling(settlement.lease for settlement in settlements)
         if not await self._is_synced(settlements):
             return
-        for each in self._beside:
-            await each.keep()
+        self._state.settling(settlements)
+        await self._adder.keep()
         await self._keep([task for done in group for task in done.too_deep])
         added = await self._add([task for done in group for task in done.tasks])
         await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
@@ -126,6 +121,7 @@ class Committer:
             self._end(FinishReason.FILES_UNWRITABLE, unwritable(self._bodies, error).message)
             leases = [settlement.lease for settlement in settlements]
             await self._ledger.outcomes.release(leases)
+            self._state.settled(settlements, lost={lease.task.id for lease in leases})
             await self._listener.announce(lease.task for lease in leases)
             self._held.end(leases)
             return False
@@ -194,6 +190,7 @@ class Committer:
             )
             self._stats.failures["store-rejected"] += 1
             self._stats.given_up += 1
+        self._state.settled(settlements, lost=lost | rejected)
         for settlement in settlements:
             task_id = settlement.lease.task.id
             if task_id not in lost and task_id not in rejected:

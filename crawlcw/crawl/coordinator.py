@@ -26,6 +26,7 @@ from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.internal_errors import InternalErrors
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.lanes import AHEAD, bonus
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.robots_gate import RobotsGate
@@ -93,6 +94,7 @@ class Coordinator:
         watch: NetworkWatch,
         internal_errors: InternalErrors,
         coming: Container[bytes],
+        state: KeptState,
         worker: str,
     ) -> None:
         """*coming* are tasks that a fetcher is about to claim by itself.
@@ -114,6 +116,7 @@ class Coordinator:
         self._watch = watch
         self._internal_errors = internal_errors
         self._coming = coming
+        self._state = state
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
@@ -545,6 +548,8 @@ class Coordinator:
         )
         # At once: a lease that is not in here is neither renewed nor given back.
         self._held.add(claimed.leases)
+        # After the claim: what the page of a link has changed was written before the link.
+        await self._state.refresh()
         self._stats.claims += len(wanted)
         self._stats.claims_missed += claimed.missed
         self._stats.given_up += claimed.abandoned

@@ -23,6 +23,7 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.ending import LAST_WORDS, Ending
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.identities import Identities
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
@@ -62,6 +63,7 @@ class Parts:
     ending: Ending
     steering: Steering
     identities: Identities
+    state: KeptState
     bodies: Bodies | None  #: where pages are kept, if they are
     rests: Rests
     meter: Meter | None  #: where somebody measures
@@ -147,6 +149,7 @@ class Crawl:
         await self._session.join()
         reason = FinishReason.STOPPED
         try:
+            await self._parts.state.open()
             with spider_code("opened()", stop=self._parts.ending.wished):
                 await begin(self.spider)
             if self.ending is None:
@@ -190,6 +193,7 @@ class Crawl:
         )
         with spider_code("closed()", stop=self._parts.ending.wished):
             await end(self.spider, report)
+        await in_time(self._parts.state.keep)
         return report
 
     async def _crawl(self) -> FinishReason:
@@ -221,6 +225,7 @@ class Crawl:
             # What the fetchers have handed on is written before the end.
             await self._parts.done.join()
             await self._parts.identities.keep()
+            await self._parts.state.close()
             background.cancel_scope.cancel()
         if reason is FinishReason.DRAINED:
             await self._parts.seeder.end_run()

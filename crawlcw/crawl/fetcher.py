@@ -26,6 +26,7 @@ from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities, LoggedOutError, NotReadyError
 from crawlcw.crawl.internal_errors import InternalErrors
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.moved_pages import MovedPages
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirect_targets import RedirectTargets, Way
@@ -92,6 +93,7 @@ class Fetcher:
     hooked: Callable[[Downloader], Downloader]
     recorder: Recorder
     targets: RedirectTargets
+    state: KeptState
     identities: Identities
     bans: Bans
     errors: CallbackErrors
@@ -109,17 +111,19 @@ class Fetcher:
                     self.held.working(lease, lost)
                     slot = Slot(partial(source.fetched, lease))
                     try:
-                        try:
-                            result = await self._work(lease, slot)
-                        finally:
-                            self.held.idle(lease)
-                            slot.free()
-                            source.done(lease)
-                        if isinstance(result, Lease):
-                            source.put_back(result, to_ledger=self.run_alone.is_alone(lease))
-                        else:
-                            self.internal_errors.settled(lease)
-                            await done.put(result)
+                        with self.state.attempt() as changes:
+                            try:
+                                result = await self._work(lease, slot)
+                            finally:
+                                self.held.idle(lease)
+                                slot.free()
+                                source.done(lease)
+                            if isinstance(result, Lease):
+                                source.put_back(result, to_ledger=self.run_alone.is_alone(lease))
+                            else:
+                                self.internal_errors.settled(lease)
+                                await done.put(result)
+                                changes.clear()
                         await self.run_alone.recorded(lease)
                     finally:
                         self.run_alone.leave(lease)

@@ -28,6 +28,7 @@ from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls, values
+from crawlcw.model.frozen import frozen
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
@@ -106,7 +107,7 @@ class Logins:
                 cookies=jar.kept(),
                 headers=tuple((str(key), str(value)) for key, value in session.headers.items()),
                 origins=tuple(dict.fromkeys([*login.origins, *session.origins])),
-                data=values.clean(session.data),
+                data=frozen(values.clean(session.data)),
             )
         if login.innocent:
             return identities.login_put_off(holder.identity, until=now + _LATER)

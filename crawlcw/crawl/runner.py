@@ -14,6 +14,7 @@ from crawlcw.api.user_code import Called
 from crawlcw.crawl import callbacks, url_lists
 from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.item_sink import ItemPolicy
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.url_lists import WriteLinks
 from crawlcw.crawl.watch import Watch
@@ -51,6 +52,7 @@ class Runner:
     now: Callable[[], datetime]
     watch: Watch
     parsing: Parsing
+    state: KeptState
     write: WriteLinks  #: of callbacks that read a list of URLs
     turns: Turns = field(default_factory=Turns)
 
@@ -61,6 +63,16 @@ class Runner:
         method raises. Raises `SpiderError` where the spider has no such method.
         """
         method = callback_named(self.spider, callback)
+        with self.state.running(task) as running:
+            produced = await self._run_method(method, callback, *arguments, task=task)
+            if isinstance(produced, Produced) and produced.retired is None:
+                running.keep()
+                produced.state = running.changed
+            return produced
+
+    async def _run_method(
+        self, method: Callable[..., Any], callback: str, *arguments: object, task: Task
+    ) -> Produced | Failed:
         # The base class's `on_error` looks at nothing.
         looks = getattr(method, "__func__", None) is not Spider.on_error
         async with self.parsing.ready(*(callbacks.responses_in(arguments) if looks else ())):

@@ -242,6 +242,7 @@ class Seeder:
             # Before their tasks, which any process may ask for next.
             self._noted_hosts |= hosts
             await self._ledger.notes.set_state(noted_starts(hosts))
+        await self._adder.keep()
         added, new = await self._adder.add(batch)
         self._stats.links_added += new
         for task, why in added.rejected:

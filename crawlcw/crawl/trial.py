@@ -19,6 +19,7 @@ from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.hooks import hooked
 from crawlcw.crawl.identities import Identified, LoggedOutError
 from crawlcw.crawl.item_sink import ItemPolicy
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.redirects import attempt, is_page
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.trial_sessions import TrialSessions
@@ -59,6 +60,7 @@ class Trial:
         )
         self._browser = Browser(settings)
         self._plain = downloader
+        self._state = KeptState(spider, None)
 
     def _hooked(self, downloader: Downloader) -> Downloader:
         rendering = RenderingDownloader(
@@ -138,18 +140,23 @@ class Trial:
         task = response.request.task(now=self._now())
         allowed = scope(self._spider) or ()
         hosts = {*allowed, urls.locate(response.url).host, task.host}
-        return await callbacks.run(
-            method,
-            response,
-            task=task,
-            scope=Scope.of(hosts, replace(self._settings, max_depth=None)),
-            now=self._now(),
-            seen={task.id},
-            name=response.request.callback,
-            within=self._settings.callback_timeout.total_seconds(),
-            items=ItemPolicy.of(self._spider),
-            rules=self._spider.rules,
-        )
+        with self._state.running(task) as running:
+            produced = await callbacks.run(
+                method,
+                response,
+                task=task,
+                scope=Scope.of(hosts, replace(self._settings, max_depth=None)),
+                now=self._now(),
+                seen={task.id},
+                name=response.request.callback,
+                within=self._settings.callback_timeout.total_seconds(),
+                items=ItemPolicy.of(self._spider),
+                rules=self._spider.rules,
+            )
+            if isinstance(produced, Produced):
+                produced.state = running.changed
+                running.keep()
+        return produced
 
     async def close(self) -> None:
         """End what is under way."""

@@ -31,6 +31,7 @@ class Part(StrEnum):
     HOSTS = "hosts"
     WORKERS = "workers"
     SESSIONS = "sessions"
+    STATE = "states"
 
 
 class Copying(Protocol):

@@ -23,6 +23,7 @@ from crawlcw.model.dropped import Examples, merged
 from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import EVERY, Point, Span, Vitals
+from crawlcw.model.spider_state import StoredState
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Status, Task
 from crawlcw.model.transitions import BulkChange, Settlement
 
@@ -706,6 +707,23 @@ class Sessions(Protocol):
         """Delete all sessions; return how many. Who uses one makes it anew."""
 
 
+class SpiderStates(Protocol):
+    """What a spider keeps between its pages: one state, changed as a whole by its revision."""
+
+    async def read(self, *, known: int = 0) -> StoredState | None:
+        """Return the state; None where its revision is the one that is *known*."""
+
+    async def change(self, before: StoredState, after: StoredState) -> bool:
+        """Write what is other in *after*, durably, where the revision is that of *before*.
+
+        Return whether it was written. Sent again after it was not answered, it is written
+        once; where others have written meanwhile, the answer is that it was not.
+        """
+
+    async def forget(self) -> bool:
+        """Let there be no state any more, by another revision; return whether there was one."""
+
+
 class Rates(Protocol):
     """What workers have shown of themselves, minute by minute, for the last week."""
 
@@ -742,6 +760,7 @@ class Ledger(Protocol):
     admin: Admin  #: changes of many tasks
     notes: Notes  #: values beside the tasks
     sessions: Sessions  #: who pages are asked for as
+    spider_state: SpiderStates  #: what the spider keeps between its pages
 
     @property
     def kind(self) -> LedgerKind:

@@ -20,6 +20,7 @@ from dataclasses import fields
 from typing import Any
 
 from crawlcw.ledger.documents import Document, escaped, unescaped
+from crawlcw.model.frozen import frozen
 from crawlcw.model.identities import Cookie, Identity, IdentityState
 
 
@@ -53,7 +54,7 @@ def session(found: Mapping[str, Any]) -> Identity:
             "cookies": {key: _cookie(each) for key, each in found.get("cookies", {}).items()},
             "headers": tuple((name, value) for name, value in found.get("headers", ())),
             "origins": tuple(found.get("origins", ())),
-            "data": unescaped(found.get("data") or {}),
+            "data": frozen(unescaped(found.get("data") or {})),
         }
     )
 

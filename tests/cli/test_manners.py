@@ -77,7 +77,7 @@ def completed(*words: str) -> list[str]:
 
 
 def test_a_shell_completes_commands_options_spiders_and_settings(folder: Path):
-    assert completed("sta") == ["stats"]
+    assert completed("sta") == ["stats", "state"]
     assert "--metrics-port" in completed("run", "--met")
     assert completed("stats", "b") == ["books"]
     assert completed("run", "-s", "webh") == ["webhook="]

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.spider import Spider
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Done
@@ -85,7 +87,7 @@ class Writing:
             stats=self.stats,
             listener=self,
             adder=TaskAdder(ledger=ledger, max_depth=None, run=RunStart(ledger, lease=LEASE)),
-            beside=[],
+            state=KeptState(Spider(), ledger),
             bodies=None,
             end=lambda *_: None,
         )

@@ -17,11 +17,13 @@ from crawlcw.api.host_limits import Limits, limit_of
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.crawl import coordinator, host_leasing, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.internal_errors import InternalErrors
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
@@ -238,6 +240,7 @@ class Around:
                 excuses=NothingExcused(),
             ),
             changed=changed,
+            state=KeptState(Spider(), waiting),
             held=self.held,
             stats=self.stats,
             patience=patience,

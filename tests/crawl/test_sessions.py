@@ -337,6 +337,27 @@ async def test_what_a_login_leaves_is_there_for_every_page(
     assert {"csrf", "sid"} <= {cookie.name for cookie in known.cookies.values()}
 
 
+async def test_a_callback_that_changes_the_data_of_its_session_is_told(
+    crawl: Callable[..., Any], site: MemberSite, ledger_url: str
+):
+    class Changing(Members):
+        async def login(self, session: LoginSession) -> None:
+            await super().login(session)
+            session.data.setdefault("teams", []).append("a")
+
+        def parse(self, response: Any) -> Any:
+            response.session.data["seen"] = True
+
+        def on_error(self, request: Request, error: Exception) -> Any:
+            yield {"why": str(error)}
+
+    report = await crawl(Changing(), max_retry=1)
+
+    assert report.failures == {"parse-error": 1}
+    (item,) = await items(ledger_url)
+    assert "this dict is read-only: change a copy" in item["why"]
+
+
 async def test_a_login_whose_process_died_is_taken_over(
     crawl: Callable[..., Any], site: MemberSite, ledger_url: str
 ):

@@ -30,9 +30,11 @@ from functools import cache
 from random import Random
 from typing import Any, TypeVar
 
+from crawlcw.api.spider import Spider
 from crawlcw.crawl import committer
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.settling import Done
@@ -576,7 +578,7 @@ class Worker(Process):
             stats=Stats(),
             listener=self,
             adder=TaskAdder(ledger=waiting, max_depth=None, run=RunStart(waiting, lease=LEASE)),
-            beside=[],
+            state=KeptState(Spider(), waiting),
             bodies=None,
             end=lambda *_: None,
         )

@@ -19,6 +19,7 @@ from crawlcw.ledger_opening import open_to_copy
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import Vitals
 from crawlcw.model.request_options import RequestOptions
+from crawlcw.model.spider_state import Kind, Operation, StoredState, sized
 from crawlcw.model.task import ResponseInfo
 from crawlcw.model.transitions import Succeeded, Unchanged
 from tests.support.ledgers import (
@@ -115,6 +116,9 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
     await ledger.workers.leave(worker.name)
     await ledger.notes.set_state({"seeds": {"a.b": 1}})
     await ledger.sessions.change(None, session(now))
+    pending = {(first.task.id, 1): {"a.b": Operation(Kind.SET, 3, {"$c": [now]})}}
+    state = StoredState(revision=1, values={"$d": sized({"e.f": b"1"}, 2)}, pending=pending)
+    await ledger.spider_state.change(StoredState(), state)
     return [task.id for task in tasks]
 
 
@@ -156,6 +160,7 @@ async def test_a_copy_and_the_copy_of_a_copy_are_the_same(opened: Opened, first:
         assert versions == items
         assert await ledger.notes.state() == {"seeds": {"a.b": 1}}
         assert await ledger.workers.tally() == await source.workers.tally()
+        assert await ledger.spider_state.read() == await source.spider_state.read()
         assert await ledger.sessions.all() == await source.sessions.all() != []
         assert [h async for h in ledger.hosts.all()] == [h async for h in source.hosts.all()]
 

@@ -39,6 +39,7 @@ from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
 from crawlcw.model.task import Status
 from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
 from tests.support.changing_site import ChangingSpider
+from tests.support.counting_site import Counting
 from tests.support.docs import REPOSITORY, DocsSpider, path_of
 from tests.support.exit_site import ExitSpider
 from tests.support.many_hosts import HostsSpider
@@ -56,6 +57,7 @@ _SPIDERS: dict[str, type[Spider]] = {
     "changing": ChangingSpider,
     "members": Members,
     "visitors": Visitors,
+    "counting": Counting,
     "exits": ExitSpider,
 }
 _ENOUGH = 180.0

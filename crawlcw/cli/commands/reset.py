@@ -30,6 +30,7 @@ from crawlcw.tracking import keys as tracking_keys
 @click.option("--all", "everything", is_flag=True, help="All tasks.")
 @selection_options()
 @click.option("--sessions", is_flag=True, help="The sessions of a spider: log in anew.")
+@click.option("--state", is_flag=True, help="What a spider keeps in `self.state`: forget it.")
 @click.option("--stage", metavar="S", help="Begin in this stage of a use case.")
 @dry_run_option
 @confirming.yes_option
@@ -42,6 +43,7 @@ def command(
     everything: bool,
     selection: Selection,
     sessions: bool,
+    state: bool,
     stage: str | None,
     dry_run: bool,
     as_json: bool,
@@ -58,12 +60,11 @@ def command(
     logs.set_up(log_level or "warning")
     if stage is not None:
         tracking_keys.stage(stage)
-    if sessions:
+    if sessions or state:
         if keys or everything or selection or dry_run or stage is not None:
-            raise UsageError("--sessions is about no tasks: give it alone")
-        confirming.confirm(f"Forget all sessions of {loading.name_of(name)}?", yes=yes)
-        count = loop.run(_forget_sessions(loading.name_of(name), ledger_url))
-        click.echo(f"{counted(count, 'session')} forgotten")
+            option = "--sessions" if sessions else "--state"
+            raise UsageError(f"{option} is about no tasks: give it alone")
+        _forget(loading.name_of(name), ledger_url, sessions=sessions, state=state, yes=yes)
         return
     check_chosen(keys, selection, everything=everything)
     spider = loading.name_of(name)
@@ -73,9 +74,25 @@ def command(
     tell_changed(count, at_work, keys, "todo again", dry_run=dry_run, as_json=as_json)
 
 
+def _forget(name: str, ledger_url: str, *, sessions: bool, state: bool, yes: bool) -> None:
+    if sessions:
+        confirming.confirm(f"Forget all sessions of {name}?", yes=yes)
+        count = loop.run(_forget_sessions(name, ledger_url))
+        click.echo(f"{counted(count, 'session')} forgotten")
+    if state:
+        confirming.confirm(f"Forget the state of {name}?", yes=yes)
+        was_there = loop.run(_forget_state(name, ledger_url))
+        click.echo("the state is forgotten" if was_there else "there was no state")
+
+
 async def _forget_sessions(name: str, ledger_url: str) -> int:
     async with ledger_option.opened(ledger_url, name) as ledger:
         return await ledger.sessions.forget()
+
+
+async def _forget_state(name: str, ledger_url: str) -> bool:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        return await ledger.spider_state.forget()
 
 
 async def _reset(

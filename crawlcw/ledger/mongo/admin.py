@@ -248,6 +248,7 @@ class Admin:
                 store.workers,
                 store.rates,
                 store.sessions,
+                store.state,
                 store.durable,
             ):
                 await collection.drop()

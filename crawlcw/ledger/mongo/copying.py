@@ -34,6 +34,7 @@ class Copying:
             Part.HOSTS: store.hosts,
             Part.WORKERS: store.workers,
             Part.SESSIONS: store.sessions,
+            Part.STATE: store.state,
             Part.BLOBS: store.blob_files,
         }
 

@@ -24,6 +24,7 @@ from crawlcw.ledger.mongo.rates import Rates
 from crawlcw.ledger.mongo.schema import Schema, check_kind, check_version, kind_in
 from crawlcw.ledger.mongo.search import Search
 from crawlcw.ledger.mongo.sessions import Sessions
+from crawlcw.ledger.mongo.spider_states import SpiderStates
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.mongo.workers import Workers
@@ -54,6 +55,7 @@ class MongoLedger:
         self.admin: protocol.Admin = Admin(store, hosts, blobs, notes)
         self.notes: protocol.Notes = notes
         self.sessions: protocol.Sessions = Sessions(store)
+        self.spider_state: protocol.SpiderStates = SpiderStates(store)
         self.blobs: tracked.Blobs = blobs
         self.changes: tracked.Changes = Changes(store)
         self.search: searching.Search = Search(store)

@@ -74,6 +74,7 @@ class MongoStore:
         self.rates = database.get_collection(f"{spider}.rates", write_concern=_QUICK)
         self.items = database.get_collection(f"{spider}.items", write_concern=_DURABLE)
         self.sessions = database.get_collection(f"{spider}.sessions", write_concern=_DURABLE)
+        self.state = database.get_collection(f"{spider}.state", write_concern=_DURABLE)
         self.bucket_name = f"{spider}.asides"
         self.blob_files, self.blob_chunks = (
             database.get_collection(f"{self.bucket_name}.{part}", write_concern=_DURABLE)

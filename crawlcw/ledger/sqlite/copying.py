@@ -19,6 +19,7 @@ from crawlcw.ledger.sqlite.rows import (
     to_json,
 )
 from crawlcw.ledger.sqlite.sessions import document_of_session, row_of_session
+from crawlcw.ledger.sqlite.spider_states import document_of_state, rows_of_state
 from crawlcw.ledger.sqlite.store import ITEM_CHARACTERS, ITEM_ROWS, SqliteStore
 
 #: What is null in a document, and not left out.
@@ -45,6 +46,11 @@ class Copying:
 
     async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
         """See `copying.Copying.read`."""
+        if part is Part.STATE:
+            state = await self._store.reader.run(document_of_state, self._store.sql)
+            if state is not None:
+                yield [state]
+            return
         last = -INT64
         while True:
             last, documents = await self._store.reader.run(self._some, part, last)
@@ -105,10 +111,19 @@ class Copying:
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """See `copying.Copying.write`."""
+        if part is Part.STATE:
+            parts = [row for each in documents for row in rows_of_state(each)]
+            await self._store.writer.run(self._write_state, parts)
+            return
         rows = [self._row(part, each) for each in documents]
         items = [row for each in documents for row in _item_rows(each)]
         versions = [row for each in documents for row in _version_rows(each)]
         await self._store.writer.run(self._write, part, rows, items, versions)
+
+    def _write_state(self, db: Database, parts: Sequence[tuple[str, str, str]]) -> None:
+        with durable_transaction(db):
+            rows = [{"part": part, "name": name, "content": text} for part, name, text in parts]
+            db.executemany(self._store.sql.put_state, rows)
 
     def _row(self, part: Part, document: Document) -> dict[str, Any]:
         if part is Part.BLOBS:

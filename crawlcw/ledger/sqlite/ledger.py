@@ -31,6 +31,7 @@ from crawlcw.ledger.sqlite.rates import Rates
 from crawlcw.ledger.sqlite.rows import EPOCH, moment
 from crawlcw.ledger.sqlite.search import Search
 from crawlcw.ledger.sqlite.sessions import Sessions
+from crawlcw.ledger.sqlite.spider_states import SpiderStates
 from crawlcw.ledger.sqlite.statements import Statements
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.ledger.sqlite.tasks import Tasks
@@ -60,6 +61,7 @@ class SqliteLedger:
         self.admin: protocol.Admin = Admin(store, hosts, notes)
         self.notes: protocol.Notes = notes
         self.sessions: protocol.Sessions = Sessions(store)
+        self.spider_state: protocol.SpiderStates = SpiderStates(store)
         self.blobs: tracked.Blobs = Blobs(store)
         self.changes: tracked.Changes = Changes(store)
         self.search: searching.Search = Search(store)

@@ -84,6 +84,7 @@ class Tables:
             quoted(table) for table in (name, *(f"{name}.{part}" for part in parts))
         )
         self.versions = quoted(f"{name}.versions")
+        self.state = quoted(f"{name}.state")
         self.due, self.host_due, self.changed, self.ready, self.owned = (
             quoted(f"{name}.{index}")
             for index in ("due", "host_due", "status_update_time", "hosts_ready_at", "hosts_owner")
@@ -115,6 +116,7 @@ class Tables:
                 self.workers,
                 self.rates,
                 self.sessions,
+                self.state,
                 self.tasks,
             )
         ]
@@ -189,7 +191,7 @@ class Tables:
         ]
 
     def _of_workers(self) -> list[str]:
-        """Return what makes the tables of workers and of the sessions that they share."""
+        """Return what makes the tables of workers and of the sessions and state that they share."""
         return [
             f"""CREATE TABLE IF NOT EXISTS {self.workers} (
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
@@ -204,6 +206,10 @@ class Tables:
             f"""CREATE TABLE IF NOT EXISTS {self.sessions} (
                 id TEXT PRIMARY KEY NOT NULL, fence INTEGER NOT NULL, owner TEXT,
                 expires INTEGER, content TEXT NOT NULL)""",
+            # A row for each value, for each change that is pending, and for the revision.
+            f"""CREATE TABLE IF NOT EXISTS {self.state} (
+                part TEXT NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL,
+                PRIMARY KEY (part, name)) WITHOUT ROWID""",
         ]
 
 

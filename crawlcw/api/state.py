@@ -1,0 +1,115 @@
+"""The state of a spider as its callbacks see it: `self.state`, kept from page to page.
+
+Without a crawl, as in a test of a callback, it is a mapping in memory.
+"""
+
+import math
+from collections.abc import Iterator, MutableMapping
+from typing import Any, Protocol
+
+from crawlcw.errors import InvalidItemError
+from crawlcw.model import item_values, values
+from crawlcw.model.frozen import frozen
+from crawlcw.model.sanitize import printable
+from crawlcw.model.spider_state import History, Kind, Value, is_number
+
+_LARGEST_INTEGER = (1 << 63) - 1
+
+
+class StateKeeper(Protocol):
+    """Where a state is kept."""
+
+    def get(self, name: str) -> Value | None:
+        """Return the value of a name; None: there is none."""
+
+    def names(self) -> Iterator[str]:
+        """Yield the names that have a value."""
+
+    def change(self, name: str, kind: Kind, value: Any = None) -> None:
+        """Change a name; raises `SpiderError` where that cannot be."""
+
+
+class State(MutableMapping[str, Any]):
+    """What a spider keeps between its pages: names with values such as an item may have.
+
+    What a callback changes is durable before its page counts as done, once, however often
+    a crash has the page run again; a callback that raises changes nothing. All processes
+    of a crawl share one state. Lists and dictionaries that are read cannot be changed:
+    assign another one, `self.state["seen"] += [url]`.
+    """
+
+    def __init__(self, keeper: StateKeeper | None = None) -> None:
+        self._keeper: StateKeeper = _Memory() if keeper is None else keeper
+
+    def keep_in(self, keeper: StateKeeper) -> None:
+        """Have the state of a crawl from here on."""
+        self._keeper = keeper
+
+    def __getitem__(self, name: str) -> Any:
+        found = self._keeper.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found.value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        try:
+            item_values.check({name: value})
+        except InvalidItemError as error:
+            raise TypeError(f"self.state cannot keep it: {error}") from None
+        self._keeper.change(_checked(name), Kind.SET, frozen(values.clean(value)))
+
+    def __delitem__(self, name: str) -> None:
+        if self._keeper.get(name) is None:
+            raise KeyError(name)
+        self._keeper.change(name, Kind.DELETE)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._keeper.names()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._keeper.names())
+
+    def add(self, name: str, number: float = 1) -> None:
+        """Add *number* to a value, 0 where there is none: exact in any number of processes.
+
+        Raises `TypeError` for what is no number, and `OverflowError` beyond 64 bits.
+        """
+        if not is_number(number) or not math.isfinite(number):
+            raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")
+        held = self._keeper.get(name)
+        if held is not None and not is_number(held.value):
+            kind = type(held.value).__name__
+            raise TypeError(f"self.state[{printable(repr(name))}] is no number but {kind}")
+        total = number if held is None else held.value + number
+        if isinstance(total, int) and abs(total) > _LARGEST_INTEGER:
+            raise OverflowError(f"self.state[{printable(repr(name))}] would have over 64 bits")
+        self._keeper.change(_checked(name), Kind.ADD, number)
+
+    def __repr__(self) -> str:
+        return f"State({dict(self)!r})"
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str):
+        kind = printable(type(name).__name__)
+        raise TypeError(f"a name in self.state is text, and {printable(repr(name))} is {kind}")
+    return values.text(name)
+
+
+class _Memory:
+    """A state that ends with its process."""
+
+    def __init__(self) -> None:
+        self._history = History(clock=lambda: 0)
+
+    def get(self, name: str) -> Value | None:
+        """See `StateKeeper.get`."""
+        return self._history.get(None, name)
+
+    def names(self) -> Iterator[str]:
+        """See `StateKeeper.names`."""
+        return self._history.names(None)
+
+    def change(self, name: str, kind: Kind, value: Any = None) -> None:
+        """See `StateKeeper.change`."""
+        self._history.change(None, name, kind, value)

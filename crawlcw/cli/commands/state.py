@@ -1,0 +1,42 @@
+"""`crawlcw state`: what a spider keeps between its pages."""
+
+import click
+
+from crawlcw.cli import ledger_option, loading, loop
+from crawlcw.cli.terminal import logs
+from crawlcw.feeds import inert
+from crawlcw.model import spider_state, values
+from crawlcw.model.sanitize import printable
+
+
+@click.command("state")
+@click.argument("spider")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@ledger_option.ledger_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@logs.level_option
+def command(
+    *,
+    spider: str,
+    names: tuple[str, ...],
+    ledger_url: str,
+    as_json: bool,
+    log_level: str | None,
+) -> None:
+    """Show what SPIDER keeps in `self.state`: each NAME, or all, with its value as JSON.
+
+    The changes of pages are among it that a crash has interrupted and that run again.
+    """
+    logs.set_up(log_level or "warning")
+    found = loop.run(_read(loading.name_of(spider), ledger_url))
+    shown = {name: found[name] for name in sorted(found) if not names or name in names}
+    if as_json:
+        click.echo(inert.visible(values.to_json(shown)))
+        return
+    for name, value in shown.items():
+        click.echo(f"{printable(name)} = {inert.visible(values.to_json(value))}")
+
+
+async def _read(name: str, ledger_url: str) -> dict[str, object]:
+    async with ledger_option.opened(ledger_url, name) as ledger:
+        return spider_state.seen(await ledger.spider_state.read())

@@ -1,0 +1,256 @@
+"""The state of a spider in one process: whose change each is, and when it is written.
+
+A change is the page's whose callback makes it: callbacks run in one event loop, and a
+context variable says which one is running. What all pages have changed is written with
+the next group of outcomes, before these and before any link; a spider that changes nothing
+costs nothing. What is changed outside of a callback (`start`, `opened`, a hook) is no page's,
+and stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import CodeType, TracebackType
+from typing import Any, Self
+
+from crawlcw.api.spider import Spider
+from crawlcw.api.state import State
+from crawlcw.errors import SpiderError
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model.sanitize import printable
+from crawlcw.model.spider_state import NO_PAGE, History, Kind, Page, Value
+from crawlcw.model.task import DONE, Status, Task
+from crawlcw.model.transitions import Settlement
+
+logger = logging.getLogger(__name__)
+
+
+class KeptState:
+    """Keeps the state of one spider in its ledger; without one it ends with this process."""
+
+    def __init__(self, spider: Spider, ledger: Ledger | None) -> None:
+        self._ledger = ledger
+        self._history = History(clock=self._microseconds)
+        self._writing = asyncio.Lock()
+        #: Whether it is looked at before each batch of pages.
+        self._is_used = False
+        state = spider.state
+        # A spider may have an attribute of its own of that name.
+        if isinstance(state, State):
+            state.keep_in(self)
+            self._is_used = _names_state(type(spider))
+
+    def _microseconds(self) -> int:
+        return int(self._ledger.now().timestamp() * 1_000_000) if self._ledger is not None else 0
+
+    # What callbacks do.
+
+    def get(self, name: str) -> Value | None:
+        """See `StateKeeper.get`."""
+        self._is_used = True
+        return self._history.get(self._page(), name)
+
+    def names(self) -> Iterator[str]:
+        """See `StateKeeper.names`."""
+        self._is_used = True
+        return self._history.names(self._page())
+
+    def change(self, name: str, kind: Kind, value: Any = None) -> None:
+        """See `StateKeeper.change`."""
+        self._is_used = True
+        self._history.change(self._page(), name, kind, value)
+
+    def _page(self) -> Page | None:
+        running = _RUNNING.get()
+        if running is None:
+            return None
+        if running.page is None:
+            task = running.task
+            # As it was when it was claimed.
+            running.page = self._history.begin((task.id, task.fence + 1), settled=task.settled)
+        elif running.page.has_ended:
+            url = printable(running.task.url)
+            raise SpiderError(f"self.state was used when the callback of {url} had ended")
+        return running.page
+
+    def running(self, task: Task) -> "Running":
+        """Return a block in which a callback runs for the page of a task."""
+        return Running(self._history, task)
+
+    @contextmanager
+    def attempt(self) -> Iterator[list[Page]]:
+        """Collect what callbacks change in a block; what is there at its end is taken back.
+
+        So nothing of a page stays that was put back, or whose lease was lost.
+        """
+        pages: list[Page] = []
+        token = _ATTEMPT.set(pages)
+        try:
+            yield pages
+        finally:
+            _ATTEMPT.reset(token)
+            for page in pages:
+                self._history.undo(page)
+
+    # When it is written, and read.
+
+    async def open(self) -> None:
+        """Read it, and settle what crashed processes have left."""
+        await self._read()
+        if self._history.stored.revision:
+            self._is_used = True
+            await self._settle_others()
+
+    async def refresh(self) -> None:
+        """Read what other processes have changed; where the spider has a state."""
+        if self._is_used:
+            async with self._writing:
+                await self._read()
+
+    async def keep(self) -> None:
+        """Write what pages have changed so far, durably."""
+        if not self._history.is_dirty:
+            return
+        async with self._writing:
+            # The write that this has waited for may have been of all that.
+            while self._history.is_dirty:
+                await self._write()
+
+    async def close(self) -> None:
+        """Write what is left, with what is settled among the values."""
+        if not self._is_used:
+            return
+        await self._settle_others()
+        async with self._writing:
+            after = self._history.next()
+            if self._history.is_dirty or after.pending != self._history.stored.pending:
+                await self._write()
+
+    async def _write(self) -> None:
+        assert self._ledger is not None
+        before, after = self._history.stored, self._history.next()
+        if await self._ledger.spider_state.change(before, after):
+            self._history.wrote(after)
+        else:
+            await self._read()
+
+    async def _read(self) -> None:
+        assert self._ledger is not None
+        known = self._history.stored.revision
+        if (found := await self._ledger.spider_state.read(known=known)) is not None:
+            self._history.load(found)
+
+    async def _settle_others(self) -> None:
+        """Find out what became of pages whose changes others have left pending."""
+        runs = self._history.unknown
+        for run in runs:
+            if run[0] == NO_PAGE:
+                self._history.settle(run)
+        ids = {task_id for task_id, _ in runs if task_id != NO_PAGE}
+        if not ids:
+            return
+        assert self._ledger is not None
+        found = await self._ledger.queries.find(TaskFilter(ids=ids), limit=len(ids))
+        tasks = {record.task.id: record.task for record in found}
+        for task_id, fence in runs:
+            task = tasks.get(task_id)
+            if task is not None and task.settled == fence and task.status is not Status.FAILED:
+                self._history.settle((task_id, fence))
+            elif task_id in ids and (task is None or task.status in DONE):
+                self._history.drop((task_id, fence))
+
+    # What becomes of pages.
+
+    def settling(self, settlements: Sequence[Settlement]) -> None:
+        """Note what is about to be recorded, before `keep`: a failed page changes nothing."""
+        if not self._is_used:
+            return
+        for settlement in settlements:
+            lease = settlement.lease
+            run = (lease.task.id, lease.fence)
+            if settlement.change.status in DONE:
+                self._history.over(run, settled=lease.task.settled)
+            elif (page := self._history.page_of(run)) is not None:
+                self._history.undo(page)
+
+    def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
+        """Note what was recorded, but for the outcomes of tasks that are *lost*."""
+        if not self._is_used:
+            return
+        for settlement in settlements:
+            lease = settlement.lease
+            run = (lease.task.id, lease.fence)
+            page = self._history.page_of(run)
+            if page is None or page.is_void:
+                continue
+            if lease.task.id in lost:
+                self._history.undo(page)
+            else:
+                self._history.settle(run)
+
+
+class Running:
+    """A block in which a callback runs: what it changes counts where it is left by `keep`."""
+
+    __slots__ = ("_history", "_is_kept", "_token", "page", "task")
+
+    def __init__(self, history: History, task: Task) -> None:
+        self._history = history
+        self.task = task
+        self.page: Page | None = None
+        self._is_kept = False
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What the callback has changed so far: the values of names, None where one is gone."""
+        page = self.page
+        if page is None:
+            return {}
+        found = {name: self._history.get(page, name) for name in sorted(page.names)}
+        return {name: None if each is None else each.value for name, each in found.items()}
+
+    def keep(self) -> None:
+        """Note that the callback has ended well."""
+        self._is_kept = True
+
+    def __enter__(self) -> Self:
+        self._token = _RUNNING.set(self)
+        return self
+
+    def __exit__(
+        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
+    ) -> None:
+        _RUNNING.reset(self._token)
+        if self.page is None:
+            return
+        if not self._is_kept:
+            self._history.undo(self.page)
+            return
+        self._history.end(self.page)
+        if (pages := _ATTEMPT.get()) is not None:
+            pages.append(self.page)
+
+
+_RUNNING: ContextVar[Running | None] = ContextVar("running", default=None)
+#: What callbacks have changed in the attempt that is under way.
+_ATTEMPT: ContextVar[list[Page] | None] = ContextVar("attempt", default=None)
+
+
+def _names_state(kind: type[Spider]) -> bool:
+    """Return whether the code of a spider has the word `state`.
+
+    Another process may have changed the state before this one has used it for the first time.
+    """
+    own = kind.__mro__[: kind.__mro__.index(Spider)]
+    functions = [each for base in own for each in vars(base).values()]
+    codes = [getattr(each, "__code__", None) for each in functions]
+    return any("state" in _names_in(code) for code in codes if code is not None)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names_in(each)

@@ -1,0 +1,338 @@
+"""A spider's state over kills, failures and processes: what callbacks change counts once."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawlcw import Report, Request, Response, Settings, Spider, Status, url_list
+from crawlcw.api.sessions import LoginSession
+from crawlcw.assembly import assemble, run_spider
+from crawlcw.crawl.url_lists import SLICE
+from crawlcw.errors import SpiderError
+from crawlcw.ledger.protocol import Added, Committed
+from crawlcw.ledger_opening import open_ledger
+from crawlcw.model.spider_state import StoredState
+from crawlcw.model.task import Task
+from crawlcw.model.transitions import Settlement
+from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.counting_site import served
+from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.ledgers import Instead
+
+QUICK = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s", lease="30s")
+BASE = "https://a.example/"
+
+
+async def state_of(ledger_url: str, name: str) -> dict[str, Any]:
+    """Return the values that a ledger has, and see that nothing of them is pending."""
+    ledger = await open_ledger(ledger_url, name)
+    try:
+        found = await ledger.spider_state.read()
+    finally:
+        await ledger.close()
+    if found is None:
+        return {}
+    assert found.pending == {}
+    return {key: each.value for key, each in found.values.items()}
+
+
+async def items_of(ledger_url: str, name: str) -> list[dict[str, Any]]:
+    ledger = await open_ledger(ledger_url, name)
+    try:
+        return [row.item async for row in ledger.queries.items()]
+    finally:
+        await ledger.close()
+
+
+PAGES = 120
+
+
+@pytest.mark.parametrize("pause", [0, 0.02])
+@pytest.mark.parametrize("kills", [6])
+async def test_a_crawl_that_is_killed_at_random_moments_counts_each_page_once(
+    pause: float, kills: int, processes: ExitStack, ledger_url: str, tmp_path: Path
+):
+    tree = processes.enter_context(served(PAGES, latency=0.01))
+    store = Store(ledger_url, "counting")
+    chance = random.Random(f"{kills} {pause} {ledger_url[:7]}")
+
+    def start() -> Process:
+        log = tmp_path / "crawls.log"
+        arguments = {"pause": pause}
+        return processes.enter_context(
+            Process(store, [tree.start], log, on_cue=False, arguments=arguments, concurrency=8)
+        )
+
+    for _ in range(kills):
+        enough = tree.asked + chance.randint(1, PAGES // kills)
+        process = start()
+        wait_until(lambda enough=enough: tree.asked >= enough)
+        process.kill()
+    start().drained()
+
+    state = await state_of(ledger_url, "counting")
+    items = await items_of(ledger_url, "counting")
+    assert {row.status for row in store.rows()} == {Status.FINISHED}
+    assert (state["added"], state["assigned"]) == (PAGES, PAGES)
+    assert len(state["last"]) == 10
+    assert {item["number"]: item["above"] for item in items} == {
+        number: f"page {(number - 1) // 2}" if number else "none" for number in range(PAGES)
+    }
+    assert sorted(item["place"] for item in items) == list(range(1, PAGES + 1))
+
+
+@pytest.fixture
+def crawl(ledger_url: str) -> Callable[..., Any]:
+    """Crawl pages of which each is a text of links."""
+
+    async def crawl(spider: Spider, pages: dict[str, str], **settings: Any) -> Report:
+        answers = {BASE + path: Replay(body=body, headers=HTML) for path, body in pages.items()}
+        chosen = Settings(**{**vars(QUICK), **settings})
+        downloader = ReplayDownloader(answers)
+        return await run_spider(spider, ledger=ledger_url, settings=chosen, downloader=downloader)
+
+    return crawl
+
+
+HTML = {"Content-Type": "text/html"}
+
+
+async def test_a_page_that_fails_changes_nothing_and_its_errback_does(
+    crawl: Callable[..., Any], ledger_url: str
+):
+    class Failing(Spider):
+        name = "failing"
+        start_urls = (BASE, BASE + "bad")
+
+        def parse(self, response: Response) -> Any:
+            self.state.add("pages")
+            self.state[response.url] = True
+            if response.url.endswith("bad"):
+                raise ValueError("it is bad")
+
+        def on_error(self, request: Request, error: Exception) -> Any:
+            self.state.add("given up")
+
+    report = await crawl(Failing(), {"": "", "bad": ""}, max_retry=2)
+
+    assert report.failures == {"parse-error": 1}
+    assert await state_of(ledger_url, "failing") == {"pages": 1, BASE: True, "given up": 1}
+
+
+async def test_what_start_and_opened_change_is_there_for_pages_and_kept(
+    crawl: Callable[..., Any], ledger_url: str
+):
+    class Starting(Spider):
+        name = "starting"
+        allowed_hosts = ("a.example",)
+
+        async def opened(self) -> None:
+            self.state.add("processes")
+
+        async def start(self) -> AsyncIterator[Request]:
+            self.state["wanted"] = ["x"]
+            yield Request(BASE)
+
+        def parse(self, response: Response) -> Any:
+            yield {"wanted": self.state["wanted"], "runs": self.state.get("runs")}
+
+        async def closed(self, report: Report) -> None:
+            self.state.add("runs")
+
+    await crawl(Starting(), {"": ""})
+
+    assert await items_of(ledger_url, "starting") == [{"wanted": ["x"], "runs": None}]
+    kept = {"processes": 1, "wanted": ["x"], "runs": 1}
+    assert await state_of(ledger_url, "starting") == kept
+    await crawl(Starting(), {"": ""})
+    assert (await state_of(ledger_url, "starting"))["runs"] == 2
+
+
+async def test_the_next_run_goes_on_with_the_state(crawl: Callable[..., Any], ledger_url: str):
+    class Again(Spider):
+        name = "again"
+        start_again = True
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(BASE, each_run=True)
+
+        allowed_hosts = ("a.example",)
+
+        def parse(self, response: Response) -> Any:
+            self.state["visits"] = [*self.state.get("visits", []), len(response.text)]
+
+    for text in ("a", "bb", "ccc"):
+        await crawl(Again(), {"": text})
+
+    assert await state_of(ledger_url, "again") == {"visits": [1, 2, 3]}
+
+
+async def test_a_state_that_is_used_after_its_callback_has_ended_is_told(
+    crawl: Callable[..., Any], ledger_url: str
+):
+    told: list[str] = []
+
+    class Late(Spider):
+        name = "late"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            self.state["a"] = 1
+            self.task = asyncio.create_task(self.later())
+
+        async def later(self) -> None:
+            await asyncio.sleep(0.05)
+            try:
+                self.state["b"] = 2
+            except SpiderError as error:
+                told.append(str(error))
+
+        async def closed(self, report: Report) -> None:
+            await self.task
+
+    await crawl(Late(), {"": ""})
+
+    assert told == [f"self.state was used when the callback of {BASE} had ended"]
+    assert await state_of(ledger_url, "late") == {"a": 1}
+
+
+async def test_a_list_of_urls_has_its_state_before_the_first_of_them_is_due(
+    crawl: Callable[..., Any], ledger_url: str
+):
+    number = 2 * SLICE + 1
+
+    class Listing(Spider):
+        name = "listing"
+        start_urls = (BASE,)
+
+        @url_list
+        def parse(self, response: Response) -> Any:
+            self.state["list"] = "here"
+            for each in range(number):
+                yield Request(f"{BASE}{each}", callback=self.page)
+            self.state["ended"] = True
+
+        def page(self, response: Response) -> Any:
+            yield {"list": self.state["list"]}
+
+    pages = {str(each): "" for each in range(number)}
+    report = await crawl(Listing(), {"": "", **pages})
+
+    assert report.counts[Status.FINISHED] == number + 1
+    assert await items_of(ledger_url, "listing") == [{"list": "here"}] * number
+    assert await state_of(ledger_url, "listing") == {"list": "here", "ended": True}
+
+
+async def test_no_link_and_no_outcome_is_written_before_the_state_of_its_page(ledger_url: str):
+    class Parents(Spider):
+        name = "parents"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            self.state[response.url] = "parent"
+            yield from response.follow_all("a")
+
+    pages = {"": '<a href="/1">1</a>', "1": '<a href="/2">2</a>', "2": ""}
+    answers = {BASE + path: Replay(body=body, headers=HTML) for path, body in pages.items()}
+    ledger = await open_ledger(ledger_url, "parents")
+    tasks, outcomes = ledger.tasks, ledger.outcomes
+    behind: list[str] = []
+
+    async def known() -> set[str]:
+        state = await ledger.spider_state.read() or StoredState()
+        return {name for each in (state.values, *state.pending.values()) for name in each}
+
+    async def add(added: Sequence[Task]) -> Added:
+        names = {f"{BASE}{int(each.url[-1]) - 1 or ''}" for each in added if each.url != BASE}
+        behind.extend(names - await known())
+        return await tasks.add(added)
+
+    async def commit(settlements: Sequence[Settlement]) -> Committed:
+        behind.extend({each.lease.task.url for each in settlements} - await known())
+        return await outcomes.commit(settlements)
+
+    ledger.tasks, ledger.outcomes = Instead(tasks, add=add), Instead(outcomes, commit=commit)
+    report = await assemble(Parents(), ledger, ReplayDownloader(answers), QUICK).run()
+    await ledger.close()
+
+    assert report.counts[Status.FINISHED] == 3
+    assert behind == []
+
+
+async def test_a_page_whose_session_is_retired_has_changed_nothing(
+    crawl: Callable[..., Any], ledger_url: str
+):
+    class Retiring(Spider):
+        name = "retiring"
+        start_urls = (BASE,)
+        times = 2
+
+        async def login(self, session: LoginSession) -> None:
+            session.data["a"] = 1
+
+        def parse(self, response: Response) -> Any:
+            self.state.add("parsed")
+            if self.times:
+                self.times -= 1
+                response.session.retire()
+
+    await crawl(Retiring(), {"": ""})
+
+    assert await state_of(ledger_url, "retiring") == {"parsed": 1}
+
+
+async def test_a_spider_without_a_state_asks_its_ledger_for_none(ledger_url: str):
+    class Plain(Spider):
+        name = "plain"
+        start_urls = (BASE,)
+
+        def parse(self, response: Response) -> Any:
+            yield from response.follow_all("a")
+
+    links = "".join(f'<a href="/{number}">x</a>' for number in range(300))
+    answers = {f"{BASE}{number}": Replay(body="", headers=HTML) for number in range(300)}
+    answers[BASE] = Replay(body=links, headers=HTML)
+    ledger = await open_ledger(ledger_url, "plain")
+    crawl = assemble(Plain(), ledger, ReplayDownloader(answers), QUICK)
+    report = await crawl.run()
+    asked = {name: n for name, n in crawl.stats.ledger_operations.items() if "spider_state" in name}
+    await ledger.close()
+
+    assert report.counts[Status.FINISHED] == 301
+    assert asked == {"spider_state.read": 1}
+
+
+async def test_two_processes_share_a_state_and_one_that_is_killed_loses_none_of_it(
+    processes: ExitStack, ledger_url: str, tmp_path: Path
+):
+    pages = 300
+    tree = processes.enter_context(served(pages, latency=0.02))
+    store = Store(ledger_url, "counting")
+
+    def start() -> Process:
+        log = tmp_path / "crawls.log"
+        return processes.enter_context(
+            Process(store, [tree.start], log, on_cue=True, concurrency=6, lease="6s")
+        )
+
+    crawls = [start() for _ in range(3)]
+    for crawl in crawls:
+        crawl.cue()
+    wait_until(lambda: tree.asked > pages // 4)
+    crawls[0].kill()
+    wait_until(lambda: tree.asked > pages // 2)
+    crawls[1].kill()
+    crawls[2].drained()
+
+    state = await state_of(ledger_url, "counting")
+    items = await items_of(ledger_url, "counting")
+    assert {row.status for row in store.rows()} == {Status.FINISHED}
+    assert state["added"] == pages
+    assert {item["number"]: item["above"] for item in items} == {
+        number: f"page {(number - 1) // 2}" if number else "none" for number in range(pages)
+    }

@@ -1,0 +1,80 @@
+"""A tree of pages, and a spider that keeps what it counts in its state.
+
+Each page of the tree leads to two further ones. The spider counts the pages in three
+ways, numbers them, and hands each page's name to the pages below it by its state.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from crawlcw import Response, Settings, Spider
+from tests.support.site_threads import in_thread
+
+
+class Counting(Spider):
+    """Counts pages: by adding, by assigning, and in a list."""
+
+    name = "counting"
+    settings = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s")
+    pause = "0"  #: seconds between a change and the end of a callback
+
+    async def parse(self, response: Response) -> Any:
+        number = int(response.url.rsplit("/", 1)[1])
+        self.state.add("added")
+        self.state["assigned"] = self.state.get("assigned", 0) + 1
+        own = self.state["assigned"]
+        self.state["last"] = [*self.state.get("last", [])[-9:], number]
+        self.state[f"title {number}"] = f"page {number}"
+        above = self.state[f"title {(number - 1) // 2}"] if number else "none"
+        if float(self.pause):
+            await asyncio.sleep(float(self.pause))
+        yield {"number": number, "above": above, "place": own}
+        for link in response.follow_all("a"):
+            yield link
+
+
+@dataclass(slots=True)
+class Tree:
+    """The site, and how many requests it has had."""
+
+    pages: int
+    latency: float = 0.0
+    asked: int = 0
+    base: str = ""
+
+    @property
+    def start(self) -> str:
+        return f"{self.base}/0"
+
+    async def page(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        await asyncio.sleep(self.latency)
+        number = int(request.match_info["number"])
+        below = (each for each in (2 * number + 1, 2 * number + 2) if each < self.pages)
+        links = "".join(f'<a href="/{each}">{each}</a>' for each in below)
+        return web.Response(text=f"<p>{number}</p>{links}", content_type="text/html")
+
+
+@contextmanager
+def served(pages: int, **options: Any) -> Iterator[Tree]:
+    """Serve a tree of so many pages on a port of its own."""
+    tree = Tree(pages, **options)
+    with in_thread(_running(tree)):
+        yield tree
+
+
+@asynccontextmanager
+async def _running(tree: Tree) -> AsyncIterator[None]:
+    app = web.Application()
+    app.router.add_get("/{number}", tree.page)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    tree.base = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield
+    await runner.cleanup()
