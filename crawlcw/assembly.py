@@ -326,7 +326,8 @@ class _Assembly:
 
     @cached_property
     def _targets(self) -> RedirectTargets:
-        return RedirectTargets(self.session.ledger)
+        session = self.session
+        return RedirectTargets(session.ledger, session.held, worker=session.worker)
 
     @cached_property
     def ending(self) -> Ending:
@@ -440,6 +441,7 @@ class _Assembly:
             scope=self.scope,
             held=session.held,
             seen=self.seen,
+            targets=self._targets,
             revisits=self._revisits,
             recorder=self._recorder,
             adder=self._adder,

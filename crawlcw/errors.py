@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Reason(StrEnum):
-    """Why a task failed or is ignored: a closed list, stored in the ledger."""
+    """Why a task failed, is ignored, or is finished without a page: stored in the ledger."""
 
     # Worth another attempt, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
@@ -98,6 +98,7 @@ class Reason(StrEnum):
     CONTENT_TYPE = "content-type"
     UNWANTED = "unwanted"  #: the work on a tracked task said so
     WITHDRAWN = "withdrawn"  #: taken out of the pool before anybody worked on it
+    REDIRECT = "redirect"  #: the task is finished, and its page is another one's
 
 
 #: The reasons which say that a task was unwanted, not that it failed.
@@ -118,6 +119,7 @@ POLICY_REASONS = frozenset(
         Reason.CONTENT_TYPE,
         Reason.UNWANTED,
         Reason.WITHDRAWN,
+        Reason.REDIRECT,
     }
 )
 FAILURE_REASONS = frozenset(Reason) - POLICY_REASONS

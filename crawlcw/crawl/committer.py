@@ -86,13 +86,12 @@ class Committer:
             self._listener.written(more=True, again=())
 
     async def _seen_writing(self, group: list[Done]) -> None:
-        leases = [each.lease for done in group for each in (*done.settlements, *done.aliases)]
+        leases = [each.lease for done in group for each in done.settlements]
         with self._instruments.commit(leases):
             await self._write(group)
 
     async def _write(self, group: list[Done]) -> None:
-        aliases = [settlement for done in group for settlement in done.aliases]
-        settlements = [settlement for done in group for settlement in done.settlements] + aliases
+        settlements = [settlement for done in group for settlement in done.settlements]
         self._held.settling(settlement.lease for settlement in settlements)
         if not await self._is_synced(settlements):
             return
@@ -100,7 +99,7 @@ class Committer:
         await self._adder.keep()
         await self._keep([task for done in group for task in done.too_deep])
         added = await self._add([task for done in group for task in done.tasks])
-        await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
+        await self._commit(settlements)
         for done in group:
             self._stats.dropped.add(done.dropped)
             for reason, number in done.items_dropped.items():
@@ -168,7 +167,7 @@ class Committer:
             )
         return {task.id for task, _ in added.rejected}
 
-    async def _commit(self, settlements: list[Settlement], *, aliases: set[bytes]) -> None:
+    async def _commit(self, settlements: list[Settlement]) -> None:
         committed: Committed = await self._ledger.outcomes.commit(settlements)
         lost = {lease.task.id for lease in committed.lost}
         self._stats.leases_lost += len(lost)
@@ -194,5 +193,5 @@ class Committer:
         for settlement in settlements:
             task_id = settlement.lease.task.id
             if task_id not in lost and task_id not in rejected:
-                self._stats.record(settlement, alias=task_id in aliases)
+                self._stats.record(settlement)
         self._held.end(settlement.lease for settlement in settlements)

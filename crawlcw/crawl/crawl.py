@@ -38,7 +38,6 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.dropped import merged
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, Standstill
-from crawlcw.model.task import Status
 from crawlcw.telemetry.measures import Measures
 from crawlcw.telemetry.meter import Meter
 
@@ -161,6 +160,7 @@ class Crawl:
         if self.ending is not None and reason is not FinishReason.STOPPED_AT_ONCE:
             reason, detail = self.ending.reason, self.ending.detail
         queries, in_time = self._session.ledger.queries, self._session.patience.in_time
+        counts = await in_time(queries.counts)
         report = Report(
             spider=self.spider.name,
             finish_reason=reason,
@@ -169,7 +169,8 @@ class Crawl:
             items=self.stats.items,
             unchanged=self.stats.unchanged,
             released=self._released,
-            counts=await in_time(queries.counts),
+            counts=counts,
+            redirects=self.stats.redirects,
             failures=dict(self.stats.failures.most_common()),
             host_failures=dict(self.stats.host_failures.most_common()),
             links_dropped=dict(self.stats.links_dropped.most_common()),
@@ -188,8 +189,7 @@ class Crawl:
             hosts_given_up=dict(self.stats.hosts_given_up),
             more_hosts_given_up=self.stats.more_hosts_given_up,
             failed_before=failed_pages(await in_time(queries.reasons) or {}),
-            any_finished=self.stats.pages > 0
-            or await in_time(lambda: queries.has([Status.FINISHED])),
+            any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )
         with spider_code("closed()", stop=self._parts.ending.wished):
             await end(self.spider, report)

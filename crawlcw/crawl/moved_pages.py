@@ -4,6 +4,7 @@ Whether such a page is in hand or has yet to be asked for, it is recorded once, 
 The task that led to it ends as its alias.
 """
 
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,7 +18,7 @@ from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirect_targets import Way
+from crawlcw.crawl.redirect_targets import RedirectTargets, Way
 from crawlcw.crawl.redirects import onward, portable_headers
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
@@ -28,10 +29,11 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
 from crawlcw.model.task import WAITING, Lease, Task, task_id
-from crawlcw.model.transitions import Settlement, Succeeded, is_quarantined
+from crawlcw.model.transitions import Moved, Settlement, is_quarantined, put_off
 
 #: A page that sends its reader on within this time is a redirect by other means.
 _REDIRECTING = timedelta(seconds=5)
+_A_SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class MovedPages:
     scope: Scope
     held: HeldLeases
     seen: SeenFilter
+    targets: RedirectTargets
     revisits: Revisits
     recorder: Recorder
     adder: TaskAdder
@@ -76,16 +79,26 @@ class MovedPages:
 
         return stays
 
-    async def redirected(self, attempt: Attempt, response: Response, way: Way) -> Done:
+    async def redirected(self, attempt: Attempt, response: Response, way: Way) -> Done | Lease:
         """Hand on a page that is to be fetched by the owner of its host, later, or is anyway."""
-        await self.settling.kept(self.recorder.keep(attempt.request))
+        lease, refusal = attempt.lease, None
         try:
-            target = self._target(attempt.lease, onward(attempt.request, response), way)
-        except FetchError as refusal:
-            refusal.response = response
-            failed = self.settling.failure(refusal)
-            return await self.settling.failed(attempt, failed, refusal)
-        return self._handed_on(attempt.lease, target, response)
+            target = self._target(lease, onward(attempt.request, response), way)
+            leads_back = await self.targets.lead_back(lease.task, target.id)
+            if leads_back is None:
+                # Two processes that wait for each other are not to come back together.
+                return put_off(lease, until=self.ledger.now() + random.uniform(1, 3) * _A_SECOND)
+            if leads_back:
+                message = f"the redirects lead back to {lease.task.url}"
+                refusal = FetchError(Reason.REDIRECT_LOOP, message)
+        except FetchError as error:
+            refusal = error
+        await self.settling.kept(self.recorder.keep(attempt.request))
+        if refusal is None:
+            return self._handed_on(lease, target, response)
+        refusal.response = response
+        failed = self.settling.failure(refusal, info_of(response))
+        return await self.settling.failed(attempt, failed, refusal)
 
     async def refreshed(self, attempt: Attempt, response: Response) -> Done | None:
         """Hand on a page that sends its reader on at once; None where it is a page itself.
@@ -137,7 +150,7 @@ class MovedPages:
         home = await self._claim(target)
         if home is None:
             await self.settling.kept(self.recorder.keep_redirects(request))
-            return Done(aliases=(alias,))
+            return Done(settlements=(alias,))
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Its origin may be another one than that of the task which led here.
         self.settling.answered(at_home, response)
@@ -147,7 +160,7 @@ class MovedPages:
             # Only the lease of the task that led here is known to be lost.
             self.held.orphan(home)
             raise
-        return replace(parsed, aliases=(alias,))
+        return replace(parsed, settlements=(*parsed.settlements, alias))
 
     def _target(self, lease: Lease, home: Request, way: Way | None) -> Task:
         """Return the task of what a redirect leads to; raises `FetchError` where it may not."""
@@ -177,13 +190,13 @@ class MovedPages:
 
     def _handed_on(self, lease: Lease, target: Task, response: Response) -> Done:
         alias = self._alias(lease, response, final_url=target.url)
-        return Done(tasks=(target,), aliases=(alias,))
+        return Done(tasks=(target,), settlements=(alias,))
 
     def _alias(self, lease: Lease, response: Response, *, final_url: str) -> Settlement:
         """Return the end of a task whose page is another one's."""
         visit, revisit = self.revisits.of_alias(lease.task, now=self.ledger.now())
         info = replace(info_of(response), final_url=final_url)
-        return self.settling.settle(lease, Succeeded(response=info, visit=visit, revisit=revisit))
+        return self.settling.settle(lease, Moved(response=info, visit=visit, revisit=revisit))
 
     async def _claim(self, task: Task) -> Lease | None:
         """Add a task and lease it, if nobody has it or has done it."""

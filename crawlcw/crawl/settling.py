@@ -84,7 +84,6 @@ class Done:
     tasks: tuple[Task, ...] = ()  #: its links
     too_deep: tuple[Task, ...] = ()  #: those that are only kept
     settlements: tuple[Settlement, ...] = ()
-    aliases: tuple[Settlement, ...] = ()  #: tasks whose redirect led to it: no pages of their own
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
     items_dropped: Mapping[str, int] = field(default_factory=dict)  #: by reason
 

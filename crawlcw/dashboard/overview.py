@@ -6,7 +6,7 @@ from typing import Any
 from crawlcw.dashboard.kept import Kept
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FAILURE_REASONS
-from crawlcw.ledger.protocol import Counts, Group, Tally, TaskFilter, Worker
+from crawlcw.ledger.protocol import Group, Tally, TaskFilter, Worker
 from crawlcw.ledger.searching import SearchedLedger, Wanted
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
@@ -66,8 +66,9 @@ def _numbers(look: Look, tally: Tally) -> dict[str, Any]:
         "kind": look.kind.value,
         "now": look.now,
         "counted": look.counted,
-        "counts": _by_status(look.counts),
-        "total": look.counts.total,
+        "counts": look.counts.by_name(),
+        "redirects": look.counts.redirects,
+        "total": look.counts.known,
         "backlog": look.backlog,
         "rate": look.rate,
         "average": look.average,
@@ -85,10 +86,6 @@ def _stage(group: Group) -> dict[str, Any]:
         "finished": group.finished,
         "ignored": group.ignored,
     }
-
-
-def _by_status(counts: Counts) -> dict[str, int]:
-    return {status.name.lower(): counts[status] for status in Status}
 
 
 def _worker(worker: Worker, *, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from crawlcw.ledger.documents import error_document, response_document, trace_do
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
-from crawlcw.observing.found_on import pages_above
+from crawlcw.observing.found_on import pages_above, pages_ahead
 from crawlcw.tracking.views import holder
 
 #: Characters of what is shown of one item, result or the like; and so many items.
@@ -55,6 +55,11 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
         "item_count": len(record.items),
         "found_on": [_place(page) async for page in pages_above(ledger, task)],
+        "leads_to": [
+            {**_place(ahead.task), "status": ahead.task.status.name.lower()}
+            | {"reason": ahead.task.reason}
+            async for ahead in pages_ahead(ledger, record)
+        ],
         "trace": [trace_document(trace) for trace in reversed(record.trace)],
     }
     if carried is not None:

@@ -40,6 +40,7 @@ class Stats:
     bytes: int = 0  #: of decoded bodies
     truncated: int = 0  #: bodies cut at `max_body`, or by their server
     pages: int = 0  #: finished, and recorded
+    redirects: int = 0  #: finished tasks whose pages are other ones'
     items: int = 0  #: recorded
     items_by_callback: Counter[str] = field(default_factory=Counter)  #: recorded
     items_dropped: Counter[str] = field(default_factory=Counter)  #: not recorded, by reason
@@ -88,15 +89,17 @@ class Stats:
         """The number of hosts given up that `hosts_given_up` does not name."""
         return self.hosts_given_up.more
 
-    def record(self, settlement: Settlement, *, alias: bool = False) -> None:
-        """Count an outcome that the ledger has acknowledged; an *alias* is no page of its own."""
+    def record(self, settlement: Settlement) -> None:
+        """Count an outcome that the ledger has acknowledged."""
         change = settlement.change
         self.outcomes[change.event] += 1
         if change.items:
             self.items += len(change.items)
             self.items_by_callback[_producer(settlement)] += len(change.items)
         if change.status is Status.FINISHED:
-            self.pages += not alias
+            is_page = change.reason is None
+            self.pages += is_page
+            self.redirects += not is_page
         elif change.error is not None:
             self.failures[change.error.kind] += 1
             if change.status is Status.IGNORED:
@@ -166,6 +169,7 @@ class Report:
     more_hosts_given_up: int = 0  #: those that are not named
     truncated: int = 0  #: bodies cut at `max_body`, or by their server
     over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
+    redirects: int = 0  #: finished by this process, and no pages of their own
     failed_before: int = 0  #: the ledger's pages that failed, in this run or before
     internal_errors: int = 0  #: of crawlcw itself; each has put a page back
     any_finished: bool | None = None

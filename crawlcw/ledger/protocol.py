@@ -76,6 +76,7 @@ class Counts:
     """The ledger in numbers."""
 
     by_status: dict[Status, int] = field(default_factory=dict)
+    redirects: int = 0  #: of the finished tasks, those whose page is another one's
 
     def __getitem__(self, status: Status) -> int:
         return self.by_status.get(status, 0)
@@ -84,6 +85,29 @@ class Counts:
     def total(self) -> int:
         """The number of tasks."""
         return sum(self.by_status.values())
+
+    @property
+    def known(self) -> int:
+        """The number of tasks that are no redirects, or not known to be."""
+        return self.total - self.redirects
+
+    @property
+    def pages(self) -> int:
+        """The number of finished tasks that are no redirects."""
+        # They are counted one after the other.
+        return max(self[Status.FINISHED] - self.redirects, 0)
+
+    def by_name(self) -> dict[str, int]:
+        """Return the numbers as users see them: of the finished tasks the pages."""
+        numbers = {status.name.lower(): self[status] for status in Status}
+        return numbers | {"finished": self.pages}
+
+    def for_people(self) -> dict[str, int]:
+        """Return the same in the order of a task's life, and the redirects, if there are any."""
+        numbers = self.by_name()
+        order = ("todo", "processing", "failed", "finished", "ignored")
+        redirects = {"redirects": self.redirects} if self.redirects else {}
+        return {name: numbers[name] for name in order} | redirects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,7 +551,7 @@ class Queries(Protocol):
         """Return whether there is any task of one of these statuses. One seek."""
 
     async def counts(self) -> Counts:
-        """Return how many tasks there are of each status.
+        """Return how many tasks there are of each status, and how many redirects.
 
         Some ten thousand at a time, on MongoDB two million of a status, so that no number of
         them blocks the ledger or runs into its time limit; so is what `item_count` reads.

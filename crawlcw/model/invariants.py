@@ -464,6 +464,8 @@ def _of_reason(found: Mapping[str, Any], status: Status) -> Iterator[Violation]:
         if status in (Status.FAILED, Status.IGNORED):
             yield Violation(kind=Kind.REASON_MISSING, detail=says())
         return
+    if status is Status.FINISHED and reason == Reason.REDIRECT:
+        return
     if status in (Status.TODO, Status.FINISHED):
         yield Violation(kind=Kind.REASON_LEFT, detail=says(), mend={"reason": None})
         return

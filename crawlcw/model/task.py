@@ -18,7 +18,7 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.model.request_options import NO_OPTIONS, RequestOptions
 from crawlcw.model.stored_page import StoredPage
-from crawlcw.model.urls import Location
+from crawlcw.model.urls import Location, locate
 from crawlcw.model.visits import Visit
 
 
@@ -162,6 +162,14 @@ class Record:
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
     trace: tuple[AttemptRecord, ...] = ()  #: of a tracked task: the last ones
+
+    @property
+    def leads_to(self) -> bytes | None:
+        """The id of the task whose page this one's is; None: it is no redirect that has ended."""
+        is_redirect = self.task.status is Status.FINISHED and self.task.reason is Reason.REDIRECT
+        if not is_redirect or self.response is None:
+            return None
+        return task_id(locate(self.response.final_url))
 
 
 def key_id(key: str) -> bytes:

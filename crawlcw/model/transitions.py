@@ -142,6 +142,15 @@ class Unchanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """The page is another task's: the answer led there, and nothing else came of it."""
+
+    response: ResponseInfo  #: its `final_url` is the other task's URL
+    visit: Visit
+    revisit: datetime | None = None  #: when to visit it again, if ever
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The attempt came to nothing, or the task turned out to be unwanted."""
 
@@ -168,7 +177,7 @@ class Advanced:
     delay: timedelta = timedelta(0)  #: until the next stage is due
 
 
-Outcome = Succeeded | Unchanged | Failed | Advanced
+Outcome = Succeeded | Unchanged | Moved | Failed | Advanced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +442,11 @@ def settle(
             change = _finished(lease, outcome, now=now)
         case Unchanged():
             change = _confirmed(lease, outcome, now=now)
+        case Moved():
+            found = Succeeded(
+                response=outcome.response, visit=outcome.visit, revisit=outcome.revisit
+            )
+            change = replace(_finished(lease, found, now=now), reason=Reason.REDIRECT)
         case Failed():
             change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
         case Advanced():

@@ -7,7 +7,6 @@ import anyio
 
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts
-from crawlcw.model.task import Status
 from crawlcw.telemetry.measures import Values
 
 #: Counting may take one who asks so many seconds; then the last count stands.
@@ -40,4 +39,7 @@ class TaskCounts:
                 ended = time.monotonic()
                 self._next = ended + _COUNT_COST * (ended - began)
         counts = self._counts
-        return None if counts is None else {each.name.lower(): counts[each] for each in Status}
+        if counts is None:
+            return None
+        redirects = {"redirect": counts.redirects} if counts.redirects else {}
+        return {**counts.by_name(), **redirects}

@@ -22,8 +22,9 @@ from crawlcw.ledger.protocol import Added, Committed
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.dropped import DroppedLinks
-from crawlcw.model.task import Lease, Status, Task
-from crawlcw.model.transitions import Event, Settlement
+from crawlcw.model.task import Lease, ResponseInfo, Status, Task
+from crawlcw.model.transitions import Event, Moved, Settlement
+from crawlcw.model.visits import Visit
 from tests.support.ledgers import (
     LEASE,
     FakeClock,
@@ -32,6 +33,7 @@ from tests.support.ledgers import (
     failure,
     make_task,
     make_tasks,
+    settled,
     success,
 )
 
@@ -311,15 +313,22 @@ async def test_the_dropped_links_of_all_pages_are_summed(writing: Writing):
     assert writing.stats.link_examples == {"refused-scope": ["b", "c"]}
 
 
-async def test_an_alias_is_finished_and_no_page(writing: Writing):
-    page, alias = await writing.leases(2)
+async def test_a_redirect_is_finished_and_no_page(writing: Writing):
+    page, moved = await writing.leases(2)
+    now = writing.ledger.now()
+    answer = ResponseInfo(status=302, final_url="http://example.com/home")
+    outcome = Moved(response=answer, visit=Visit(time=now, changed=now))
 
     await writing.write(
         Done(
-            settlements=(success(writing.ledger, page),), aliases=(success(writing.ledger, alias),)
+            settlements=(
+                success(writing.ledger, page),
+                settled(writing.ledger, moved, outcome),
+            )
         )
     )
 
-    assert (await writing.ledger.queries.counts())[Status.FINISHED] == 2
-    assert writing.stats.pages == 1
+    counts = await writing.ledger.queries.counts()
+    assert (counts[Status.FINISHED], counts.pages, counts.redirects) == (2, 1, 1)
+    assert (writing.stats.pages, writing.stats.redirects) == (1, 1)
     assert len(writing.held) == 0

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.blame.test_ends import Site
+from tests.crawl.test_redirect_loops import Crawled, served
 from tests.support import needed
 from tests.support.odd_shop import ODD, PAGES, SPIDER
 from tests.support.servers import ServerProcess
@@ -211,6 +212,29 @@ def test_a_crawl_of_seconds_is_drawn_and_its_numbers_are_those_recorded(
     assert numbers == json.dumps(item, indent=2)
     item = {"text": '{[,:"\\ ', "none": [], "deep": [{}, {"a": {"b": True}}]}
     assert texts == json.dumps(item, indent=2)
+
+
+@pytest.mark.thorough
+def test_redirects_are_told_apart_and_lead_to_what_became_of_their_pages(
+    ledger_url: str, tmp_path: Path, processes: ExitStack, page: "Page"
+):
+    site = processes.enter_context(served({"A/old": "A/new", "A/1": "B/2", "B/2": "A/1"}))
+    Crawled(site, tmp_path, ledger_url)
+    server = ServerProcess(
+        processes, ledger_url, "--port", "0", use_case="pages", command="dashboard"
+    )
+    assert "the dashboard is at" in server.ready()
+
+    page.goto(f"{server.address}/#/pages")
+    expect(number(page, "finished")).to_have_text("3")
+    expect(page.locator(".figures")).to_contain_text("of 4 known, and 2 redirects")
+
+    page.get_by_role("link", name="Tasks").click()
+    search(page, "/old")
+    page.locator("a.url").click()
+    ahead = page.locator("section").filter(has=page.get_by_role("heading", name="Leads to"))
+    expect(ahead).to_contain_text("/new")
+    expect(ahead.locator(".badge")).to_contain_text("finished")
 
 
 @pytest.mark.thorough

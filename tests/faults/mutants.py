@@ -71,9 +71,7 @@ _ADD = "    added = await self._add([task for done in group for task in done.tas
 _ADD_BESIDE = """\
     adding = asyncio.create_task(self._add([task for done in group for task in done.tasks]))
 """
-_COMMIT = """\
-    await self._commit(settlements, aliases={alias.lease.task.id for alias in aliases})
-"""
+_COMMIT = "    await self._commit(settlements)\n"
 
 MUTANTS = [
     Mutant(

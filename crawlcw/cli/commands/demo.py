@@ -61,7 +61,6 @@ def _next_commands(name: str) -> str:
     return f"""\
 What it left is in the ledger. Try:
   crawlcw stats {name} --ledger {_URL}
-  crawlcw dashboard --ledger {_URL}
   crawlcw export {name} --ledger {_URL} -o books.jsonl
   crawlcw retry-failed {name} --ledger {_URL} --dry-run
 and then a spider of your own:

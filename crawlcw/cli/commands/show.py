@@ -17,7 +17,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.task import BlobRef, Record
-from crawlcw.observing.found_on import pages_above
+from crawlcw.observing.found_on import pages_above, pages_ahead
 
 
 @click.command("show")
@@ -44,17 +44,23 @@ async def _show(name: str, key: str, ledger_url: str, *, as_json: bool) -> None:
         if record is None:
             await _tell_why_not(name, key, ledger, as_json=as_json)
         chain = [task.url async for task in pages_above(ledger, record.task)]
+        ahead = [found async for found in pages_ahead(ledger, record)]
     if as_json:
         found = task_objects.whole(record) | {"items": list(record.items)}
         if not record.task.carried:
             found["found_on"] = chain
+            found["leads_to"] = [
+                {"url": each.task.url, "status": each.task.status.name.lower()}
+                | ({"reason": each.task.reason} if each.task.reason else {})
+                for each in ahead
+            ]
         click.echo(inert.visible(values.to_json(found)))
         return
-    for line in _lines(record, chain):
+    for line in _lines(record, chain, ahead):
         click.echo(line)
 
 
-def _lines(record: Record, chain: list[str]) -> Iterator[str]:
+def _lines(record: Record, chain: list[str], ahead: list[Record]) -> Iterator[str]:
     task = record.task
     why = f" ({task.reason})" if task.reason else ""
     yield printable(task.url, limit=2000)
@@ -71,11 +77,22 @@ def _lines(record: Record, chain: list[str]) -> Iterator[str]:
         yield printable(f"  {task.method}{body}, for {task.callback}(), depth {task.depth}")
     for url in chain:
         yield printable(f"  found on {url}", limit=2000)
+    for each in ahead:
+        yield printable(f"  leads to {each.task.url}: {_came_to(each)}", limit=2000)
     if task.context and not isinstance(task.context, BlobRef):
         yield printable(f"  context {values.to_json(task.context)}", limit=2000)
     yield from _attempts(record)
     for item in record.items:
         yield f"  item {inert.visible(values.to_json(item))}"
+
+
+def _came_to(record: Record) -> str:
+    """Return in words what became of a page that a redirect leads to."""
+    task = record.task
+    if record.leads_to is not None:
+        return "a redirect as well"
+    status = task.status.name.lower()
+    return f"{status} ({task.reason})" if task.reason else status
 
 
 def _attempts(record: Record) -> Iterator[str]:
@@ -95,7 +112,7 @@ def _attempts(record: Record) -> Iterator[str]:
             f"  answered {response.status}, {response.bytes:,} bytes{cut}, {kind}, "
             f"{response.elapsed:.3f} s"
         )
-        if response.final_url != record.task.url:
+        if response.final_url != record.task.url and record.leads_to is None:
             yield printable(f"  it was at {response.final_url}", limit=2000)
     if (stored := record.task.stored) is not None:
         yield printable(

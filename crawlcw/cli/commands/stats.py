@@ -21,7 +21,6 @@ from crawlcw.ledger.protocol import Counts, Dimension, Group, ItemCount, Ledger,
 from crawlcw.model.dropped import Examples
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Status
 
 _SHORTEST_PAUSE = timedelta(seconds=1)
 #: So many tasks are looked at for their items: 0.05 s on MongoDB.
@@ -209,8 +208,9 @@ def _json(numbers: _Numbers) -> str:
     return json.dumps(
         {
             numbers.kind.value: numbers.name,
-            "counts": {status.name.lower(): numbers.counts[status] for status in Status},
-            "total": numbers.counts.total,
+            "counts": numbers.counts.by_name(),
+            "redirects": numbers.counts.redirects,
+            "total": numbers.counts.known,
             "items": numbers.items.number,
             "items_all_counted": numbers.items.whole,
             "items_by_callback": numbers.items_by_callback,
@@ -249,8 +249,11 @@ def _print(numbers: _Numbers) -> None:
     from crawlcw.cli.terminal.console import PlainConsole  # 60 ms that `--help` need not spend
     from crawlcw.cli.terminal.tables import two_columns
 
-    rows = {status.name.lower(): f"{numbers.counts[status]:,}" for status in Status}
-    rows |= {"total": f"{numbers.counts.total:,}", "items": _item_number(numbers.items)}
+    rows = {name: f"{number:,}" for name, number in numbers.counts.by_name().items()}
+    rows["total"] = f"{numbers.counts.known:,}"
+    if numbers.counts.redirects:
+        rows["redirects"] = f"{numbers.counts.redirects:,}"
+    rows["items"] = _item_number(numbers.items)
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     if numbers.control.paused is not None:
         rows["paused"] = f"since {numbers.control.paused:%Y-%m-%d %H:%M:%S}Z"

@@ -82,6 +82,7 @@ class Account:
     """What one worker has counted since it started; each account takes the place of the last."""
 
     pages: int = 0
+    redirects: int = 0
     items: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     host_failures: Mapping[str, int] = field(default_factory=dict)
@@ -121,6 +122,7 @@ class Account:
         """Return the account of a crawl that runs, or has ended."""
         return cls(
             pages=counted.pages,
+            redirects=counted.redirects,
             items=counted.items,
             failures=dict(counted.failures),
             host_failures=dict(counted.host_failures),

@@ -45,7 +45,6 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
-from crawlcw.model.task import Status
 from crawlcw.model.transitions import is_alone
 from crawlcw.telemetry.measures import Measures
 
@@ -249,9 +248,6 @@ class Supervisor:
             horizon = await self._ledger.queries.horizon()
             counts = await self._patience.in_time(self._ledger.queries.counts)
             reasons = await self._patience.in_time(self._ledger.queries.reasons)
-            any_finished = self.stats.pages > 0 or await self._patience.in_time(
-                lambda: self._ledger.queries.has([Status.FINISHED])
-            )
         except (LedgerUnavailableError, LedgerGoneError):
             if given_up:
                 return None
@@ -262,7 +258,7 @@ class Supervisor:
             finish_reason=totals.finish_reason(ends, is_empty=horizon is None),
             counts=counts,
             failed_before=failed_pages(reasons or {}),
-            any_finished=any_finished,
+            any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )
 
     def _heed(self, account: Account) -> None:

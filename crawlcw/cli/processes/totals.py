@@ -72,6 +72,7 @@ class Totals:
             over_full=sum(account.over_full for account in accounts),
             hosts_given_up=dict(islice(hosts.items(), MOST_NAMED)),
             more_hosts_given_up=more + max(0, len(hosts) - MOST_NAMED),
+            redirects=sum(account.redirects for account in accounts),
             failed_before=failed_before,
             any_finished=any_finished,
         )

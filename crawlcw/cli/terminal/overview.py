@@ -15,7 +15,6 @@ from rich.text import Text
 from crawlcw.ledger.protocol import Worker
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Status
 from crawlcw.observing.observer import HostLine, Look, is_silent
 
 #: Lines of the picture that are always there, and those that a table has besides its rows.
@@ -27,11 +26,11 @@ _LATE = 1.0
 #: Counts that are older than this are said to be.
 _FRESH = timedelta(seconds=5)
 _STYLES = {
-    Status.TODO: "cyan",
-    Status.PROCESSING: "yellow",
-    Status.FAILED: "red",
-    Status.FINISHED: "green",
-    Status.IGNORED: "bright_black",
+    "todo": "cyan",
+    "in flight": "yellow",
+    "failed": "red",
+    "finished": "green",
+    "ignored": "bright_black",
 }
 
 
@@ -54,7 +53,7 @@ def picture(look: Look, *, height: int) -> RenderableType:
 
 def line(look: Look) -> str:
     """Return the whole in one line."""
-    counts = (f"{_word(status)} {look.counts[status]:,}" for status in _STYLES)
+    counts = (f"{name} {number:,}" for name, number in _numbers(look).items())
     busy = sum(worker.vitals.in_flight for worker in look.workers if worker.vitals is not None)
     parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
     parts += [f"workers {len(look.workers):,} holding {busy:,}"]
@@ -74,8 +73,9 @@ def fields(look: Look) -> dict[str, Any]:
         look.kind.value: look.name,
         "time": _moment(look.now),
         "counted": _moment(look.counted),
-        "counts": {_name(status): look.counts[status] for status in Status},
-        "total": look.counts.total,
+        "counts": look.counts.by_name(),
+        "redirects": look.counts.redirects,
+        "total": look.counts.known,
         "backlog": look.backlog,
         "rate": round(look.rate, 3),
         "average_rate": None if look.average is None else round(look.average, 3),
@@ -137,11 +137,11 @@ def _title(look: Look) -> Text:
 
 def _tasks(look: Look) -> Text:
     text = Text()
-    for status, style in _STYLES.items():
-        text.append(f"{_word(status)} ")
-        text.append(f"{look.counts[status]:,}", style=style)
+    for name, number in _numbers(look).items():
+        text.append(f"{name} ")
+        text.append(f"{number:,}", style=_STYLES.get(name, ""))
         text.append("  ")
-    return text.append(f"total {look.counts.total:,}", style="dim")
+    return text.append(f"total {look.counts.known:,}", style="dim")
 
 
 def _pace(look: Look) -> Text:
@@ -220,9 +220,6 @@ def _reasons(look: Look) -> str:
     return f"{told} and {more:,} more" if more else told
 
 
-def _word(status: Status) -> str:
-    return "in flight" if status is Status.PROCESSING else _name(status)
-
-
-def _name(status: Status) -> str:
-    return status.name.lower()
+def _numbers(look: Look) -> dict[str, int]:
+    numbers = look.counts.for_people().items()
+    return {"in flight" if name == "processing" else name: number for name, number in numbers}

@@ -39,7 +39,6 @@ _FRAME_EVERY = 0.25
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _TOP = 8
-_SHOWN = (Status.TODO, Status.PROCESSING, Status.FAILED, Status.FINISHED, Status.IGNORED)
 
 
 class Counters(Protocol):
@@ -139,7 +138,7 @@ class Progress:
 
     def line(self) -> str:
         """Return everything in one line."""
-        parts = [f"{_word(status)} {self.counts[status]:,}" for status in _SHOWN]
+        parts = [f"{name} {number:,}" for name, number in self.counts.for_people().items()]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self._crawl.stats.items:,}"]
         line = ", ".join([*parts, f"eta {_format_eta(self.eta)}"])
         return f"{line}; {why}" if (why := self._standstill) else line
@@ -151,8 +150,9 @@ class Progress:
 
     def fields(self) -> dict[str, object]:
         """Return the same for a program to read."""
-        numbers: dict[str, object] = {_word(status): self.counts[status] for status in _SHOWN}
-        return numbers | {
+        return {
+            **self.counts.by_name(),
+            "redirects": self.counts.redirects,
             "event": "progress",
             "pages_per_minute": round(self.pages_per_minute, 1),
             "items": self._crawl.stats.items,
@@ -163,7 +163,8 @@ class Progress:
     def frame(self) -> Group:
         """Return what a terminal shows."""
         stats, total = self._crawl.stats, self.counts.total
-        tasks = Text("  ".join(f"{_word(s)} {self.counts[s]:,}" for s in _SHOWN))
+        numbers = self.counts.for_people()
+        tasks = Text("  ".join(f"{name} {number:,}" for name, number in numbers.items()))
         pace = Text(
             f"{self.pages_per_minute:,.0f} pages/min  items {stats.items:,}  "
             f"elapsed {format_duration(timedelta(seconds=stats.elapsed))}  "
@@ -219,6 +220,8 @@ def summary(report: Report) -> Group:
         "elapsed": format_duration(timedelta(seconds=report.elapsed)),
         "pages/min": f"{report.pages / minutes:,.0f}" if minutes else "-",
     }
+    if report.redirects:
+        run["redirects"] = f"{report.redirects:,}"
     if report.unchanged:
         run["unchanged since the last visit"] = f"{report.unchanged:,}"
     if report.stalls:
@@ -262,7 +265,8 @@ def summary_fields(report: Report) -> dict[str, object]:
         "items_dropped": dict(report.items_dropped),
         "unchanged": report.unchanged,
         "released": report.released,
-        "counts": report.counts and {_word(status): report.counts[status] for status in _SHOWN},
+        "counts": report.counts and report.counts.by_name(),
+        "redirects": report.redirects,
         "given_up": report.given_up,
         "failed_before": report.failed_before,
         "over_full": report.over_full,
@@ -283,8 +287,9 @@ def summary_fields(report: Report) -> dict[str, object]:
 def _counted(report: Report) -> dict[str, str]:
     if report.counts is None:
         return {"not counted in time": f"crawlcw stats {report.spider} counts"}
-    counts = _numbers({_word(status): report.counts[status] for status in _SHOWN})
-    return counts | {"total": f"{report.counts.total:,}"}
+    numbers = report.counts.for_people()
+    redirects = {"redirects": numbers.pop("redirects")} if report.counts.redirects else {}
+    return _numbers(numbers | {"total": report.counts.known} | redirects)
 
 
 def _named(report: Report) -> dict[str, str]:
@@ -307,10 +312,6 @@ def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
 
 def _done(counts: Counts) -> int:
     return counts[Status.FINISHED] + counts[Status.IGNORED]
-
-
-def _word(status: Status) -> str:
-    return status.name.lower()
 
 
 def _format_eta(eta: timedelta | None) -> str:

@@ -50,7 +50,7 @@ export function overview({ name, signal, address }) {
       [rate(now.rate), now.average === null ? "" : `${rate(now.average)} on average`],
       [counted ? short(now.backlog) : "…", counted ? "" : "counting"],
       [!counted ? "…" : now.backlog ? duration(now.eta) : "done", ""],
-      [counted ? short(now.counts.finished) : "…", counted ? `of ${short(now.total)} known` : ""],
+      [counted ? short(now.counts.finished) : "…", counted ? `of ${short(now.total)} known${now.redirects ? `, and ${plural(now.redirects, "redirect")}` : ""}` : ""],
       [short(now.items), ""],
     ]);
     charts.now(now);

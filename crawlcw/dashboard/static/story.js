@@ -41,6 +41,7 @@ export function story({ name, asked, signal, address }) {
       facts(task),
       attempts(task),
       response(task),
+      leadsTo(task),
       foundOn(task),
       task.tracked ? values("Results by stage", Object.entries(task.results)) : items(task),
       task.tracked ? values("Data", [["data", task.data]]) : null,
@@ -89,6 +90,12 @@ export function story({ name, asked, signal, address }) {
       found.last_modified ? ["Last modified", found.last_modified] : null,
     ];
     return card("Last answer", {}, definitions(pairs.filter(Boolean)));
+  }
+
+  function leadsTo(task) {
+    if (!task.leads_to.length) return null;
+    return card("Leads to", {}, el("ol", { class: "chain" }, task.leads_to.map((page) =>
+      el("li", {}, badge(page.status), " ", page.reason ? el("code", { text: page.reason }) : null, " ", el("a", { class: "url", href: address(name, "task", `/${page.id}`), text: page.url })))));
   }
 
   function foundOn(task) {

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from crawlcw.errors import Reason
 from crawlcw.model.task import Status
 
 #: Its keys, and what a document must be to be in it.
@@ -38,6 +39,9 @@ FAILED_BY_HOST = "failed_host_callback_status"
 HAS_FAILED = {"status": int(Status.FAILED)}
 #: The filter of those that are done, as their indexes have it.
 IS_DONE = MAY_BE_REVISITED
+#: The filter of finished tasks that are no pages.
+_IS_FINISHED = {"status": int(Status.FINISHED)}
+IS_REDIRECT = {"reason": str(Reason.REDIRECT), **_IS_FINISHED}
 INDEXES: Indexes = {
     BY_HOST: ([("host", 1), ("priority", -1), ("due", 1)], HAS_DUE),
     BY_PRIORITY: ([("priority", -1), ("due", 1)], HAS_DUE),

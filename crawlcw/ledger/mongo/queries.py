@@ -18,7 +18,14 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.counting import among_all, by_index, of_status
 from crawlcw.ledger.mongo.finding import found_tasks
-from crawlcw.ledger.mongo.indexes import ANY_PRIORITY, BY_PRIORITY, BY_STATUS, HAS_DUE
+from crawlcw.ledger.mongo.indexes import (
+    ANY_PRIORITY,
+    BY_PRIORITY,
+    BY_REASON,
+    BY_STATUS,
+    HAS_DUE,
+    IS_REDIRECT,
+)
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
 from crawlcw.ledger.mongo.walks import conditions, found_behind, hosts_too
@@ -97,6 +104,7 @@ class Queries:
 
     async def counts(self) -> Counts:
         """Count by the status index alone."""
+        redirects = await self._store.count(IS_REDIRECT, hint=BY_REASON)
         counts: Counter[Status] = Counter()
         async with aclosing(self._groups(list(Status), by="$status", at_once=_COUNTED)) as groups:
             async for group in groups:
@@ -104,10 +112,10 @@ class Queries:
                 if counts.total() >= _COUNTED:
                     break
             else:
-                return Counts(by_status=dict(counts))  # of one moment
+                return Counts(by_status=dict(counts), redirects=redirects)
         for status in Status:
             counts[status] = await of_status(self._store, {"status": int(status)})
-        return Counts(by_status=dict(+counts))
+        return Counts(by_status=dict(+counts), redirects=redirects)
 
     async def item_count(self) -> int:
         """Sum the items of every task that may have some."""

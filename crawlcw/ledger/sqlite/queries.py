@@ -76,7 +76,8 @@ class Queries:
             tuple(Status), self._store.sql.count, at_once=COUNTED
         ):
             counts[status] += row["n"]
-        return Counts(by_status=dict(+counts))
+        redirects = await self._store.reader.run(number_of, self._store.sql.count_redirects, {})
+        return Counts(by_status=dict(+counts), redirects=redirects)
 
     async def reasons(self) -> dict[str, int]:
         """See `protocol.Queries.reasons`."""

@@ -372,6 +372,10 @@ class Statements:
         self.done = (
             f"SELECT NULL, status, {every} {changed_last} WHERE {among(DONE)} GROUP BY status"
         )
+        self.count_redirects = (
+            f"SELECT {every} {tables.by_reason} WHERE reason = '{Reason.REDIRECT}' "
+            f"AND status = {Status.FINISHED:d}"
+        )
         self.any_of_status = (
             f"SELECT 1 FROM {tasks} INDEXED BY {changed_last} WHERE status = ? LIMIT 1"
         )

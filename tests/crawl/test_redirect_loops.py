@@ -1,0 +1,182 @@
+"""Pages that redirect to one another: followed in place, and by tasks of their own."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.support.docs import REPOSITORY
+
+pytestmark = pytest.mark.thorough
+
+
+class Site:
+    """Serves `/` with links to all that redirects, and pages; a host is any name of loopback."""
+
+    def __init__(self, moved: Mapping[str, str]) -> None:
+        """*moved* says where a URL leads; `A` and `B` are two hosts."""
+        self.asked: Counter[str] = Counter()
+        site = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:  # the name that the base class calls
+                place = site.short(f"http://{self.headers['Host']}{self.path}")
+                site.asked[place] += 1
+                links = "".join(f'<a href="{site.long(each)}">x</a>' for each in moved)
+                body = b"" if place in moved or place[1:] != "/" else links.encode()
+                self.send_response(301 if place in moved else 200)
+                if place in moved:
+                    self.send_header("Location", site.long(moved[place]))
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Keep quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        port = self._server.server_port
+        self.hosts = {"A": f"http://127.0.0.1:{port}", "B": f"http://localhost:{port}"}
+
+    def long(self, place: str) -> str:
+        return self.hosts[place[0]] + place[1:]
+
+    def short(self, url: str) -> str:
+        name = next(name for name, host in self.hosts.items() if url.startswith(host))
+        return name + url.removeprefix(self.hosts[name])
+
+    def serve(self) -> None:
+        self._server.serve_forever(0.05)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def served(moved: Mapping[str, str]) -> Iterator[Site]:
+    site = Site(moved)
+    thread = Thread(target=site.serve)
+    thread.start()
+    try:
+        yield site
+    finally:
+        site.close()
+        thread.join()
+
+
+class Crawled:
+    """What `crawlcw run` on a site has left."""
+
+    def __init__(self, site: Site, folder: Path, ledger: str, *options: str) -> None:
+        self._site, self._folder, self._ledger = site, folder, ("--ledger", ledger)
+        (folder / "pages.py").write_text(f"""
+from crawlcw import Spider
+
+class Pages(Spider):
+    name = "pages"
+    start_urls = {[site.hosts["A"] + "/", site.hosts["B"] + "/"]!r}
+
+    def parse(self, response):
+        yield {{"url": response.url}}
+        yield from response.follow_all("a")
+""")
+        self.report = self.crawlcw("run", "pages.py", *options)
+
+    def crawlcw(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "crawlcw", *arguments, *self._ledger]
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
+        )
+        assert done.returncode in (0, 3), done.stderr
+        return done.stdout
+
+    def show(self, place: str, *options: str) -> str:
+        return self.crawlcw("show", "pages", self._site.long(place), *options)
+
+    def outcomes(self) -> dict[str, tuple[str, str | None]]:
+        tasks = map(
+            json.loads, self.crawlcw("tasks", "pages", "--json", "--limit", "0").splitlines()
+        )
+        return {
+            self._site.short(task["url"]): (task["status"], task.get("reason")) for task in tasks
+        }
+
+    def stats(self) -> Any:
+        return json.loads(self.crawlcw("stats", "pages", "--json"))
+
+
+REDIRECT, LOOP = ("finished", "redirect"), ("ignored", "redirect-loop")
+PAGE = ("finished", None)
+
+
+@pytest.mark.representative("sqlite-two-hosts")
+@pytest.mark.parametrize(
+    ("loop", "options"),
+    [
+        (["A/1", "A/2"], ()),
+        (["A/1", "A/2"], ("-s", "delay=10ms")),
+        (["A/1", "B/2"], ()),
+        (["A/1", "B/2", "A/3", "B/4"], ("--processes", "3")),
+        (["A/1", "A/2", "A/3"], ("--processes", "3", "-s", "per_host_concurrency=0")),
+    ],
+    ids=["in-place", "own-tasks", "two-hosts", "four", "shared"],
+)
+def test_pages_that_redirect_to_one_another_are_a_loop(
+    loop: list[str], options: tuple[str, ...], ledger_url: str, tmp_path: Path
+):
+    moved = dict(zip(loop, [*loop[1:], loop[0]], strict=True)) | {"A/into": loop[0]}
+    with served(moved) as site:
+        crawled = Crawled(site, tmp_path, ledger_url, *options)
+
+    outcomes = crawled.outcomes()
+    found = Counter(outcomes[place] for place in loop)
+    assert found[LOOP] >= 1, outcomes
+    assert found[LOOP] + found[REDIRECT] == len(loop), outcomes
+    assert (outcomes["A/"], outcomes["B/"]) == (PAGE, PAGE)
+    stats = crawled.stats()
+    assert stats["counts"]["finished"] == 2
+    assert stats["total"] == 2 + stats["counts"]["ignored"]
+    # Whichever page it is asked for, what became of it is said.
+    for place in loop:
+        assert "redirect-loop" in crawled.show(place)
+
+
+def test_redirects_are_counted_apart_and_shown_with_what_became_of_their_pages(
+    ledger_url: str, tmp_path: Path
+):
+    moved = {f"A/old/{n}": f"A/page/{n}" for n in range(30)}
+    moved |= {"A/far": "B/near", "A/farther": "A/far", "A/out": "A/refused"}
+    with served(moved) as site:
+        crawled = Crawled(site, tmp_path, ledger_url, "-s", "delay=1ms")
+
+    stats = crawled.stats()
+    assert (stats["counts"]["finished"], stats["redirects"]) == (2 + 30 + 2, 33)
+    assert stats["total"] == 34
+    for shown in (crawled.report, crawled.crawlcw("stats", "pages")):
+        rows = dict(line.split() for line in shown.splitlines() if len(line.split()) == 2)
+        assert (rows["finished"], rows["redirects"], rows["total"]) == ("34", "33", "34")
+    assert crawled.outcomes()["A/old/7"] == REDIRECT
+    assert f"leads to {site.long('A/page/7')}: finished" in crawled.show("A/old/7")
+    ahead = json.loads(crawled.show("A/farther", "--json"))["leads_to"]
+    assert [site.short(each["url"]) for each in ahead] == ["A/far", "B/near"]
+    assert [each["status"] for each in ahead] == ["finished", "finished"]
+    assert "clean: no violation" in crawled.crawlcw("doctor", "pages")
