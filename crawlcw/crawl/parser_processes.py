@@ -50,7 +50,7 @@ class _Parser:
     async def start(self) -> None:
         """Start it and wait until it is ready; raises `NoParserError`."""
         try:
-            await self._process.start(_command, env=_environment(), apart=True)
+            await self._process.start(_command, env=_environment())
             with anyio.fail_after(_STARTS_WITHIN):
                 answer = await self._answer()
             if answer != parser_child.READY:

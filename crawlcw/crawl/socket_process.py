@@ -33,23 +33,13 @@ class SocketProcess:
         """The process's id, which it keeps until its end was waited for."""
         return self._started.pid
 
-    @property
-    def lives(self) -> bool:
-        """Whether it has neither ended nor hung up, as far as is known."""
-        hung_up = self._reader is None or self._reader.at_eof()
-        return self._started.returncode is None and not hung_up
-
     async def start(
-        self,
-        command: Callable[[int], Sequence[str]],
-        *,
-        env: Mapping[str, str],
-        apart: bool = False,
+        self, command: Callable[[int], Sequence[str]], *, env: Mapping[str, str]
     ) -> None:
         """Run what *command* makes of the number of its socket, in the environment *env*.
 
-        One that is *apart* writes nothing and is out of reach of a terminal's Ctrl-C: it
-        ends with its parent. Raises `OSError`.
+        It writes nothing, and ends with its parent, out of reach of a terminal's Ctrl-C.
+        Raises `OSError`.
         """
         ours, theirs = socket.socketpair()
         # As soon as the process has its end, only this one keeps it open: what we read ends
@@ -60,9 +50,9 @@ class SocketProcess:
                 *command(theirs.fileno()),
                 env=env,
                 stdin=DEVNULL,
-                stdout=DEVNULL if apart else None,
-                stderr=DEVNULL if apart else None,
-                start_new_session=apart,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                start_new_session=True,
                 pass_fds=(theirs.fileno(),),
             )
 
