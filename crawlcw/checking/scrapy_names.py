@@ -16,6 +16,7 @@ _ITEMS = "spiders#Items"
 _RULES = "spiders#Links and rules"
 _START = "spiders#Where a crawl begins"
 _SCRAPY = "scrapy"
+_STATE = "spiders#State"
 
 #: A name of Scrapy or of its kin, by its last part: the counterpart, and the manual's section.
 _NAMES = {
@@ -139,7 +140,7 @@ _OF_SELF = {
     "crawler.engine": ('raise StopCrawl("why") to end the crawl', "spiders#Callbacks"),
     "crawler.settings": ("self.settings", "settings"),
     "crawler.signals": _NAMES["signals"],
-    "crawler.stats": ("self.state.add(key, n)", _SCRAPY),
+    "crawler.stats": ("self.state.add(key, n)", _STATE),
     "crawler": ("nothing: a spider has its settings, logger and hooks", _HOOKS),
     "log": ("self.logger.info", "spiders"),
 }
@@ -235,7 +236,7 @@ class Names:
                 yield self._found(node.lineno, text, *found)
         elif self._of_scrapy and text == "self.state":
             what = "self.state: durable with the page that changes it"
-            yield self._found(node.lineno, what, "self.state.add(key, n) for counters", _SCRAPY)
+            yield self._found(node.lineno, what, "self.state.add(key, n) for counters", _STATE)
         elif text in ("failure.value", "failure.request", "failure.type", "failure.check"):
             instead = {"failure.request": "request"}.get(text, "error.reason, error.response")
             yield self._found(node.lineno, text, instead, "spiders#Requests")

@@ -27,7 +27,7 @@ _CHANGES = frozenset(
 _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
 #: What is a spider's own, and durable or meant to be set.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
-_GUIDE = "spiders#Callbacks"
+_GUIDE = "spiders#State"
 _INSTEAD = "self.state, which is durable with its page"
 
 

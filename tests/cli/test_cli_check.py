@@ -125,10 +125,10 @@ def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
             ("def parse_next(): a callback is given the response alone -> response.context['n'] "
             f"{asked}")
         ],
-        27: ["self.crawler.stats -> self.state.add(key, n) (guide scrapy)"],
+        27: ["self.crawler.stats -> self.state.add(key, n) (guide spiders, \"State\")"],
         28: [
             ("self.state: durable with the page that changes it -> self.state.add(key, n) for "
-            "counters (guide scrapy)")
+            "counters (guide spiders, \"State\")")
         ],
         29: ["self.log -> self.logger.info (guide spiders)"],
         31: [
