@@ -110,6 +110,7 @@ ROWS = (
         | names("SitemapSpider", "sitemap_error"),
     ),
     Row(spider=spiders.Listed, shows=names("crawlcw", "url_list")),
+    Row(spider=spiders.Stateful, shows=names("Spider", "state")),
     Row(
         spider=spiders.Rendered,
         shows=names("Request", "browser") | names("Settings", "browser"),

@@ -423,3 +423,17 @@ class Rendered(Tree):
 
     async def start(self):
         yield Request(f"{self.base}/scripted/0", browser=True)
+
+
+class Stateful(Tree):
+    """Pages that count themselves, and read what the page that led to them has left."""
+
+    name = "stateful"
+
+    def parse(self, response):
+        self.state.add("pages")
+        number = urlsplit(response.url).path.rpartition("/")[2]
+        yield self.record(response, above=self.state.get(f"above {number}"))
+        for link in response.css("a"):
+            self.state[f"above {link.text()}"] = title(response)
+            yield response.follow(link)
