@@ -17,8 +17,11 @@ from crawlcw.model.statuses import statuses
 
 Statuses = int | str | Iterable[int | str]
 
+#: A token of RFC 9110, section 5.6.2: the name of a header, or of a cookie.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+#: RFC 9110, section 5.5: no control character but the tab, and what UTF-8 can say.
+_HEADER = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*\Z")
 #: RFC 6265, section 4.1.1; a value with a space or a comma is sent as browsers send it.
-_COOKIE_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
 _NOTHING = (None,) * 13
 
@@ -69,16 +72,19 @@ def options(
     )
 
 
-def headers(given: object) -> tuple[tuple[str, str], ...]:
+def headers(given: object, *, of: str = "Request(headers=...)") -> tuple[tuple[str, str], ...]:
     """Return header fields as pairs of text; a number becomes text. Raises `SpiderError`."""
     pairs = _pairs("headers", given)
     for name, value in pairs:
+        # Without the value, which may be a secret.
         if not isinstance(name, str) or not isinstance(value, str | int):
-            # Without the value, which may be a secret.
             raise SpiderError(
-                f"Request(headers=...): {name!r} is {_kind(value)}: make both text, "
-                "or leave the header out"
+                f"{of}: {name!r} is {_kind(value)}: make both text, or leave the header out"
             )
+        if not _TOKEN.match(name):
+            raise SpiderError(f"{of}: {name!r} is not the name of a header")
+        if not _HEADER.match(str(value)):
+            raise SpiderError(f"{of}: the value of {name} is not one line of text")
     return tuple((name, str(value)) for name, value in pairs)
 
 
@@ -192,7 +198,7 @@ def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     if not isinstance(cookies, Mapping):
         raise SpiderError(f"Request(cookies=...) takes a mapping, not what is {_kind(cookies)}")
     for name, value in cookies.items():
-        if not (_COOKIE_NAME.match(name) and isinstance(value, str) and _COOKIE.match(value)):
+        if not (_TOKEN.match(name) and isinstance(value, str) and _COOKIE.match(value)):
             # Without the value, which may be a secret.
             raise SpiderError(f"Request(cookies=...): {name!r} cannot be a cookie of that value")
     return tuple(cookies.items())

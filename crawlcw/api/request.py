@@ -193,11 +193,11 @@ class Request:
             task.url,
             task.callback,
             method=task.method,
-            headers=task.headers,
             body=task.body,
             priority=task.priority,
             errback=task.errback,
         )
+        request.headers = task.headers  # they were looked at when it was made
         request.context = task.context
         request.options = task.options
         return request
@@ -289,7 +289,8 @@ class Request:
             url=location.url,
             host=location.host,
             method=self.method,
-            headers=self.headers,
+            # They may have been assigned.
+            headers=arguments.headers(self.headers) if self.headers else (),
             body=self.body,
             callback=self.callback,
             errback=self.errback,

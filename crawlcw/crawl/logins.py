@@ -14,6 +14,7 @@ from typing import Protocol
 
 import anyio
 
+from crawlcw.api import arguments
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import LoginSession
@@ -105,7 +106,7 @@ class Logins:
             return identities.logged_in(
                 holder.identity,
                 cookies=jar.kept(),
-                headers=tuple((str(key), str(value)) for key, value in session.headers.items()),
+                headers=tuple(session.headers.items()),
                 origins=tuple(dict.fromkeys([*login.origins, *session.origins])),
                 data=frozen(values.clean(session.data)),
             )
@@ -130,6 +131,7 @@ class Logins:
             async with time_limit(called, within, stalled=self.stalled):
                 await self.spider.login(session)
             await cancellation.strike()
+            session.headers = dict(arguments.headers(session.headers, of="session.headers"))
         except StopCrawl as told:
             self.stop(printable(text_of(told)))
             return f"the spider stopped the crawl: {text_of(told)}"

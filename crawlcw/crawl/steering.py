@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 
 from crawlcw.api.settings import Settings
+from crawlcw.crawl import descriptors
 from crawlcw.crawl.control import Control
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.frontier import Frontier
@@ -86,6 +87,8 @@ class Steering:
         """Return the settings to follow: the crawl's own where the others do not go with them."""
         try:
             settings = control.applied(self._settings)
+            if settings.concurrency > self._settings.concurrency:
+                descriptors.secure(settings.concurrency)
         except SettingsError as error:
             self._warn(error)
             return self._settings

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -144,6 +145,33 @@ def test_headers_are_a_mapping_or_pairs():
     assert Request(URL, headers=pairs).headers == pairs
     assert Request(URL, headers={"X-A": "1"}).headers == (("X-A", "1"),)
     assert Request(URL, headers=iter([["X-A", 5]])).headers == (("X-A", "5"),)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value", ["a\r\nX-B: b", "a\nb", "a\rb", "a\0b", "a\x7f", "a\x1b[m", "\ud800"]
+)
+def test_a_header_value_of_more_than_a_line_of_text_is_refused(value: str):
+    said = re.escape("the value of X-A is not one line of text")
+    with pytest.raises(SpiderError, match=said):
+        Request(URL, headers={"X-A": value})
+    with pytest.raises(SpiderError, match=said):
+        Request(URL).set_header("X-A", value)
+
+    request = Request(URL)
+    request.headers = {"X-A": value}  # type: ignore[assignment]
+    with pytest.raises(SpiderError, match=said):
+        request.task(now=datetime.now(UTC))
+
+
+@pytest.mark.parametrize("value", ["", "a\tb c", "é", "日本", "\x80"])
+def test_a_header_value_of_one_line_is_taken(value: str):
+    assert Request(URL, headers={"X-A": value}).headers == (("X-A", value),)
+
+
+@pytest.mark.parametrize("name", ["", "X A", "X-A:", "X-A\r\n", "é", "X-A\n"])
+def test_a_header_name_that_is_no_token_is_refused(name: str):
+    with pytest.raises(SpiderError, match=r"is not the name of a header"):
+        Request(URL, headers={name: "a"})
 
 
 def test_a_header_is_set_in_place_of_those_of_its_name():

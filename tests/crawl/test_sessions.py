@@ -358,6 +358,19 @@ async def test_a_callback_that_changes_the_data_of_its_session_is_told(
     assert "this dict is read-only: change a copy" in item["why"]
 
 
+async def test_a_header_of_two_lines_fails_the_login(crawl: Callable[..., Any]):
+    class Wrong(Members):
+        async def login(self, session: LoginSession) -> None:
+            await super().login(session)
+            session.headers["X-Key"] = "k\r\nX-Other: hush"
+
+    report = await crawl(Wrong())
+
+    assert report.finish_reason is FinishReason.LOGIN_FAILED
+    assert "session.headers: the value of X-Key is not one line of text" in report.detail
+    assert "hush" not in report.detail
+
+
 async def test_a_login_whose_process_died_is_taken_over(
     crawl: Callable[..., Any], site: MemberSite, ledger_url: str
 ):

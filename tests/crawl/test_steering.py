@@ -1,5 +1,6 @@
 """Following what the ledger tells a crawl, in the process of the test."""
 
+import resource
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -70,6 +71,33 @@ async def test_what_makes_no_sense_is_said_and_not_followed(
     assert report.finish_reason is FinishReason.DRAINED
     (warning,) = [each for each in caplog.messages if "what the ledger tells is wrong" in each]
     assert said in warning
+
+
+async def test_a_concurrency_that_this_machine_has_no_descriptors_for_is_not_followed(
+    ledger: Ledger, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    await ledger.notes.set_control({"concurrency": "1000000000000"})
+
+    report = await crawl_of(ledger).run()
+
+    assert report.finish_reason is FinishReason.DRAINED
+    (warning,) = [each for each in caplog.messages if "what the ledger tells is wrong" in each]
+    assert "concurrency=1000000000000 needs 2,000,000,000,300 file descriptors" in warning
+    assert not [each for each in caplog.messages if "settings from the ledger" in each]
+
+
+async def test_a_crawl_that_follows_more_concurrency_may_open_as_many_files(ledger: Ledger):
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+    try:
+        await ledger.notes.set_control({"concurrency": "200"})
+        await crawl_of(ledger).run()
+        after, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
+
+    assert after == 2 * (200 + 150)
 
 
 async def test_a_crawl_follows_the_settings_of_the_ledger_from_its_beginning(

@@ -14,7 +14,6 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import (
     confirming,
-    descriptors,
     dropping,
     exporting,
     exposing,
@@ -26,6 +25,7 @@ from crawlcw.cli import (
 from crawlcw.cli.processes import first_processes
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.terminal import logs
+from crawlcw.crawl import descriptors
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger

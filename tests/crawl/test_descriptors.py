@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw.cli import descriptors
+from crawlcw.crawl import descriptors
 from crawlcw.errors import SettingsError
 from tests.blame.crawl_command import environment
 
