@@ -1,7 +1,11 @@
 """A spider's state over kills, failures and processes: what callbacks change counts once."""
 
 import asyncio
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +26,7 @@ from crawlcw.model.transitions import Settlement
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.counting_site import served
 from tests.support.crawl_process import Process, Store, wait_until
+from tests.support.docs import REPOSITORY
 from tests.support.ledgers import Instead
 
 QUICK = Settings(obey_robots=False, backoff_base="0s", backoff_max="0s", lease="30s")
@@ -336,3 +341,53 @@ async def test_two_processes_share_a_state_and_one_that_is_killed_loses_none_of_
     assert {item["number"]: item["above"] for item in items} == {
         number: f"page {(number - 1) // 2}" if number else "none" for number in range(pages)
     }
+
+
+RUN = """
+from tests.support.counting_site import Counting as Base
+
+class Counting(Base):
+    start_urls = ["{start}"]
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_commands_whose_processes_are_all_killed_count_each_page_once(
+    number: int, processes: ExitStack, ledger_url: str, tmp_path: Path
+):
+    tree = processes.enter_context(served(PAGES, latency=0.01))
+    file = tmp_path / "counting.py"
+    file.write_text(RUN.format(start=tree.start))
+    command = [sys.executable, "-m", "crawlcw", "run", str(file), "-q", "--ledger", ledger_url]
+    command += ["--processes", str(number), "-s", "concurrency=8", "-s", "lease=5s"]
+    log = processes.enter_context((tmp_path / "crawls.log").open("ab"))
+    chance = random.Random(f"{number} {ledger_url[:7]}")
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, cwd=REPOSITORY, stderr=log, start_new_session=True)
+
+    for _ in range(5):
+        enough = tree.asked + chance.randint(1, PAGES // 6)
+        killed = start()
+        wait_until(lambda enough=enough: tree.asked >= enough)
+        # Workers are in sessions of their own, out of reach of a terminal.
+        for pid in (killed.pid, *children_of(killed.pid)):
+            os.kill(pid, signal.SIGKILL)
+        killed.wait()
+    assert start().wait(timeout=120) == 0
+
+    state = await state_of(ledger_url, "counting")
+    items = await items_of(ledger_url, "counting")
+    assert state["added"] == PAGES
+    assert {item["number"]: item["above"] for item in items} == {
+        number: f"page {(number - 1) // 2}" if number else "none" for number in range(PAGES)
+    }
+    if number == 1:
+        assert state["assigned"] == PAGES
+        assert sorted(item["place"] for item in items) == list(range(1, PAGES + 1))
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started, and that are there."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(each) for each in found]
