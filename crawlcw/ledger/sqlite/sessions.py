@@ -2,15 +2,16 @@
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.protocol import Left
-from crawlcw.ledger.session_documents import cookie_document, session, session_document
-from crawlcw.ledger.sqlite.connection import Database, all_rows, durable_transaction, update
+from crawlcw.ledger.session_documents import session, session_document
+from crawlcw.ledger.sqlite.connection import all_rows, update
 from crawlcw.ledger.sqlite.rows import from_json, milliseconds, moment, to_json
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.model.identities import Identity
+from crawlcw.model.identities import Cookie, Identity
 
 
 class Sessions:
@@ -45,33 +46,23 @@ class Sessions:
 
     async def keep(self, name: str, fence: int, left: Left) -> bool:
         """See `protocol.Sessions.keep`."""
-        return await self._store.writer.run(self._keep, name, fence, left)
-
-    def _keep(self, db: Database, name: str, fence: int, left: Left) -> bool:
-        with durable_transaction(db):
-            row = db.execute(self._store.sql.session, {"id": name}).fetchone()
-            if (
-                row is None
-                or row["fence"] != fence
-                or not session(document_of_session(row)).is_ready
-            ):
-                return False
-            content = from_json(row["content"])
-            for key, cookie in left.cookies.items():
-                if cookie is None:
-                    content["cookies"].pop(key, None)
-                else:
-                    content["cookies"][key] = cookie_document(cookie)
-            content["score"] += left.score
-            if left.witness is not None:
-                content["witness"] = left.witness
-            kept = {"id": name, "content": to_json(content)}
-            db.execute(self._store.sql.keep_session, kept)
-        return True
+        patch: Document = {"cookies": {key: _patch(each) for key, each in left.cookies.items()}}
+        if left.witness is not None:
+            patch["witness"] = left.witness
+        row = {"id": name, "fence": fence, "patch": to_json(patch), "score": left.score}
+        return await self._store.writer.run(update, self._store.sql.keep_session, row) == 1
 
     async def forget(self) -> int:
         """See `protocol.Sessions.forget`."""
         return await self._store.writer.run(update, self._store.sql.forget_sessions, {})
+
+
+def _patch(cookie: Cookie | None) -> Document | None:
+    """Return what makes a cookie of whatever was kept in its place, by RFC 7396."""
+    if cookie is None:
+        return None
+    # With null for what it has not: what is not named would stay.
+    return {each.name: getattr(cookie, each.name) for each in fields(Cookie)}
 
 
 def row_of_session(document: Mapping[str, Any]) -> dict[str, Any]:

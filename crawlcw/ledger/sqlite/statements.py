@@ -17,6 +17,7 @@ from crawlcw.ledger.sqlite.schema import (
     Tables,
 )
 from crawlcw.model import transitions
+from crawlcw.model.identities import IdentityState
 from crawlcw.model.task import DONE, WAITING, Status
 from crawlcw.model.transitions import (
     ADMIT,
@@ -436,7 +437,13 @@ class Statements:
             f"UPDATE {sessions} SET fence = :fence, owner = :owner, expires = :expires, "
             "content = :content WHERE id = :id AND fence = :held_fence"
         )
-        self.keep_session = f"UPDATE {sessions} SET content = :content WHERE id = :id"
+        # By a patch (RFC 7396), which takes a tenth of what reading it in Python takes: that of
+        # a broad crawl has some thousand cookies, and is written with each group of outcomes.
+        self.keep_session = (
+            f"UPDATE {sessions} SET content = json_set(json_patch(content, :patch), '$.score', "
+            "json_extract(content, '$.score') + :score) WHERE id = :id AND fence = :fence "
+            f"AND json_extract(content, '$.state') = '{IdentityState.READY}'"
+        )
         self.end_logins = f"UPDATE {sessions} SET expires = :now WHERE owner = :name"
         self.forget_sessions = f"DELETE FROM {sessions}"
 
