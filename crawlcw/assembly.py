@@ -319,7 +319,7 @@ class _Assembly:
             self.watch,
             self.proxies,
             at_once=2 * self.settings.concurrency,
-            ledger_now=self.session.ledger.now,
+            ledger=self.session.ledger,
             on_change=self.changed.set,
             excuses=self._excuses,
         )
@@ -451,7 +451,7 @@ class _Assembly:
 
     @cached_property
     def _blame(self) -> Blame:
-        return Blame(self.frontier, self.watch, self.proxies)
+        return Blame(self.session.ledger, self.frontier, self.watch, self.proxies)
 
     @cached_property
     def _bans(self) -> Bans:

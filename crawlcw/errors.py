@@ -158,6 +158,7 @@ class FetchError(CrawlcwError):
     response: "Response | None" = None
     proxy: "Proxy | None" = None  #: through which it failed, where it may be to blame
     deadline: float | None = None  #: seconds, where it was the request's own and is over
+    refused = False  #: whether the server's port took no connection, and said so
 
     def __init__(
         self,

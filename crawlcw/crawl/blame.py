@@ -14,12 +14,16 @@ from crawlcw.crawl.host_evidence import NOBODYS, OWN, Fault
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.hosts import HOST_FAILURES, PAST_THE_NAME
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.hosts import HOST_FAILURES, PAST_THE_NAME, is_silent
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
+
+#: Of more hosts some are worth waiting for.
+_FEW_HOSTS = 100
 
 
 def is_in_doubt(
@@ -47,10 +51,32 @@ def is_in_doubt(
     return True
 
 
+async def nothing_else_waits(
+    ledger: Ledger, frontier: Frontier, host: str, error: FetchError, *, scheme: str
+) -> bool:
+    """Return whether a port refuses us, never spoke, and nothing else is left of the crawl.
+
+    Other hosts may be left that have never spoken either. To know that costs a look at the hosts,
+    for such a port alone.
+    """
+    if not error.refused or host not in frontier or not frontier.page_limit.seeded:
+        return False
+    if frontier[host].state.origin(scheme).good_at is not None:
+        return False
+    held, waiting = await ledger.hosts.busiest(limit=_FEW_HOSTS)
+    known = {each.name: each for each in (*held, *waiting)}
+    known |= {each.name: each.state for each in frontier}
+    known.pop(host, None)
+    return len(known) < _FEW_HOSTS and all(is_silent(each) for each in known.values())
+
+
 class Blame:
     """Tells the frontier and the network how attempts ended; returns whose fault failures were."""
 
-    def __init__(self, frontier: Frontier, watch: NetworkWatch, proxies: ProxyPool) -> None:
+    def __init__(
+        self, ledger: Ledger, frontier: Frontier, watch: NetworkWatch, proxies: ProxyPool
+    ) -> None:
+        self._ledger = ledger
         self._frontier = frontier
         self._watch = watch
         self._proxies = proxies
@@ -103,7 +129,7 @@ class Blame:
         if witness is not None:
             self._watch.network.remember(task.host, witness)
 
-    def failed(
+    async def failed(
         self,
         task: Task,
         error: FetchError,
@@ -125,7 +151,7 @@ class Blame:
             return proxys
         if error.hop > 1:
             return OWN
-        reason, now = error.underlying, time.monotonic()
+        reason = error.underlying
         scheme = scheme_of(task.url)
         if is_in_doubt(
             self._watch, self._frontier, task.host, reason, scheme=scheme, began=began, sent=sent
@@ -134,6 +160,9 @@ class Blame:
         if error.reason not in HOST_FAILURES:
             return OWN
         self._log(task, error)
+        in_haste = await nothing_else_waits(
+            self._ledger, self._frontier, task.host, error, scheme=scheme
+        )
         return self._frontier.evidence.host_failed(
             task.host,
             reason,
@@ -141,7 +170,8 @@ class Blame:
             sent=sent,
             status=error.status,
             retry_after=error.retry_after,
-            now=now,
+            in_haste=in_haste,
+            now=time.monotonic(),
         )
 
     def of_proxy(

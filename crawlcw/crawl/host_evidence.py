@@ -290,10 +290,12 @@ class HostEvidence:
         scheme: str = "http",
         status: int | None = None,
         retry_after: float | None = None,
+        in_haste: bool = False,
         now: float,
     ) -> Fault:
         """Note that an origin failed, and no page of it, on a request of the time *sent*.
 
+        *in_haste* says that nothing else of the crawl waits, see `HostPolicy.in_haste`.
         Return when the page that found it out is to be tried.
         """
         self._failures[reason] += 1
@@ -322,7 +324,7 @@ class HostEvidence:
             host.state,
             reason,
             now=moment,
-            policy=self._policy,
+            policy=self._policy.in_haste() if in_haste else self._policy,
             chance=random.random(),
             scheme=scheme,
             status=status,

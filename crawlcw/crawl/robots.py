@@ -172,7 +172,7 @@ class Robots:
             unknown = FetchError(
                 Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
             )
-            unknown.proxy = error.proxy
+            unknown.proxy, unknown.refused = error.proxy, error.refused
             raise unknown from error
         if response.status == 429 or response.status >= 500:
             unavailable = FetchError(

@@ -14,7 +14,7 @@ from datetime import datetime
 import anyio
 import anyio.abc
 
-from crawlcw.crawl.blame import is_in_doubt
+from crawlcw.crawl.blame import is_in_doubt, nothing_else_waits
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.network_watch import NetworkWatch
@@ -22,6 +22,7 @@ from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
@@ -45,7 +46,7 @@ class RobotsGate:
         proxies: ProxyPool,
         *,
         at_once: int,
-        ledger_now: Callable[[], datetime],
+        ledger: Ledger,
         on_change: Callable[[], None],
         excuses: Excuses,
     ) -> None:
@@ -60,7 +61,7 @@ class RobotsGate:
         self._watch = watch
         self._proxies = proxies
         self._room = anyio.Semaphore(at_once)
-        self._ledger_now = ledger_now
+        self._ledger = ledger
         self._on_change = on_change
         self._excuses = excuses
 
@@ -68,7 +69,7 @@ class RobotsGate:
         """Return the rules for *url* where they are known: here, or by the ledger's *record*."""
         rules = self._robots.known(url)
         if rules is None and record is not None and record.origin == origin_of(url):
-            valid = (record.expires - self._ledger_now()).total_seconds()
+            valid = (record.expires - self._ledger.now()).total_seconds()
             if valid > 0:
                 self._robots.remember(record, valid=valid)
                 rules = self._robots.known(url)
@@ -122,14 +123,14 @@ class RobotsGate:
 
     async def _prove(self, name: str, url: str) -> None:
         """Ask for a page that was answered well before; the host is opened after that."""
-        sent, began = self._ledger_now(), time.monotonic()
+        sent, began = self._ledger.now(), time.monotonic()
         try:
             response = await self._probes.ask(url)
         except FetchError as error:
             if error.status is not None:
                 self._watch.answered(name)
             if not self._proxies.may_be_to_blame(error, url, is_fixed=False):
-                self._host_failed(name, url, error, sent=sent, began=began)
+                await self._host_failed(name, url, error, sent=sent, began=began)
             return
         finally:
             self._frontier.sent(name, at=began)
@@ -145,7 +146,7 @@ class RobotsGate:
         )
 
     async def _ask(self, name: str, url: str) -> None:
-        sent, began = self._ledger_now(), time.monotonic()
+        sent, began = self._ledger.now(), time.monotonic()
         asked = f"{origin_of(url)}/robots.txt"
         try:
             rules = await self._robots.rules(url)
@@ -154,7 +155,7 @@ class RobotsGate:
                 error, asked, is_fixed=False
             ):
                 return
-            self._failed(name, url, error, sent=sent, began=began)
+            await self._failed(name, url, error, sent=sent, began=began)
             return
         self._proxies.got(asked, None)
         self._watch.answered(name)
@@ -163,13 +164,13 @@ class RobotsGate:
             origin=origin_of(url),
             body=rules.body,
             sitemaps=rules.sitemaps[:_SITEMAPS],
-            expires=self._ledger_now() + VALID,
+            expires=self._ledger.now() + VALID,
         )
         self._frontier.open(
             name, crawl_delay=rules.crawl_delay, robots=record, asked=True, now=time.monotonic()
         )
 
-    def _failed(
+    async def _failed(
         self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
     ) -> None:
         now = time.monotonic()
@@ -185,9 +186,9 @@ class RobotsGate:
             printable(error),
             extra={"event": "host_failed", "host": name, "reason": str(error.reason)},
         )
-        self._host_failed(name, url, error, sent=sent, began=began)
+        await self._host_failed(name, url, error, sent=sent, began=began)
 
-    def _host_failed(
+    async def _host_failed(
         self, name: str, url: str, error: FetchError, *, sent: datetime, began: float
     ) -> None:
         if isinstance(error, ProxiesAwayError):
@@ -197,6 +198,9 @@ class RobotsGate:
             self._watch, self._frontier, name, reason, scheme=scheme, began=began, sent=sent
         ):
             return
+        in_haste = await nothing_else_waits(
+            self._ledger, self._frontier, name, error, scheme=scheme
+        )
         self._frontier.evidence.host_failed(
             name,
             reason,
@@ -204,5 +208,6 @@ class RobotsGate:
             sent=sent,
             status=error.status,
             retry_after=error.retry_after,
+            in_haste=in_haste,
             now=time.monotonic(),
         )

@@ -269,7 +269,7 @@ class Settling:
             return put_off(lease, until=self.now() + timedelta(seconds=refusal.wait))
         if self.excuses.failure(refusal, began):
             raise NotTriedError from refusal
-        fault = self.blame.failed(
+        fault = await self.blame.failed(
             lease.task,
             refusal,
             sent=attempt.at,

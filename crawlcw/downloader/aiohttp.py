@@ -505,7 +505,12 @@ def failure_of(error: Exception) -> FetchError:
         isinstance(error, aiohttp.ClientConnectorError) and _reason(error) is Reason.REFUSED_ADDRESS
     ):
         text = error.os_error.strerror or text
-    return FetchError(_reason(error), printable(text or type(error).__name__, limit=_MAX_MESSAGE))
+    failure = FetchError(
+        _reason(error), printable(text or type(error).__name__, limit=_MAX_MESSAGE)
+    )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        failure.refused = error.os_error.errno == errno.ECONNREFUSED
+    return failure
 
 
 def _reason(error: BaseException) -> Reason:

@@ -34,6 +34,9 @@ _JITTER = 0.1
 _FEW_FAILURES = 2
 #: A name that was there is not gone because a resolver says so for some minutes.
 _LONGEST_DNS_OUTAGE = timedelta(hours=1)
+#: By the default the four rests of a port that refuses take 7.5 s then, and 150 s else: a
+#: server that is being started again is there by then.
+_HASTE = 20
 #: After so many failures in a row a page is asked that was answered well before.
 _DOUBTED_FROM = 2
 #: A longer URL is not worth keeping with its host.
@@ -151,6 +154,10 @@ class HostPolicy:
     auto_throttle: bool = True
     calls: Calls = Calls.ERRBACK  #: no setting: the spider's methods tell
 
+    def in_haste(self) -> "HostPolicy":
+        """Return the policy for a host that nothing else of the crawl waits for: short rests."""
+        return replace(self, backoff_base=self.backoff_base / _HASTE)
+
 
 def succeeded(
     host: Host,
@@ -241,6 +248,11 @@ def is_the_pages_own(host: Host, *, scheme: str, throttled: datetime | None) -> 
     """
     good_at = host.origin(scheme).good_at
     return throttled is not None and good_at is not None and good_at > throttled
+
+
+def is_silent(host: Host) -> bool:
+    """Return whether a host has failed, and never answered well in this crawl."""
+    return host.failures > 0 and all(each.good_at is None for each in host.origins.values())
 
 
 def resolved(host: Host, *, scheme: str) -> Host:

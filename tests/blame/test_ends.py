@@ -34,7 +34,12 @@ class Site:
     """Serves `/` with links to so many pages, each as *answers* says: status and headers."""
 
     def __init__(
-        self, pages: int = 0, *, answers: Callable[[str], Answer] | None = None, takes: float = 0.0
+        self,
+        pages: int = 0,
+        *,
+        answers: Callable[[str], Answer] | None = None,
+        takes: float = 0.0,
+        port: int = 0,
     ) -> None:
         self.asked = 0
         links = "".join(f'<a href="/{n}">{n}</a>' for n in range(pages))
@@ -60,7 +65,7 @@ class Site:
             def log_message(self, *_: object) -> None:
                 """Keep quiet."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))

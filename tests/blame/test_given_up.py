@@ -3,6 +3,7 @@
 import os
 import signal
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from crawlcw.model.task import Status
 from tests.blame.code_site import Command, crawled, running, wait_until
 from tests.blame.crawl_command import children_of
-from tests.blame.test_ends import HASTY, dead_url
+from tests.blame.test_ends import HASTY, Site, dead_url, spider
 from tests.support.crawl_process import Store
 
 pytestmark = pytest.mark.thorough
@@ -86,3 +87,33 @@ def test_pages_that_no_method_is_called_for_are_ignored_all_at_once(
 
     assert (report["given_up"], report["failures"]) == (PAGES, {}), command.log
     assert report["counts"]["ignored"] == PAGES
+
+
+@pytest.mark.parametrize("obeys", [True, False], ids=["robots", "no-robots"])
+@pytest.mark.parametrize("ports", [1, 3])
+def test_ports_that_refuse_are_given_up_in_seconds_where_nothing_else_is_left(
+    ledger_url: str, tmp_path: Path, ports: int, obeys: bool
+):
+    with ExitStack() as taken:
+        dead = [taken.enter_context(dead_url()) for _ in range(ports)]
+        options = ("-s", f"obey_robots={obeys}")
+        code, report, command = crawled(tmp_path, spider(*dead), ledger_url, *options)
+
+    assert (code, report["finish_reason"], report["given_up"]) == (3, "drained", ports), command.log
+    assert report["host_failures"].popitem()[1] == 5 * ports, "no failure fewer than elsewhere"
+    # With the rests of a host that others wait beside it would be 150 s.
+    assert 7.5 <= report["elapsed"] < 60, command.log
+
+
+def test_a_port_that_takes_connections_again_loses_no_page(ledger_url: str, tmp_path: Path):
+    with ExitStack() as ended:
+        with dead_url() as url:
+            pages = [f"{url}{n}" for n in range(10)]
+            command = ended.enter_context(running(tmp_path, spider(*pages), ledger_url))
+            wait_until(lambda: len(command.records("host_failed")) >= 2)
+        port = int(url.rpartition(":")[2].strip("/"))
+        site = ended.enter_context(Site(port=port))
+        code, report = command.end()
+
+    assert (code, report["pages"], report["given_up"]) == (0, 10, 0), command.log
+    assert site.asked >= 10

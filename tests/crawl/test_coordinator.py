@@ -235,7 +235,7 @@ class Around:
                 watch,
                 ProxyPool(self.settings),
                 at_once=2 * self.settings.concurrency,
-                ledger_now=waiting.now,
+                ledger=waiting,
                 on_change=changed.set,
                 excuses=NothingExcused(),
             ),
@@ -906,6 +906,52 @@ def test_a_host_that_fails_rests_and_others_do_not(tmp_path: Path, monkeypatch: 
         assert len(asked) == 5
         for rest, least in zip(rests, (10, 20, 40, 80), strict=True):
             assert least <= rest < 1.1 * least + 9, rests
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def refusing() -> FetchError:
+    error = FetchError(Reason.CONNECT, "refused")
+    error.refused = True
+    return error
+
+
+def test_a_port_that_refuses_is_given_up_in_seconds_where_nothing_else_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add(make_tasks(20))
+        around = Around(ledger, robots=refusing())
+
+        assert await around.until_it_ends() == "drained"
+
+        assert await ledger.queries.reasons() == {"host-unreachable": 20}
+        asked = [time for _, time in around.failures]
+        rests = [later - earlier for earlier, later in pairwise(asked)]
+        assert len(asked) == 5
+        for rest, least in zip(rests, (0.5, 1, 2, 4), strict=True):
+            assert least <= rest < 1.1 * least + 0.5, rests
+
+    quickly(main, tmp_path, monkeypatch)
+
+
+def test_a_port_that_refuses_has_its_long_rests_while_another_host_has_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def main(ledger: Counted) -> None:
+        await ledger.tasks.add([make_task(f"http://slow.example/{n}") for n in range(8)])
+        await ledger.tasks.add(make_tasks(20))
+        around = Around(ledger, robots=refusing(), concurrency=1)
+
+        assert await around.until_it_ends(seconds=5) == "drained"
+
+        asked = [time for _, time in around.failures]
+        busy_until = around.starts[-1][0]
+        assert len(asked) == 5
+        for number, (failed, again) in enumerate(pairwise(asked)):
+            assert again - failed >= 10 * 2**number or failed > busy_until, (asked, busy_until)
+        assert asked[1] < busy_until
+        assert asked[-1] - busy_until < 60, "a rest that has begun is kept, and the next are short"
 
     quickly(main, tmp_path, monkeypatch)
 
