@@ -41,8 +41,8 @@ async def open_ledger(
     `mongodb://host/database` or `mongodb+srv://...`; or `sqlite:///:memory:`, one of
     its own that is gone when it is closed. *kind* says whether it is that
     of a spider or of a use case of this name, None whichever of the two is there.
-    Without *create* an embedded ledger that does not exist is a `UsageError`, and on
-    MongoDB nothing is made where nothing is recorded.
+    Without *create* an embedded ledger that does not exist is a `UsageError`, one that is
+    read-only can be read, and on MongoDB nothing is made where nothing is recorded.
     Raises `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
     settings = settings or Settings()
@@ -94,11 +94,16 @@ async def _open(
             url, name, driver=driver, claims=claims, kind=kind, create=create
         )
     from crawlcw.ledger.sqlite import SqliteLedger
+    from crawlcw.ledger.sqlite.file_modes import is_read_only
 
     if path == _PASSING:
         return await SqliteLedger.open_passing(name, kind=kind)
     if not create:
         await _check_there(path)
+        if is_read_only(path):
+            if name not in await recorded_names(url):
+                raise UsageError(f"nothing is recorded of {name!r} in the read-only ledger {path}")
+            return await SqliteLedger.look(path, name, kind=kind)
     return await SqliteLedger.open(path, name, kind=kind)
 
 
@@ -162,7 +167,14 @@ def _path(url: str) -> Path | None:
 
 
 async def _check_there(path: Path) -> None:
-    if not await anyio.Path(path).exists():
+    try:
+        there = await anyio.Path(path).exists()
+    except OSError as error:
+        raise LedgerConfigurationError(
+            f"The ledger {path} is out of reach: {error.strerror}. Let this user enter each folder "
+            "of that path, or name another ledger with --ledger."
+        ) from None
+    if not there:
         raise UsageError(
             f"there is no ledger at {path}: run a spider first, or name one with --ledger"
         )

@@ -54,7 +54,7 @@ def find(text: str) -> type[Spider]:
     Raises `SpiderError`, which says what there is instead.
     """
     place, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
-    if place.endswith(".py") or "/" in place or Path(place).is_file():
+    if is_of_file(place):
         return _in_module(load_file(Path(place)), class_name, place)
     if colon:
         return _in_module(load_module(place), class_name, place)
@@ -66,14 +66,35 @@ def find(text: str) -> type[Spider]:
     )
 
 
+def is_of_file(place: str) -> bool:
+    """Return whether *place* names a file, there or not, and no module; raises `SpiderError`."""
+    return place.endswith(".py") or "/" in place or _is_file(Path(place))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise SpiderError(f"{path} cannot be read: {error.strerror}") from None
+
+
 def name_of(text: str) -> str:
     """Return the name of the spider that *text* names; a bare name need not exist any more."""
     return text if is_name(text) else find(text).name
 
 
 def listed(folder: Path = FOLDER) -> Iterator[Listed | Broken]:
-    """Yield the spiders of a folder, and the files that cannot be loaded."""
-    for path in sorted(folder.glob("*.py")):
+    """Yield the spiders of a folder, and the files that cannot be loaded.
+
+    Raises `SpiderError` for a folder that cannot be read.
+    """
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.suffix == ".py")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise SpiderError(f"./{folder} cannot be read: {error.strerror}") from None
+    for path in paths:
         if path.name.startswith("_"):
             continue
         try:
@@ -199,7 +220,7 @@ class _AsWritten(SourceFileLoader):
 
 def load_file(path: Path) -> ModuleType:
     """Return the module in the file at *path*; raises `SpiderError`."""
-    if not path.is_file():
+    if not _is_file(path):
         what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
         other = path.with_name(path.name + ".py")
         hint = f": did you mean {other}?" if other.is_file() else ""

@@ -14,7 +14,7 @@ def find(text: str) -> UseCase:
     Raises `UsageError`, which says what there is instead.
     """
     place, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
-    if place.endswith(".py") or "/" in place or Path(place).is_file():
+    if loading.is_of_file(place):
         return _in_module(loading.load_file(Path(place)), name, place)
     if colon:
         return _in_module(loading.load_module(place), name, place)

@@ -5,6 +5,7 @@ an exit code.
 """
 
 import difflib
+import errno
 import gc
 import importlib
 import io
@@ -12,6 +13,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -84,6 +87,8 @@ _COMMANDS = {
     "completion": "Print what lets a shell complete all this.",
 }
 _LONGEST_LINE = 1000
+#: What the system says of a stream that takes no more. A file has a name, and stdout has none.
+_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: By which a shell asks for completions; click's own name for it.
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 
@@ -92,7 +97,8 @@ _EPILOG = """\
 Exit codes:
     0  drained; also stopped by --max-pages or by one signal, all else released
     1  doctor found a violation, and it is not mended
-    2  usage: no such spider, a bad setting, nothing recorded, a file that cannot be written
+    2  usage: no such spider, a bad setting, nothing recorded, a file or an output that cannot
+       be written, a path out of reach
     3  run: drained, but nothing was finished, hosts were given up, more pages failed than
        max_failures allows, or a callback is broken
    69  the ledger cannot be reached, its disk is full, or its file was removed or replaced
@@ -190,9 +196,11 @@ def main() -> NoReturn:
     code = exit_code(
         lambda: cli.main(prog_name="crawlcw", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
     )
-    if code == BROKEN_PIPE:
-        # What is still buffered has no reader either, and Python would say so
-        # when it flushes at exit.
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # What is still buffered has no place either, and Python would say so when it
+        # flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     end_process(code)
 
@@ -244,6 +252,8 @@ def exit_code(command: Callable[[], object]) -> int:
     except CrawlcwError as error:
         return _failed(str(error), INTERNAL)
     except Exception as error:
+        if sentence := _of_the_system(error):
+            return _failed(sentence, USAGE)
         logger.debug("an error of crawlcw itself", exc_info=True, extra={"event": "internal"})
         hint = "" if logger.isEnabledFor(logging.DEBUG) else " (--log-level debug shows where)"
         said = f"an error of crawlcw itself: {type(error).__name__}: {error}"
@@ -251,7 +261,23 @@ def exit_code(command: Callable[[], object]) -> int:
     return result if isinstance(result, int) else OK
 
 
+def _of_the_system(error: Exception) -> str | None:
+    """Return what to say of an error that is the system's; None for one of crawlcw itself."""
+    if not isinstance(error, OSError):
+        return None
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return "the working directory is gone: change to one that is there, and try again"
+    if error.filename is None and error.errno in _OF_OUTPUT:
+        return f"the output cannot be written: {error.strerror}"
+    if error.filename is not None and isinstance(error, PermissionError):
+        return f"this user may not reach {error.filename}: {error.strerror}"
+    return None
+
+
 def _failed(sentence: str, code: int) -> int:
     line = printable(" ".join(sentence.split()), limit=_LONGEST_LINE)
-    click.echo(f"crawlcw: {line}", err=True)
+    with suppress(OSError):  # no place for it either
+        click.echo(f"crawlcw: {line}", err=True)
     return code

@@ -65,7 +65,7 @@ class naming:  # noqa: N801  # a context manager, and entered for every item
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            place = self._target.place
+            place = "stdout" if self._target.is_stdout else self._target.place
             raise UsageError(f"cannot write {place}: {error.strerror or error}") from error
 
 

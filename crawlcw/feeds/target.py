@@ -42,13 +42,17 @@ class Target:
     def parse(cls, text: str) -> "Target":
         """Return what *text* means: a path or URL by its extension, `-`, or `-:FORMAT`.
 
-        Raises `UsageError` for an extension that means no form.
+        Raises `UsageError` for an extension that means no form, and a path out of reach.
         """
         name, colon, form = text.partition(":")
         if name == STDOUT and (colon or not form):
             return cls(place=STDOUT, format=_format(form) if colon else "jsonl")
         path = Path(text)
-        if path.exists() and not path.is_file() and not path.is_dir():
+        try:
+            is_special = path.exists() and not path.is_file() and not path.is_dir()
+        except OSError as error:
+            raise UsageError(f"cannot write {text}: {error.strerror}") from None
+        if is_special:
             # A device or a named pipe has no extension.
             return cls(place=text, format="jsonl")
         *_, last = path.suffixes[-1:] or [""]

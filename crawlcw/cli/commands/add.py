@@ -173,7 +173,7 @@ def _add_pages(
 def _lines(source: str, opened: ExitStack) -> Iterable[bytes]:
     """Return the lines of a source; a URL is one."""
     if "://" in source and not Path(source).exists():
-        return [source.encode("utf-8", "surrogatepass")]
+        return [source.encode("utf-8", "surrogateescape")]
     return opened.enter_context(_file(source))
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import quote
 
 from anyio import CapacityLimiter, Lock, to_thread
 
@@ -22,14 +23,15 @@ from crawlcw.errors import (
     LedgerGoneError,
     LedgerUnavailableError,
 )
-from crawlcw.ledger.sqlite.file_modes import make_private
+from crawlcw.ledger.sqlite.file_modes import is_still, make_private
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _BUSY_TIMEOUT = 10.0
 _TURNED_AWAY = 0.01
-_FILE = "PRAGMA database_list"
+#: As bytes: the name need not be UTF-8, nor the system's encoding.
+_FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
 #: macOS has no fdatasync.
 _sync_file: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
@@ -44,8 +46,8 @@ _UNAVAILABLE = {
 }
 MISCONFIGURED = {
     sqlite3.SQLITE_READONLY: (
-        "is read-only: a crawl needs a folder that it can write to, and in it "
-        "this file and the -wal and -shm beside it"
+        "is read-only: what only looks can read it, and what changes it needs a folder that it "
+        "can write to, and in it this file and the -wal and -shm beside it"
     ),
     sqlite3.SQLITE_PERM: "may not be opened by this user",
     sqlite3.SQLITE_AUTH: "may not be opened by this user",
@@ -132,7 +134,8 @@ class Connection:
             if self._wal is None:
                 # SQLite knows where a link leads to.
                 with self._lock:
-                    file = Path(self._opened().execute(_FILE).fetchone()["file"])
+                    (name,) = self._opened().execute(_FILE).fetchone()
+                file = Path(os.fsdecode(name))
                 # It may be a new file, and then its name is to survive as well.
                 _sync_folder(file.parent)
                 self._wal = os.open(f"{file}-wal", os.O_RDONLY)
@@ -148,8 +151,13 @@ class Connection:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
         if self._db is None:
             make_private(self._path)
+            # Otherwise SQLite would make a `-wal` and a `-shm`: in vain in a read-only folder, and
+            # as read-only as the file, which would stay so when that has become writable.
+            still = is_still(self._path)
+            name = f"file:{quote(bytes(self._file))}?immutable=1" if still else self._path
             self._db = sqlite3.connect(
-                self._path,
+                name,
+                uri=still,
                 timeout=_BUSY_TIMEOUT,
                 isolation_level=None,
                 check_same_thread=False,

@@ -34,6 +34,26 @@ def make_private(path: Path) -> None:
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE))
 
 
+def is_read_only(path: Path) -> bool:
+    """Return whether this user may change nothing of the file at *path*, which is there."""
+    # SQLite keeps its `-wal` and `-shm` in the file's folder, behind a link.
+    file = path.resolve()
+    return not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
+
+
+def is_still(path: Path) -> bool:
+    """Return whether the file at *path* can be read as one that nobody changes.
+
+    It is read-only, and no process has it open: SQLite takes the `-wal` away with the last one.
+    """
+    file = path.resolve()
+    return (
+        os.access(file, os.R_OK)
+        and is_read_only(path)
+        and not file.with_name(f"{file.name}-wal").exists()
+    )
+
+
 def shut_out_others(path: Path) -> None:
     """Take the file from every other user who may read it.
 

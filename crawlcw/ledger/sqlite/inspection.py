@@ -12,6 +12,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE, Health
 from crawlcw.ledger.sqlite.connection import snapshot, transaction, update
+from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import MARKER, marker_of, names_in
 from crawlcw.ledger.sqlite.rows import INT64, TIMES, milliseconds, moment
 from crawlcw.ledger.sqlite.schema import SCHEMA_VERSION, Tables
@@ -42,10 +43,18 @@ class Inspection:
         """See `examination.Inspection.health`."""
         return await self._store.reader.run(self._health)
 
+    def _journal_mode(self, db: sqlite3.Connection) -> str:
+        if is_still(self._store.path):
+            # Such a connection knows of no journal. The header says WAL by a 2
+            # (https://www.sqlite.org/fileformat.html, section 1.3).
+            with self._store.path.open("rb") as file:
+                return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
+        # After a read: until then a connection has the mode that was before.
+        return str(db.execute("PRAGMA journal_mode").fetchone()[0])
+
     def _health(self, db: sqlite3.Connection) -> Health:
         violations = list(_store_violations(db, self._store.tables, self._store.name))
-        # After a read: until then a connection has the mode that was before.
-        mode = str(db.execute("PRAGMA journal_mode").fetchone()[0])
+        mode = self._journal_mode(db)
         if mode != "wal":
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
         # What SQLite has made beside a read-only file stays so when that is writable again.

@@ -45,8 +45,6 @@ def create(
 
     *kind* says what the tasks are to be, None: anything. Return what they are.
     """
-    # SQLite itself would read, and leave files beside it that are read-only as well
-    # and keep it so when this one has become writable.
     if path.exists() and not os.access(path, os.W_OK):
         raise LedgerConfigurationError(
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."

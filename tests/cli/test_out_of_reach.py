@@ -1,0 +1,293 @@
+"""Files, folders and streams that the system refuses: one sentence, and a documented exit code."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_supervisor import environment
+from tests.support import needed
+from tests.support.gated_site import PAGES, gated_site
+
+SPIDER = """\
+from crawlcw import Spider
+
+class Pages(Spider):
+    name = "pages"
+
+    def __init__(self, start_url="http://127.0.0.1:9/"):
+        super().__init__(start_urls=[start_url])
+
+    def parse(self, response):
+        yield {"url": response.url}
+        yield from response.follow_all("a")
+"""
+#: Far more than anything here takes.
+ENOUGH = 120
+Crawlcw = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def crawlcw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawlcw:
+    """A command that is bound by the modes of files, which root is not."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pages.py").write_text(SPIDER)
+    bound: list[str] = []
+    if os.geteuid() == 0:
+        capabilities = "-dac_override,-dac_read_search"
+        bound = [needed.program("setpriv"), f"--bounding-set={capabilities}"]
+
+    def run(line: str, **options: object) -> "subprocess.CompletedProcess[str]":
+        given = {"stdout": subprocess.PIPE, "env": environment()} | options
+        return subprocess.run(
+            [*bound, sys.executable, "-m", "crawlcw", *line.split()],
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=ENOUGH,
+            check=False, **given,
+        )  # type: ignore[call-overload]  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    with gated_site() as site:
+        site.gate.set()
+        yield site.url
+
+
+@pytest.fixture
+def crawled(site: str, crawlcw: Crawlcw, tmp_path: Path) -> Path:
+    """A folder with a ledger whose crawl has ended."""
+    folder = tmp_path / "ö"
+    folder.mkdir()
+    done = crawlcw(f"run pages.py -q -a start_url={site} --ledger sqlite:///ö/ledger.db")
+    assert done.returncode == 0, done.stderr
+    (folder / "pages.py").write_text(SPIDER)
+    return folder
+
+
+@pytest.fixture
+def closed(crawled: Path) -> Iterator[Path]:
+    """The same folder, which may not be entered."""
+    crawled.chmod(0)
+    yield crawled
+    crawled.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "names"),
+    [
+        ("stats pages --ledger sqlite:///ö/ledger.db", 78, "ö/ledger.db"),
+        ("tasks pages --ledger sqlite:///ö/ledger.db", 78, "ö/ledger.db"),
+        ("export pages -o x.jsonl --ledger sqlite:///ö/ledger.db", 78, "ö/ledger.db"),
+        ("doctor pages --ledger sqlite:///ö/ledger.db", 78, "ö/ledger.db"),
+        ("retry-failed pages --ledger sqlite:///ö/ledger.db", 78, "ö/ledger.db"),
+        ("add pages http://127.0.0.1:9/ --ledger sqlite:///ö/ledger.db", 78, "ö/ledger.db"),
+        ("run pages.py --ledger sqlite:///ö/ledger.db", 78, "ö/ledger.db"),
+        ("run pages.py --ledger sqlite:///ö/new/ledger.db", 78, "ö/new/ledger.db"),
+        ("run pages.py -o ö/items.jsonl", 2, "cannot write ö/items.jsonl"),
+        ("run pages.py --log-file ö/log", 2, "ö/log"),
+        ("run ö/pages.py", 2, "ö/pages.py"),
+        ("check ö/pages.py", 2, "ö/pages.py"),
+        ("fetch http://127.0.0.1:9/ --spider ö/pages.py", 2, "ö/pages.py"),
+        ("work ö/orders.py", 2, "ö/orders.py"),
+        ("add pages ö/urls.txt", 2, "ö/urls.txt"),
+    ],
+)
+def test_what_is_in_a_folder_that_may_not_be_entered_is_named(
+    line: str, code: int, names: str, closed: Path, crawlcw: Crawlcw
+):
+    done = crawlcw(line)
+
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert names in done.stderr
+    assert "crawlcw itself" not in done.stderr
+
+
+@pytest.mark.parametrize("line", ["list", "run pages", "stats pages"])
+def test_a_folder_of_spiders_that_may_not_be_read_is_named(
+    line: str, crawlcw: Crawlcw, tmp_path: Path
+):
+    folder = tmp_path / "spiders"
+    folder.mkdir(mode=0)
+    try:
+        done = crawlcw(line)
+    finally:
+        folder.chmod(0o755)
+
+    assert done.returncode == 2, done.stderr
+    assert "crawlcw itself" not in done.stderr
+    assert line == "stats pages" or "./spiders cannot be read: Permission denied" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["stats pages", "run {folder}/pages.py", "check {folder}/pages.py", "doctor pages"]
+)
+def test_a_working_directory_that_is_gone_is_named(line: str, crawlcw: Crawlcw, tmp_path: Path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    there = ["/bin/sh", "-c", f'cd {gone} && rmdir {gone} && exec "$@"', "sh"]
+    given = line.format(folder=tmp_path).split()
+    done = subprocess.run(
+        [*there, sys.executable, "-m", "crawlcw", *given],
+        env=environment(), capture_output=True, text=True, timeout=ENOUGH, check=False,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "the working directory is gone" in done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.representative("stats")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "stats pages",
+        "stats pages --json",
+        "tasks pages",
+        "hosts pages",
+        "doctor pages",
+        "export pages -o -",
+        "export pages -o /dev/full",
+        "run pages.py -a start_url={site}",
+        "settings",
+        "--help",
+        "guide commands",
+    ],
+)
+def test_output_that_has_no_room_is_one_sentence(
+    line: str, site: str, crawled: Path, crawlcw: Crawlcw
+):
+    ours = environment() | {"CRAWLCW_LEDGER": "sqlite:///ö/ledger.db"}
+    with Path("/dev/full").open("wb") as full:
+        done = crawlcw(line.format(site=site), stdout=full, env=ours)
+
+    *_, last = done.stderr.splitlines()
+    assert done.returncode == 2, done.stderr
+    assert last in (
+        "crawlcw: the output cannot be written: No space left on device",
+        "crawlcw: cannot write stdout: No space left on device",
+        "crawlcw: cannot write /dev/full: No space left on device",
+    )
+    assert "Exception" not in done.stderr
+
+
+def test_an_error_that_has_no_room_keeps_its_code(tmp_path: Path):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "crawlcw", "run", "nowhere.py"],
+            cwd=tmp_path, env=environment(), stderr=full, timeout=ENOUGH, check=False,
+        )  # fmt: skip
+
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["stats pages", "export pages -o ö/items.jsonl", "run ö/pages.py -a start_url={site}"],
+)
+def test_a_path_beyond_the_encoding_of_the_system_is_taken(
+    line: str, site: str, crawled: Path, crawlcw: Crawlcw
+):
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    plain["CRAWLCW_LEDGER"] = "sqlite:///ö/ledger.db"
+
+    done = crawlcw(line.format(site=site), env=environment() | plain)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(params=["file", "folder", "both"])
+def copy(request: pytest.FixtureRequest, crawled: Path) -> Iterator[Path]:
+    """The ledger, read-only; beside it lies nothing."""
+    assert [each.name for each in crawled.glob("ledger.db*")] == ["ledger.db"]
+    ledger = crawled / "ledger.db"
+    if request.param in ("file", "both"):
+        ledger.chmod(0o444)
+    if request.param in ("folder", "both"):
+        crawled.chmod(0o555)
+    yield ledger
+    crawled.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "stats pages",
+        "stats pages --json",
+        "tasks pages",
+        "tasks pages --status finished",
+        "hosts pages",
+        "export pages -o -",
+    ],
+)
+def test_a_ledger_that_is_read_only_can_be_looked_at(line: str, copy: Path, crawlcw: Crawlcw):
+    before = copy.read_bytes()
+
+    done = crawlcw(f"{line} --ledger sqlite:///ö/ledger.db")
+
+    assert done.returncode == 0, done.stderr
+    if "export" in line:
+        assert done.stdout.count("\n") == PAGES + 2
+    assert [each.name for each in copy.parent.glob("ledger.db*")] == ["ledger.db"]
+    assert copy.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "retry-failed pages",
+        "reset pages --all --yes",
+        "add pages http://127.0.0.1:9/",
+        "pause pages",
+        "drop pages --yes",
+        "run pages.py",
+    ],
+)
+def test_what_changes_a_ledger_that_is_read_only_says_why_it_cannot(
+    line: str, copy: Path, crawlcw: Crawlcw
+):
+    before = copy.read_bytes()
+
+    done = crawlcw(f"{line} --ledger sqlite:///ö/ledger.db")
+
+    assert done.returncode == 78, done.stderr
+    assert "is read-only: what only looks can read it, and what changes it needs" in done.stderr
+    assert copy.read_bytes() == before
+    assert [each.name for each in copy.parent.glob("ledger.db*")] == ["ledger.db"]
+
+
+def test_a_name_that_a_read_only_ledger_does_not_have_is_told(copy: Path, crawlcw: Crawlcw):
+    done = crawlcw("stats other --ledger sqlite:///ö/ledger.db")
+
+    assert done.returncode == 2
+    assert "nothing is recorded of 'other' in the read-only ledger" in done.stderr
+
+
+def test_the_doctor_finds_nothing_but_the_modes_of_a_read_only_ledger(copy: Path, crawlcw: Crawlcw):
+    done = crawlcw("doctor pages --ledger sqlite:///ö/ledger.db")
+
+    assert done.returncode == 1, done.stderr
+    violations = [line.split()[1] for line in done.stdout.splitlines() if "VIOLATION" in line]
+    assert violations == ["store-read-only"]
+
+
+def test_a_read_only_ledger_that_somebody_writes_is_read_with_what_was_written(
+    crawled: Path, crawlcw: Crawlcw
+):
+    ledger = crawled / "ledger.db"
+    with sqlite3.connect(ledger) as writer:
+        # In the WAL alone.
+        writer.execute("PRAGMA wal_autocheckpoint = 0")
+        writer.execute("DELETE FROM \"pages.items\" WHERE n = 0 AND url LIKE '%/page/%'")
+        writer.commit()
+        ledger.chmod(0o444)
+        done = crawlcw("export pages -o - --ledger sqlite:///ö/ledger.db")
+    writer.close()
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 2
