@@ -13,6 +13,7 @@ from crawlcw.ledger.mongo.indexes import (
     BY_STATUS,
     DONE_BY_CALLBACK,
     FAILED_BY_HOST,
+    IS_REDIRECT,
 )
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.mongo.walks import behind, place_of
@@ -98,6 +99,19 @@ async def of_status(store: MongoStore, where: Mapping[str, Any]) -> int:
                 after = await place_of(store, part, order, number=number)
                 break
         if room or after is None:
+            return total
+
+
+async def redirects(store: MongoStore) -> int:
+    """Return how many finished tasks are redirects, so many by a command.
+
+    Their index has no order to go on behind; what was counted before is skipped.
+    """
+    total = 0
+    while True:
+        number = await store.count(IS_REDIRECT, hint=BY_REASON, most=COUNTED_AT_ONCE, skip=total)
+        total += number
+        if number < COUNTED_AT_ONCE:
             return total
 
 

@@ -16,15 +16,13 @@ from pymongo.errors import OperationFailure
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.counting import among_all, by_index, of_status
+from crawlcw.ledger.mongo.counting import among_all, by_index, of_status, redirects
 from crawlcw.ledger.mongo.finding import found_tasks
 from crawlcw.ledger.mongo.indexes import (
     ANY_PRIORITY,
     BY_PRIORITY,
-    BY_REASON,
     BY_STATUS,
     HAS_DUE,
-    IS_REDIRECT,
 )
 from crawlcw.ledger.mongo.items import Items
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, resumed
@@ -104,7 +102,7 @@ class Queries:
 
     async def counts(self) -> Counts:
         """Count by the status index alone."""
-        redirects = await self._store.count(IS_REDIRECT, hint=BY_REASON)
+        moved = await redirects(self._store)
         counts: Counter[Status] = Counter()
         async with aclosing(self._groups(list(Status), by="$status", at_once=_COUNTED)) as groups:
             async for group in groups:
@@ -112,10 +110,10 @@ class Queries:
                 if counts.total() >= _COUNTED:
                     break
             else:
-                return Counts(by_status=dict(counts), redirects=redirects)
+                return Counts(by_status=dict(counts), redirects=moved)
         for status in Status:
             counts[status] = await of_status(self._store, {"status": int(status)})
-        return Counts(by_status=dict(+counts), redirects=redirects)
+        return Counts(by_status=dict(+counts), redirects=moved)
 
     async def item_count(self) -> int:
         """Sum the items of every task that may have some."""

@@ -142,9 +142,9 @@ class MongoStore:
         found: list[documents.Document] = await cursor.to_list(None)
         return found
 
-    async def count(self, where: dict[str, Any], *, hint: str, most: int = 0) -> int:
-        """Return how many tasks match, *most* at most; 0: however many."""
-        command = {"count": self.spider, "query": where, "hint": hint}
+    async def count(self, where: dict[str, Any], *, hint: str, most: int = 0, skip: int = 0) -> int:
+        """Return how many tasks match behind the first *skip*, *most* at most; 0: however many."""
+        command = {"count": self.spider, "query": where, "hint": hint, "skip": skip}
         with mapped():
             answer = await self.database.command({**command, "limit": most} if most else command)
         number: int = answer["n"]

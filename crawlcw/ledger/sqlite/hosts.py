@@ -72,19 +72,20 @@ class Hosts:
         """See `protocol.Hosts.give_up`."""
         sql, total, now = self._store.sql, 0, milliseconds(self._store.now())
         first, end = documents.urls_of(scheme)
-        named = calls is Calls.ERRBACK
+        told, untold = sql.waiting_of_host, sql.waiting_of_host
+        if calls is Calls.ERRBACK:
+            told, untold = sql.waiting_with_errback, sql.waiting_without_errback
         for priority in await self._store.reader.run(priorities_of_host, sql, host):
             bounds = {"host": host, "priority": priority, "first": first, "end": end}
             bounds |= {"why": str(reason), "now": now}
             if calls is not Calls.NONE:
-                later = {**bounds, "due": now + 1, "errback": True if named else None}
-                await self._change_waiting(sql.hasten, later)
+                await self._change_waiting(told, sql.hasten, {**bounds, "due": now + 1})
             if calls is not Calls.ALL:
-                unheard = {**bounds, "due": -INT64, "errback": False if named else None}
-                total += await self._change_waiting(sql.give_up, unheard)
+                every = {**bounds, "due": -INT64}
+                total += await self._change_waiting(untold, sql.give_up, every)
         return total
 
-    async def _change_waiting(self, change: str, bounds: dict[str, Any]) -> int:
+    async def _change_waiting(self, walk: str, change: str, bounds: dict[str, Any]) -> int:
         """Change the waiting tasks of one priority, from a `due` on; return how many.
 
         What is changed leaves that stretch of the index; each batch begins where the last one
@@ -92,18 +93,19 @@ class Hosts:
         """
         total = 0
         while True:
-            changed, due = await self._store.writer.run(self._change_some, change, bounds)
+            changed, due = await self._store.writer.run(self._change_some, walk, change, bounds)
             if not changed:
                 return total
             bounds["due"] = due
             total += changed
 
-    def _change_some(self, db: Database, change: str, bounds: Mapping[str, Any]) -> tuple[int, int]:
+    @staticmethod
+    def _change_some(
+        db: Database, walk: str, change: str, bounds: Mapping[str, Any]
+    ) -> tuple[int, int]:
         """Change the next tasks of one priority; return how many, and the last one's `due`."""
         with durable_transaction(db):
-            rows = db.execute(
-                self._store.sql.waiting_of_host, {**bounds, "limit": _BATCH}
-            ).fetchall()
+            rows = db.execute(walk, {**bounds, "limit": _BATCH}).fetchall()
             for row in rows:
                 db.execute(change, {**bounds, "id": row["id"]})
         return len(rows), rows[-1]["due"] if rows else bounds["due"]

@@ -261,11 +261,11 @@ class Statements:
         self.forget_blobs = f"DELETE FROM {tables.blobs} WHERE task_id = ?"
 
         waiting = among(GIVE_UP_HOST.from_statuses)
-        self.waiting_of_host = (
+        self.waiting_of_host, self.waiting_with_errback, self.waiting_without_errback = (
             f"SELECT id, due FROM {tasks} INDEXED BY {host_due} WHERE host = :host "
             f"AND priority = :priority AND due >= :due AND {waiting} "
-            "AND url >= :first AND url < :end "
-            "AND (:errback IS NULL OR (errback IS NOT NULL) = :errback) ORDER BY due LIMIT :limit"
+            f"AND url >= :first AND url < :end {errback}ORDER BY due LIMIT :limit"
+            for errback in ("", "AND errback IS NOT NULL ", "AND errback IS NULL ")
         )
         self.give_up = f"UPDATE {tasks} SET {setting(GIVE_UP_HOST)} WHERE id = :id"
         self.hasten = f"UPDATE {tasks} SET due = :now WHERE id = :id"
