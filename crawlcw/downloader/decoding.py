@@ -179,7 +179,8 @@ class _Zlib:
             # gzip's has eight bytes (RFC 1952, section 2.3.1), zlib's four.
             return not any(probe.decompress(byte) for _ in range(8)) and probe.eof
         except zlib.error as error:
-            return "check" in str(error)
+            # Not "incorrect header check", which a stream of one byte leads to.
+            return str(error).endswith(("data check", "length check"))
 
 
 class _Brotli:
