@@ -49,6 +49,11 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
     except OSError as error:
         # Among these are the errors of TLS: what is no certificate, or no key.
         said = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
+    except Exception as error:
+        # PyMongo uses pyOpenSSL where it is installed, whose errors have no base but this.
+        if type(error).__module__ != "OpenSSL.SSL":
+            raise
+        said = f"a file that the ledger's URL names for TLS will not do: {error}"
     raise LedgerConfigurationError(said)
 
 
