@@ -24,7 +24,7 @@ from crawlcw.model.retry import RETRY_STATUSES
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
 from crawlcw.tracking import Policy, Tracker, UseCase, Worker
-from tests.support import api_reference, pages
+from tests.support import api_reference, needed, pages
 from tests.support.commands import invoke
 from tests.support.pages import GUIDE, ROOT, WRITTEN, guide
 from tests.support.state_diagram import diagram
@@ -124,11 +124,15 @@ def python_blocks() -> list:
 
 @pytest.mark.parametrize("block", python_blocks())
 def test_the_code_of_every_page_can_be_run(block):
+    if "import scrapy" in block:
+        needed.module("scrapy", extra="ports")
     exec(compile(block, "page", "exec"), {"__name__": "page"})
 
 
 @pytest.mark.parametrize("block", python_blocks())
 def test_every_spider_of_every_page_can_be_crawled(block):
+    if "import scrapy" in block:
+        needed.module("scrapy", extra="ports")
     names: dict = {"__name__": "page"}
     exec(block, names)
 

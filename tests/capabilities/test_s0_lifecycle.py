@@ -181,7 +181,7 @@ async def test_who_is_cancelled_on_the_way_into_the_block_or_out_of_it_leaves_no
     slow: str,
 ):
     await tracker.add("order-1")
-    if slow == "begin":  # only where the task was lost before
+    for _ in range(2 if slow == "begin" else 0):  # only where two crashed workers held the task
         await other.session.claim([await task_of(other, "order-1")])
         clock.advance(seconds=61)
     facet = tracker.ledger.outcomes if slow == "release" else tracker.ledger.leases

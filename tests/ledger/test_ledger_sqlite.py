@@ -626,6 +626,7 @@ BOUNDS = {
     "due": 0,
     "first": "a:",
     "end": "a;",
+    "errback": None,
 }
 
 
