@@ -58,6 +58,8 @@ def run(site: str, *options: str) -> list[str]:
     return ["run", "pages.py", "-a", f"start_url={site}", "--log-file", "log", *options]
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("1-", "<&-]")
 @pytest.mark.parametrize("closed", CLOSED)
 @pytest.mark.parametrize("options", [["--processes", "1"], ["--processes", "0"]], ids=["1", "0"])
 def test_a_crawl_goes_on_as_with_dev_null(

@@ -78,6 +78,8 @@ def closed(crawled: Path) -> Iterator[Path]:
     crawled.chmod(0o755)
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("run pages.py")
 @pytest.mark.parametrize(
     ("line", "code", "names"),
     [
@@ -201,7 +203,13 @@ def test_a_path_beyond_the_encoding_of_the_system_is_taken(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(params=["file", "folder", "both"])
+@pytest.fixture(
+    params=[
+        pytest.param("file", marks=pytest.mark.thorough),
+        pytest.param("folder", marks=pytest.mark.thorough),
+        "both",
+    ]
+)
 def copy(request: pytest.FixtureRequest, crawled: Path) -> Iterator[Path]:
     """The ledger, read-only; beside it lies nothing."""
     assert [each.name for each in crawled.glob("ledger.db*")] == ["ledger.db"]
