@@ -57,7 +57,7 @@ async def items_of(ledger_url: str, name: str) -> list[dict[str, Any]]:
 PAGES = 120
 
 
-@pytest.mark.parametrize("pause", [0, 0.02])
+@pytest.mark.parametrize("pause", [pytest.param(0, marks=pytest.mark.thorough), 0.02])
 @pytest.mark.parametrize("kills", [6])
 async def test_a_crawl_that_is_killed_at_random_moments_counts_each_page_once(
     pause: float, kills: int, processes: ExitStack, ledger_url: str, tmp_path: Path
@@ -351,7 +351,7 @@ class Counting(Base):
 """
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.thorough), 2])
 async def test_commands_whose_processes_are_all_killed_count_each_page_once(
     number: int, processes: ExitStack, ledger_url: str, tmp_path: Path
 ):
