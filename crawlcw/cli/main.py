@@ -196,12 +196,13 @@ def main() -> NoReturn:
     code = exit_code(
         lambda: cli.main(prog_name="crawlcw", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
     )
-    try:
-        sys.stdout.flush()
-    except OSError:
-        # What is still buffered has no place either, and Python would say so when it
-        # flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # What is still buffered has no place either, and Python would end with 120 for it
+            # when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
 
 
