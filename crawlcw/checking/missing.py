@@ -9,7 +9,7 @@ from crawlcw.checking.findings import Finding
 
 #: What is written, the package that it needs, the extra, and the manual's section.
 _PARSEL = ("parsel", "xpath", "spiders#Responses")
-_FORMS = ("form2request", "forms", "spiders#Forms")
+_FORMS = ("parsel", "forms", "spiders#Forms")
 _BROWSER = ("playwright", "browser", "spiders#Pages that scripts make")
 _REMOTE = ("fsspec", "remote", "spiders#Files")
 _WARC = ("warcio", "warc", "spiders#Pages that are kept")
