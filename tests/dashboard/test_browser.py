@@ -170,6 +170,7 @@ class Numbers(Spider):
 #: The pixels of a chart that have the colour of a line of it.
 PIXELS = """([number, colour]) => {
   const canvas = document.querySelectorAll("figure.chart canvas")[number];
+  if (!canvas) return 0;  // the chart is not there yet
   const probe = document.createElement("canvas").getContext("2d");
   probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(colour).trim();
   probe.fillRect(0, 0, 1, 1);
