@@ -1,10 +1,17 @@
 """Whole crawls as a user runs them, beside a bare loop and other frameworks, in one run.
 
     python -m tests.benchmarks.as_used [--peers-python VENV/bin/python] [--tls --round-trip 20]
+    python -m tests.benchmarks.as_used --small --follow each --against COMMIT --members 0
 
 Every engine crawls the same real pages from nginx, each by its own command in a fresh
 process, in turns, with the same requests at once; url and title are kept of each page and
 every link of the host is followed. Settings are the defaults but for the limit of the one host.
+The pages are the manuals of Python and PostgreSQL, or, with `--small`, the 3,753 small
+ones of libstdc++ that links lead to.
+
+`--against COMMIT` adds the rows of crawlcw as it was at that commit, which pip installs in an
+environment of its own with the packages of this one. Options that the commit lacks are named,
+and their rows are left out.
 
 The site's log tells a crawl from its process: `crawl` is from the first request to the last
 answer, `start` what the process took before it, `end` what it took after it: the last commit,
@@ -36,13 +43,16 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.benchmarks import docs_server, machine, replica_set
+from tests.benchmarks import docs_server, machine, other_commit, replica_set
 from tests.support.docs import REPOSITORY
 from tests.support.tls_site import make_certificate
 
 _PEERS = Path(__file__).parent / "peers"
+#: Since Scrapy 2.19.
+_SQLITE_QUEUE = "scrapy.squeues.PickleLifoSQLiteQueue"
 _NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 BARE = "bare loop"
+_DRIVERS = ("motor", "pymongo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +70,8 @@ class Engine:
 
     name: str
     command: Callable[[Place], list[str]]
+    folder: Path = REPOSITORY
+    optional: bool = False  #: its row is left out where it fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,49 +97,80 @@ class Run:
         """Pages a second of the whole command."""
         return self.pages / (self.start + self.crawl + self.end)
 
+    @property
+    def cpu_of_page(self) -> float:
+        """Milliseconds of CPU a page."""
+        return 1000 * self.cpu / self.pages
 
-def engines(arguments: argparse.Namespace, mongodb: str | None) -> list[Engine]:
-    """Return the ways to crawl, in the order of the table."""
+
+def engines(
+    arguments: argparse.Namespace, mongodb: str | None, others: dict[str, str]
+) -> list[Engine]:
+    """Return the ways to crawl, in the order of the table; *others* has Pythons by commits."""
     wide = str(arguments.concurrency)
-    bare = [sys.executable, "-m", "tests.benchmarks.bare_loop"]
+    bare = [sys.executable, str(Path(__file__).with_name("bare_loop.py"))]
     found = [Engine(BARE, lambda place: [*bare, place.start, wide])]
-    sqlite = "sqlite:///{folder}/ledger.db"
-    for number in arguments.processes:
-        found.append(_crawlcw(f"sqlite{_times(number)}", sqlite, number, arguments))
-    if mongodb:
-        base, _, options = mongodb.partition("?")
-        ledger = f"{base.rstrip('/')}/{{database}}" + (f"?{options}" if options else "")
-        for claim in ("each", "batch"):
-            for driver in ("motor", "pymongo"):
-                for number in arguments.processes:
-                    name = f"mongodb {claim} {driver}{_times(number)}"
-                    more = ("--claim", claim, "-s", f"mongo_driver={driver}")
-                    found.append(_crawlcw(name, ledger, number, arguments, *more))
+    for crawlcw in (_Crawlcw(arguments), *(_Crawlcw(arguments, *each) for each in others.items())):
+        found += crawlcw.engines(mongodb)
     if arguments.peers_python:
         found += _peers(arguments.peers_python, wide)
     chosen = arguments.only.split(",")
     return [e for e in found if e.name == BARE or any(text in e.name for text in chosen)]
 
 
+class _Crawlcw:
+    """The rows of one version: this one, or that of a *commit*, which *python* has."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, commit: str = "", python: str = sys.executable
+    ) -> None:
+        self._arguments, self._commit, self._python = arguments, commit, python
+
+    def engines(self, mongodb: str | None) -> list[Engine]:
+        """Return a row for each ledger, way to claim, driver and number of processes.
+
+        Another commit has the driver that is its default.
+        """
+        numbers = self._arguments.processes
+        sqlite = "sqlite:///{folder}/ledger.db"
+        found = [self._engine(f"sqlite{_times(number)}", sqlite, number) for number in numbers]
+        if not mongodb:
+            return found
+        base, _, options = mongodb.partition("?")
+        ledger = f"{base.rstrip('/')}/{{database}}" + (f"?{options}" if options else "")
+        drivers = (
+            [((), "")]
+            if self._commit
+            else [(("-s", f"mongo_driver={name}"), f" {name}") for name in _DRIVERS]
+        )
+        for claim in ("each", "batch"):
+            for chosen, driver in drivers:
+                for number in numbers:
+                    name = f"mongodb {claim}{driver}{_times(number)}"
+                    found.append(self._engine(name, ledger, number, "--claim", claim, *chosen))
+        return found
+
+    def _engine(self, name: str, ledger: str, processes: int, *more: str) -> Engine:
+        wide, follow = self._arguments.concurrency, self._arguments.follow
+        options = ["-q", "--concurrency", str(wide), "-s", f"per_host_concurrency={wide}", *more]
+        options += ["--processes", str(processes)] if processes > 1 else []
+        options += ["-s", "insecure=yes"] if self._arguments.tls else []
+        spider = str(Path(__file__).with_name("docs_spider.py"))
+
+        def command(place: Place) -> list[str]:
+            url = ledger.format(folder=place.folder, database=place.database)
+            run = [self._python, "-m", "crawlcw", "run", spider, *options]
+            return [*run, "-a", f"start={place.start}", "-a", f"follow={follow}", "--ledger", url]
+
+        if not self._commit:
+            return Engine(name, command)
+        # In the repository its Python would import the sources there.
+        folder = Path(self._python).parent
+        return Engine(f"{name} @{self._commit}", command, folder, optional=True)
+
+
 def _times(processes: int) -> str:
     return f", {processes} processes" if processes > 1 else ""
-
-
-def _crawlcw(
-    name: str, ledger: str, processes: int, arguments: argparse.Namespace, *more: str
-) -> Engine:
-    wide = arguments.concurrency
-    options = ["-q", "--concurrency", str(wide), "-s", f"per_host_concurrency={wide}", *more]
-    options += ["--processes", str(processes)] if processes > 1 else []
-    options += ["-s", "insecure=yes"] if arguments.tls else []
-    spider = str(Path(__file__).with_name("docs_spider.py"))
-
-    def command(place: Place) -> list[str]:
-        url = ledger.format(folder=place.folder, database=place.database)
-        run = [sys.executable, "-m", "crawlcw", "run", spider, *options]
-        return [*run, "-a", f"start={place.start}", "--ledger", url]
-
-    return Engine(name, command)
 
 
 def _peers(python: str, wide: str) -> list[Engine]:
@@ -142,15 +185,23 @@ def _peers(python: str, wide: str) -> list[Engine]:
     def resumes(place: Place) -> list[str]:
         return [*scrapes(place), "-s", f"JOBDIR={place.folder}/job"]
 
+    def queues(place: Place) -> list[str]:
+        return [*resumes(place), "-s", f"SCHEDULER_DISK_QUEUE={_SQLITE_QUEUE}"]
+
     def keeps(kind: str) -> Callable[[Place], list[str]]:
         return lambda place: [*crawlee, place.start, wide, kind, str(place.folder)]
 
     return [
         Engine("scrapy", scrapes),
         Engine("scrapy JOBDIR", resumes),
+        Engine("scrapy JOBDIR SQLite", queues, optional=True),
         Engine("crawlee files", keeps("file")),
         Engine("crawlee sql", keeps("sql")),
     ]
+
+
+class FailedError(Exception):
+    """A crawl's process has failed; the message has the end of its output."""
 
 
 def crawled(
@@ -161,7 +212,7 @@ def crawled(
     certificate: Path | None = None,
     round_trip: int = 0,
 ) -> Run:
-    """Crawl the site once, in a fresh process, on a fresh server."""
+    """Crawl the site once, in a fresh process, on a fresh server. Raises `FailedError`."""
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         (folder / "kept").mkdir()
@@ -174,7 +225,7 @@ def crawled(
                 began = time.time()
                 process = subprocess.Popen(
                     engine.command(place),
-                    cwd=REPOSITORY,
+                    cwd=engine.folder,
                     env=_environment(),
                     stdout=said,
                     stderr=subprocess.STDOUT,
@@ -185,7 +236,7 @@ def crawled(
                 process.returncode = os.waitstatus_to_exitcode(status)
                 said.seek(0)
                 if process.returncode:
-                    raise SystemExit(f"{engine.name} ended with {status}: {said.read()[-3000:]}")
+                    raise FailedError(f"{engine.name} ended with {status}: {said.read()[-3000:]}")
         seen = site.seen
     return Run(
         pages=seen.pages,
@@ -225,27 +276,41 @@ def compare(
     arguments: argparse.Namespace, folder: Path, mongodb: str | None
 ) -> dict[str, list[Run]]:
     """Run every engine in turns; return the runs of each, by name."""
-    root = docs_server.lay_out(
-        folder, arguments.folder or docs_server.DOCS, copies=arguments.copies
-    )
+    docs = docs_server.SMALL if arguments.small else docs_server.DOCS
+    root = docs_server.lay_out(folder, arguments.folder or docs, copies=arguments.copies)
     certificate = None
     if arguments.tls:
         certificate = folder / "certificate"
         make_certificate(certificate)
-    chosen = engines(arguments, mongodb)
+    others = {
+        other_commit.described(commit): other_commit.install(commit, folder / f"other{number}")
+        for number, commit in enumerate(arguments.against)
+    }
+    chosen = engines(arguments, mongodb, others)
     _compile()
     results: dict[str, list[Run]] = {engine.name: [] for engine in chosen}
     for round_ in range(arguments.rounds):
-        for place, engine in enumerate(chosen):
+        # Each second round backwards: what gets slower with time falls on all alike.
+        for place, engine in list(enumerate(chosen))[:: -1 if round_ % 2 else 1]:
             database = f"bench_{os.getpid()}_{round_}_{place}"
-            run = crawled(
-                engine, root, database, certificate=certificate, round_trip=arguments.round_trip
-            )
+            try:
+                run = crawled(
+                    engine, root, database, certificate=certificate, round_trip=arguments.round_trip
+                )
+            except FailedError as failed:
+                if not engine.optional:
+                    raise SystemExit(str(failed)) from failed
+                print(f"left out: {failed}", file=sys.stderr, flush=True)
+                chosen.remove(engine)
+                del results[engine.name]
+                continue
+            finally:
+                if mongodb and engine.name.startswith("mongodb"):
+                    replica_set.drop(mongodb, database)
             results[engine.name].append(run)
-            if mongodb and engine.name.startswith("mongodb"):
-                replica_set.drop(mongodb, database)
             print(
-                f"round {round_ + 1}: {engine.name}: {run.rate:.0f} pages/s",
+                f"round {round_ + 1}: {engine.name}: {run.rate:.0f} pages/s,"
+                f" {run.cpu_of_page:.3f} ms CPU a page",
                 file=sys.stderr,
                 flush=True,
             )
@@ -271,7 +336,7 @@ def table(results: dict[str, list[Run]]) -> list[dict[str, float | str]]:
         row: dict[str, float | str] = {"engine": name}
         row |= {key: statistics.median(getattr(run, key) for run in runs) for key in names}
         row["of_bare"] = statistics.median(run.rate / bare.rate for run, bare in pairs)
-        row["cpu"] = statistics.median(1000 * run.cpu / run.pages for run in runs)
+        row["cpu"] = statistics.median(run.cpu_of_page for run in runs)
         rows.append(row)
     return rows
 
@@ -292,6 +357,16 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, action="append", help="HTML with an index.html")
+    parser.add_argument("--small", action="store_true", help="small pages: libstdc++'s manual")
+    parser.add_argument(
+        "--follow",
+        choices=("all", "each"),
+        default="all",
+        help="crawlcw's links: all by `follow_all`, or each by `follow`",
+    )
+    parser.add_argument(
+        "--against", metavar="COMMIT", action="append", default=[], help="compare that commit too"
+    )
     parser.add_argument("--copies", type=int, default=1, help="crawl so many copies of them")
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--processes", type=int, nargs="+", default=[1])

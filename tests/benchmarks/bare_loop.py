@@ -1,8 +1,9 @@
 """The least that a crawl can cost: aiohttp, lexbor and a set of the URLs seen.
 
-    python -m tests.benchmarks.bare_loop URL [CONCURRENCY]
+    python tests/benchmarks/bare_loop.py URL [CONCURRENCY]
 
-No ledger, no limits, no robots.txt, no protection from anything.
+Each distinct link of a page is taken once. No ledger, no limits, no robots.txt, no protection
+from anything.
 """
 
 import asyncio
@@ -33,8 +34,9 @@ async def bare(start: str, *, concurrency: int) -> int:
                     tree = LexborHTMLParser(body)
                     title = tree.css_first("title")
                     items.append({"url": str(url), "title": title.text() if title else ""})
-                    for node in tree.css("a[href]"):
-                        link = url.join(URL(node.attributes["href"] or "")).with_fragment(None)
+                    links = {node.attributes["href"] or "" for node in tree.css("a[href]")}
+                    for reference in {link.partition("#")[0] for link in links}:
+                        link = url.join(URL(reference))
                         if link.host == first.host and link not in seen:
                             seen.add(link)
                             queue.put_nowait(link)
