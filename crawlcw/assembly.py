@@ -19,7 +19,6 @@ from crawlcw.archive.reading import StoredPages
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
-from crawlcw.crawl.callback_errors import CallbackErrors
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.coordinator import Coordinator
@@ -31,12 +30,11 @@ from crawlcw.crawl.hooks import hooked
 from crawlcw.crawl.host_leasing import HostLeaser
 from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities
-from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
-from crawlcw.crawl.moved_pages import MovedPages
 from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.outcomes import CallbackErrors, Done, InternalErrors, Means, MovedPages, Settling
 from crawlcw.crawl.own_downloader import downloader_of
 from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.parsing import Parsing
@@ -54,7 +52,6 @@ from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.crawl.settling import Done, Means, Settling
 from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.steering import Steering
 from crawlcw.crawl.trial import Trial

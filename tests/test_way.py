@@ -16,13 +16,13 @@ LIMITS = {"modules": 106, "functions": 550, "calls": 1360, "switches": 820}
 KNOWN = """
     api.arguments api.charset api.document api.links api.markup api.page_head api.page_session
     api.request api.response api.settings_fields api.spider api.tree api.url_list api.url_traps
-    api.user_code assembly crawl.adding crawl.blame crawl.callback_errors crawl.callbacks
+    api.user_code assembly crawl.adding crawl.blame crawl.callbacks
     crawl.committer crawl.coordinator crawl.crawl crawl.fetcher crawl.frontier crawl.held_host
     crawl.host_evidence crawl.host_leasing crawl.host_turns crawl.identities
-    crawl.internal_errors crawl.item_sink crawl.kept_state crawl.lanes crawl.moved_pages
+    crawl.item_sink crawl.kept_state crawl.lanes crawl.outcomes
     crawl.network_watch crawl.page_limit crawl.parsing crawl.recording crawl.redirect_targets
-    crawl.redirects crawl.revisits crawl.robots crawl.runner crawl.seen crawl.settling
-    crawl.slot crawl.slow_start downloader.addresses downloader.aiohttp
+    crawl.redirects crawl.revisits crawl.robots crawl.runner crawl.seen
+    crawl.slow_start downloader.addresses downloader.aiohttp
     downloader.attempt_cookies downloader.bounds downloader.connector downloader.content_types
     downloader.credentials downloader.decoding downloader.heads downloader.memory_budget
     downloader.passages downloader.proxy_pool downloader.proxying downloader.rendering

@@ -14,9 +14,9 @@ from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl import item_sink
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.outcomes import Done
 from crawlcw.crawl.recording import unwritable
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.crawl.settling import Done
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.instruments import UNWATCHED, Instruments
 from crawlcw.engine.leases import HeldLeases

@@ -25,10 +25,10 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_leasing import HostLeaser
-from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.lanes import AHEAD, bonus
 from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases

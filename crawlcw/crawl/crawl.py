@@ -24,10 +24,10 @@ from crawlcw.crawl.ending import LAST_WORDS, Ending
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.outcomes import Done
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
-from crawlcw.crawl.settling import Done
 from crawlcw.crawl.spider_code import spider_code
 from crawlcw.crawl.steering import Steering
 from crawlcw.downloader.browser import Browser

@@ -20,21 +20,27 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
-from crawlcw.crawl.callback_errors import CallbackErrors
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_turns import HostTurns
 from crawlcw.crawl.identities import Identities, LoggedOutError, NotReadyError
-from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.moved_pages import MovedPages
+from crawlcw.crawl.outcomes import (
+    Attempt,
+    CallbackErrors,
+    Done,
+    InternalErrors,
+    Means,
+    MovedPages,
+    NotTriedError,
+    Settling,
+    Slot,
+)
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirect_targets import RedirectTargets, Way
 from crawlcw.crawl.redirects import REDIRECTS, attempt, is_page
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.settling import Attempt, Done, Means, NotTriedError, Settling
-from crawlcw.crawl.slot import Slot
 from crawlcw.crawl.spider_fault import HOOKS, SpiderFaultError
 from crawlcw.downloader import dev_cache, memory_budget, rendering
 from crawlcw.downloader.identified import IdentifiedDownloader

@@ -25,10 +25,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from crawlcw import Spider
-from crawlcw.crawl import settling
+from crawlcw.crawl import outcomes
 
 BROKEN, TIMES = {broken!r}, {times!r}
-original = settling.Settling.answered
+original = outcomes.Settling.answered
 
 def answered(self, attempt, response):
     path = urlsplit(attempt.request.url).path
@@ -39,7 +39,7 @@ def answered(self, attempt, response):
         raise TypeError("cannot pickle \\x1b[31m")
     return original(self, attempt, response)
 
-settling.Settling.answered = answered
+outcomes.Settling.answered = answered
 
 class Pages(Spider):
     name = "pages"

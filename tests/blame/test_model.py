@@ -19,7 +19,7 @@ import pytest
 
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl import blame, settling
+from crawlcw.crawl import blame, outcomes
 from crawlcw.crawl.host_evidence import HostEvidence
 from crawlcw.crawl.throttlings import Throttlings
 from crawlcw.engine.stats import Report
@@ -232,7 +232,7 @@ def _one_origin(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settling, "put_off", lambda lease, **_: lease)
+    patch.setattr(outcomes, "put_off", lambda lease, **_: lease)
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:

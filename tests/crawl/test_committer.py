@@ -11,9 +11,9 @@ from crawlcw.api.spider import Spider
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.outcomes import Done
 from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.crawl.settling import Done
 from crawlcw.engine import batching
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats

@@ -22,9 +22,9 @@ from crawlcw.crawl import coordinator, host_leasing, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_leasing import HostLeaser
-from crawlcw.crawl.internal_errors import InternalErrors
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots

@@ -1,6 +1,6 @@
 """A page's place at its host is given back once, however often it is freed."""
 
-from crawlcw.crawl.slot import Slot
+from crawlcw.crawl.outcomes import Slot
 
 
 def test_a_slot_is_freed_once():

@@ -1,8 +1,8 @@
-"""Settling an attempt: what becomes of an answer, a refusal or a failure.
+"""From the result of an attempt to its transition: answers, refusals, redirects and failures.
 
-The fetcher asks, and hands on here what came of it. Nothing here asks for the page or
-writes the task: a method returns what to write (`Done`), the lease of a page that is to be
-tried later, or raises `NotTriedError` where nothing counts. A crash before the committer
+The fetcher asks for a page and hands on here the answer or the error. Nothing here asks for the
+page or writes the task: a method returns what to write (`Done`), the lease of a page that is to
+be tried later, or raises `NotTriedError` where nothing counts. A crash before the committer
 has written leaves the lease, which runs out, and the page is worked on again.
 
 What an answer shows of its host (`Blame`) is noted before the host's slot is freed, and
@@ -13,38 +13,57 @@ parsed, and is to find the host's delay and rest as this answer left them.
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from crawlcw.api.request import Request
+import anyio
+
+from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import callbacks
+from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
-from crawlcw.crawl.callback_errors import CallbackErrors
-from crawlcw.crawl.callbacks import Produced
+from crawlcw.crawl.callbacks import Produced, Raised, Scope
 from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import Fault
 from crawlcw.crawl.identities import Identified, Identities, LoggedOutError
 from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirects import status_error, throttles
+from crawlcw.crawl.redirect_targets import RedirectTargets, Way
+from crawlcw.crawl.redirects import onward, portable_headers, status_error, throttles
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
+from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
-from crawlcw.crawl.slot import Slot
+from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.spider_fault import SpiderFaultError
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.instruments import Instruments
+from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import FAILURE_REASONS, FetchError, ProxiesAwayError, Reason, SpiderError
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model import urls
 from crawlcw.model.dropped import DroppedLinks
-from crawlcw.model.retry import RetryPolicy
+from crawlcw.model.durations import format_duration
+from crawlcw.model.retry import RetryPolicy, backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
-from crawlcw.model.task import Lease, ResponseInfo, Status, Task
-from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, put_off, settle
+from crawlcw.model.task import WAITING, Lease, ResponseInfo, Status, Task, task_id
+from crawlcw.model.tracebacks import describe_error
+from crawlcw.model.transitions import (
+    Failed,
+    Moved,
+    Outcome,
+    Settlement,
+    Succeeded,
+    is_quarantined,
+    put_off,
+    settle,
+)
 
 T = TypeVar("T")
 
@@ -97,6 +116,25 @@ class Means:
     identified: Identified | None = None  #: as whom the page is asked for
 
 
+class Slot:
+    """A page's place among the requests that its host is asked at once; it is freed once.
+
+    It is held from the page's turn until its answer is there and has been judged. What is
+    done with the answer, parsing above all, keeps a fetcher and not the host's place.
+    """
+
+    def __init__(self, on_free: Callable[[], None]) -> None:
+        """*on_free* is called when the host may be asked for another page."""
+        self._on_free = on_free
+        self._freed = False
+
+    def free(self) -> None:
+        """Let the host's next request begin, if this place is still held."""
+        if not self._freed:
+            self._freed = True
+            self._on_free()
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     """One attempt at a page: by what it is made, and since when."""
@@ -118,6 +156,70 @@ class Attempt:
     def latency(self, elapsed: float) -> float:
         """Return how much of the seconds *elapsed* the host took."""
         return max(0.0, elapsed - self.stood)
+
+
+#: A callback that raises on so many pages, and on all so far, is broken.
+BROKEN_FROM = 20
+#: So many different errors are told, and callbacks known: the rest is in the ledger.
+_MOST_TOLD = 100
+_MOST_KNOWN = 1_000
+
+
+class CallbackErrors:
+    """The errors of a spider's methods in one process: told once each, then counted only."""
+
+    def __init__(self) -> None:
+        self._good: set[str] = set()
+        self._pages: Counter[str] = Counter()
+        self._told: set[tuple[str, str, str]] = set()
+
+    def succeeded(self, callback: str) -> None:
+        """Note that *callback* went through a page to its end."""
+        if len(self._good) < _MOST_KNOWN:
+            self._good.add(callback)
+
+    def raised(self, callback: str, failed: Failed, *, url: str) -> str | None:
+        """Note that *callback* raised on a page; return what is to be said where it is broken."""
+        self.tell(callback, failed, url=url)
+        if callback in self._good:
+            return None
+        if callback in self._pages or len(self._pages) < _MOST_KNOWN:
+            self._pages[callback] += 1
+        if not self.is_broken(callback):
+            return None
+        where = _where(failed)
+        return printable(
+            f"{callback} raised on each of its first {self._pages[callback]} pages, the last "
+            f"time {_error(failed)}{where}"
+        )
+
+    def is_broken(self, callback: str) -> bool:
+        """Return whether *callback* raised on its first pages, all of them."""
+        return callback not in self._good and self._pages[callback] >= BROKEN_FROM
+
+    def tell(self, callback: str, failed: Failed, *, url: str) -> None:
+        """Log an error of *callback* with its traceback, the first time that it is raised."""
+        kind = failed.error if isinstance(failed, Raised) else failed.message
+        key = (callback, kind, _where(failed))
+        if key in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(key)
+        logger.warning(
+            "%s raised %s%s on %s",
+            printable(callback),
+            printable(_error(failed)),
+            printable(_where(failed)),
+            printable(url),
+            extra={"event": "callback_failed", "url": url, "traceback": failed.traceback or ""},
+        )
+
+
+def _error(failed: Failed) -> str:
+    return failed.message or str(failed.reason)
+
+
+def _where(failed: Failed) -> str:
+    return f" at {failed.where}" if isinstance(failed, Raised) and failed.where else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,3 +615,275 @@ def _in_words(told: Mapping[str, int | str]) -> str:
         return f" ({callback})"
     answer = f"{told['status']}, {told['bytes']:,} bytes, {told['milliseconds']:,} ms"
     return f" ({answer}, {callback})"
+
+
+#: A page that sends its reader on within this time is a redirect by other means.
+_REDIRECTING = timedelta(seconds=5)
+_A_SECOND = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedPages:
+    """What every fetcher of a process hands moved pages on by."""
+
+    settings: Settings
+    ledger: Ledger
+    frontier: Frontier
+    robots: Robots
+    scope: Scope
+    held: HeldLeases
+    seen: SeenFilter
+    targets: RedirectTargets
+    revisits: Revisits
+    recorder: Recorder
+    adder: TaskAdder
+    settling: Settling
+    worker: str
+
+    def stays(self, attempt: Attempt, way: Way) -> Callable[[str], Awaitable[bool]] | None:
+        """Return what says whether a redirect is followed here, or None where all are.
+
+        Another host has another owner, so what it is asked for is a task of
+        its own; and so it is on a host that is served with a delay, for which
+        it has to wait, and of a page that has a task already. But with a session the
+        way through it may be what matters, and what it leads to shows who is logged
+        out; and a form, or a request that is to be repeated, is not a page.
+        """
+        task, request = attempt.lease.task, attempt.request
+        plain = request.method == "GET" and task.id == request.identity()[1]
+        if attempt.means.identified is not None or not plain:
+            return None
+
+        async def stays(url: str) -> bool:
+            location = urls.locate(url)
+            if location.host != task.host:
+                return False
+            # Another spelling of its own URL cannot be another task.
+            if task_id(location) == task.id:
+                return True
+            return not self.frontier.delay(task.host) and await way.goes_on(url)
+
+        return stays
+
+    async def redirected(self, attempt: Attempt, response: Response, way: Way) -> Done | Lease:
+        """Hand on a page that is to be fetched by the owner of its host, later, or is anyway."""
+        lease, refusal = attempt.lease, None
+        try:
+            target = self._target(lease, onward(attempt.request, response), way)
+            leads_back = await self.targets.lead_back(lease.task, target.id)
+            if leads_back is None:
+                # Two processes that wait for each other are not to come back together.
+                return put_off(lease, until=self.ledger.now() + random.uniform(1, 3) * _A_SECOND)
+            if leads_back:
+                message = f"the redirects lead back to {lease.task.url}"
+                refusal = FetchError(Reason.REDIRECT_LOOP, message)
+        except FetchError as error:
+            refusal = error
+        await self.settling.kept(self.recorder.keep(attempt.request))
+        if refusal is None:
+            return self._handed_on(lease, target, response)
+        refusal.response = response
+        failed = self.settling.failure(refusal, info_of(response))
+        return await self.settling.failed(attempt, failed, refusal)
+
+    async def refreshed(self, attempt: Attempt, response: Response) -> Done | None:
+        """Hand on a page that sends its reader on at once; None where it is a page itself.
+
+        Unlike a redirect it has content of its own, so it is one wherever its
+        target may not be asked for, or is known by another way: two pages that
+        lead to each other are two pages.
+        """
+        refresh = response.refresh
+        if refresh is None or refresh.after > _REDIRECTING:
+            return None
+        lease, request = attempt.lease, attempt.request
+        if request.method != "GET" or lease.task.id != request.identity()[1]:
+            return None
+        rules = self.robots.known(refresh.url)
+        if rules is not None and not rules.allows(refresh.url):
+            return None
+        try:
+            home = onward(request, response, refresh=refresh.url)
+            target = self._target(lease, home, None)
+        except FetchError:
+            return None
+        known = await self.ledger.tasks.get(target.id)
+        # Its own child is what an earlier attempt handed on, and crashed before it ended.
+        if known is not None and known.task.parent != lease.task.id:
+            return None
+        await self.settling.kept(self.recorder.keep(request))
+        return self._handed_on(lease, target, response)
+
+    async def parsed(self, attempt: Attempt, response: Response) -> Done:
+        """Record a page once, under the URL where it really is.
+
+        That URL is a task like any other. Where this process can claim it, the
+        response in hand is parsed as its page; where it is known and taken,
+        it is somebody else's. Either way the task that led here is finished.
+        """
+        lease, request = attempt.lease, attempt.request
+        # Of another origin that is no secret: it may be asked again.
+        headers = portable_headers(request, url=response.url)
+        home_request = request.elsewhere(response.url, headers=headers)
+        home_request.changed = _like(lease.task)
+        target = home_request.task(
+            now=self.ledger.now(), depth=lease.task.depth, parent=lease.task.id
+        )
+        if target.id == lease.task.id or lease.task.id != request.identity()[1]:
+            # The same resource by another spelling, or a `dont_filter` request.
+            return await self.settling.parsed(attempt, response)
+        alias = self._alias(lease, response, final_url=response.url)
+        home = await self._claim(target)
+        if home is None:
+            await self.settling.kept(self.recorder.keep_redirects(request))
+            return Done(settlements=(alias,))
+        at_home = replace(attempt, lease=home, request=Request.of(home.task))
+        # Its origin may be another one than that of the task which led here.
+        self.settling.answered(at_home, response)
+        try:
+            parsed = await self.settling.parsed(at_home, response)
+        except BaseException:
+            # Only the lease of the task that led here is known to be lost.
+            self.held.orphan(home)
+            raise
+        return replace(parsed, settlements=(*parsed.settlements, alias))
+
+    def _target(self, lease: Lease, home: Request, way: Way | None) -> Task:
+        """Return the task of what a redirect leads to; raises `FetchError` where it may not."""
+        home.changed = _like(lease.task)
+        self.scope.admit_url(home.url)
+        if way is not None and home.identity()[1] in way.known:
+            # Asked for by another way, or just here by another task: no link further.
+            return home.task(
+                now=self.ledger.now(),
+                depth=lease.task.depth,
+                parent=lease.task.id,
+                hops=lease.task.hops,
+            )
+        deepest = lease.task.options.max_depth
+        if deepest is None:
+            deepest = self.settings.max_depth
+        if deepest is not None and lease.task.depth >= deepest:
+            raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
+        # Hosts that lead to one another for ever have no other end than this number.
+        hops = lease.task.hops + 1
+        if hops > self.settings.max_redirects:
+            message = f"more than {self.settings.max_redirects} redirects, the last one to "
+            raise FetchError(Reason.REDIRECT_LIMIT, message + home.url)
+        return home.task(
+            now=self.ledger.now(), depth=lease.task.depth + 1, parent=lease.task.id, hops=hops
+        )
+
+    def _handed_on(self, lease: Lease, target: Task, response: Response) -> Done:
+        alias = self._alias(lease, response, final_url=target.url)
+        return Done(tasks=(target,), settlements=(alias,))
+
+    def _alias(self, lease: Lease, response: Response, *, final_url: str) -> Settlement:
+        """Return the end of a task whose page is another one's."""
+        visit, revisit = self.revisits.of_alias(lease.task, now=self.ledger.now())
+        info = replace(info_of(response), final_url=final_url)
+        return self.settling.settle(lease, Moved(response=info, visit=visit, revisit=revisit))
+
+    async def _claim(self, task: Task) -> Lease | None:
+        """Add a task and lease it, if nobody has it or has done it."""
+        # A cancelled claim would leave a lease that nobody knows of.
+        with anyio.CancelScope(shield=True):
+            await self.adder.add([task])
+            self.seen.add([task.id])
+            record = await self.ledger.tasks.get(task.id)
+            if record is None or record.task.status not in WAITING:
+                return None
+            if is_quarantined(record.task):
+                return None  # to be worked on by itself
+            # Sent again by itself: what the first one got looks taken to everybody else.
+            claimed = await self.ledger.leases.claim(
+                [record.task],
+                worker=self.worker,
+                lease=self.settings.lease,
+                max_lost=self.settings.max_lost,
+            )
+            self.held.add(claimed.leases)
+        return next(iter(claimed.leases), None)
+
+
+def _like(task: Task) -> datetime | None:
+    """Return when the page behind a redirect is to have changed: one done again leads to one.
+
+    Where this one is only visited again, so is that one, when its own time has come.
+    """
+    return EACH_RUN if task.settled and task.visit is None else None
+
+
+#: A crawl ends without a page that so many attempts in this process have come to nothing with.
+_ENOUGH = 3
+_FIRST_WAIT = timedelta(seconds=1)
+#: So long that even a large crawl is through with all such pages before the first is due again.
+_LONGEST_WAIT = timedelta(days=1)
+_PACKAGE = __name__.partition(".")[0]
+
+
+class InternalErrors:
+    """The errors of crawlcw's own in one process, and the pages that met them.
+
+    Such an error is no outcome of a page, and costs it no attempt. The page is tried again
+    after a wait that doubles each time, so that a crawl cannot spin on it. When nothing else
+    is left the crawl ends, and the pages stay in the ledger for the next run.
+    """
+
+    def __init__(
+        self, ledger: Ledger, stats: Stats, *, end: Callable[[FinishReason, str], None]
+    ) -> None:
+        """*end* ends the crawl softly, see `Ending.end`."""
+        self._ledger = ledger
+        self._stats = stats
+        self._end = end
+        self._times: Counter[bytes] = Counter()  #: task id -> attempts in a row
+        self._last = ""
+
+    def put_off(self, lease: Lease, error: Exception) -> Lease:
+        """Log an error; return the lease such that its release leaves the page due later."""
+        self._stats.internal_errors += 1
+        self._times[lease.task.id] += 1
+        times = self._times[lease.task.id]
+        wait = backoff(times, base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
+        place = _place(error)
+        self._last = f"{describe_error(error)} at {place}"
+        logger.error(
+            "an error of crawlcw itself at %s on %s: %s; the page is tried again in %s",
+            place,
+            printable(lease.task.url),
+            printable(describe_error(error)),
+            format_duration(wait),
+            exc_info=error,
+            extra={"event": "internal", "url": lease.task.url, "reason": place},
+        )
+        return put_off(lease, until=self._ledger.now() + wait)
+
+    def settled(self, lease: Lease) -> None:
+        """Note that something has come of a page."""
+        if self._times:
+            self._times.pop(lease.task.id, None)
+
+    async def end_where_nothing_else_is_left(self) -> None:
+        """End the crawl where only pages are left that were tried often enough."""
+        if not self._times:
+            return
+        unfinished = TaskFilter(statuses=(*WAITING, Status.PROCESSING))
+        left = await self._ledger.queries.find(unfinished, limit=len(self._times) + 1)
+        if left and all(self._times[record.task.id] >= _ENOUGH for record in left):
+            pages = "1 page" if len(left) == 1 else f"{len(left):,} pages"
+            self._end(
+                FinishReason.INTERNAL_ERROR,
+                f"an error of crawlcw itself keeps {pages} from being done: {self._last}",
+            )
+
+
+def _place(error: BaseException) -> str:
+    """Return the module and the line of crawlcw's own that an error was last in."""
+    place, frame = "", error.__traceback__
+    while frame is not None:
+        module = str(frame.tb_frame.f_globals.get("__name__", ""))
+        if not place or module.partition(".")[0] == _PACKAGE:
+            place = f"{module}:{frame.tb_lineno}"
+        frame = frame.tb_next
+    return place or "a place that is not known"
