@@ -25,10 +25,10 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Crawl, Parts
 from crawlcw.crawl.ending import Ending
 from crawlcw.crawl.fetcher import Fetcher
-from crawlcw.crawl.frontier import Frontier
+from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.hooks import hooked
-from crawlcw.crawl.host_leasing import HostLeaser
-from crawlcw.crawl.host_turns import HostTurns
+from crawlcw.crawl.host_leases import HostLeaser
+from crawlcw.crawl.hosts import FollowedLimits, Frontier, HostTurns
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.login_politeness import HeldHosts
@@ -36,13 +36,11 @@ from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.outcomes import CallbackErrors, Done, InternalErrors, Means, MovedPages, Settling
 from crawlcw.crawl.own_downloader import downloader_of
-from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirect_targets import RedirectTargets
 from crawlcw.crawl.redirects import attempt
-from crawlcw.crawl.relimiting import FollowedLimits
 from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots

@@ -17,10 +17,10 @@ KNOWN = """
     api.arguments api.charset api.document api.links api.markup api.page_head api.page_session
     api.request api.response api.settings_fields api.spider api.tree api.url_list api.url_traps
     api.user_code assembly crawl.adding crawl.blame crawl.callbacks
-    crawl.committer crawl.coordinator crawl.crawl crawl.fetcher crawl.frontier crawl.held_host
-    crawl.host_evidence crawl.host_leasing crawl.host_turns crawl.identities
-    crawl.item_sink crawl.kept_state crawl.lanes crawl.outcomes
-    crawl.network_watch crawl.page_limit crawl.parsing crawl.recording crawl.redirect_targets
+    crawl.committer crawl.coordinator crawl.crawl crawl.fetcher crawl.held_host
+    crawl.host_evidence crawl.host_leases crawl.host_queues crawl.hosts crawl.identities
+    crawl.item_sink crawl.kept_state crawl.outcomes
+    crawl.network_watch crawl.parsing crawl.recording crawl.redirect_targets
     crawl.redirects crawl.revisits crawl.robots crawl.runner crawl.seen
     crawl.slow_start downloader.addresses downloader.aiohttp
     downloader.attempt_cookies downloader.bounds downloader.connector downloader.content_types

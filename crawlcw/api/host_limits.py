@@ -1,6 +1,6 @@
 """What a spider says of single hosts: how many requests at once, and how far apart.
 
-Which of a spider's limits is a host's is found here; the lanes keep to it.
+Which of a spider's limits is a host's is found here; the host queues keep to it.
 """
 
 import re

@@ -9,8 +9,8 @@ import time
 from datetime import datetime, timedelta
 
 from crawlcw.api.response import Response
-from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import NOBODYS, OWN, Fault
+from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, Reason
@@ -86,7 +86,7 @@ class Blame:
         if task.host not in self._frontier or self._watch.network.in_doubt:
             return False
         # A loop that stood still must not ask a host that has a new owner.
-        if not self._frontier.lanes.may_ask(task.host, now=time.monotonic()):
+        if not self._frontier.queues.may_ask(task.host, now=time.monotonic()):
             return False
         evidence = self._frontier.evidence
         return not (evidence.lost_origin(task) or evidence.resting_until(task))

@@ -1,4 +1,4 @@
-"""Deciding what is worked on next: host, page, claim, lane, queue.
+"""Deciding what is worked on next: host, page, claim, host queue.
 
 The coordinator never fetches and never parses. It leases hosts that are ready,
 pages the tasks of theirs that are due, claims them ahead, on low water rather
@@ -22,11 +22,11 @@ import anyio
 import anyio.abc
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
-from crawlcw.crawl.host_leasing import HostLeaser
+from crawlcw.crawl.host_leases import HostLeaser
+from crawlcw.crawl.host_queues import AHEAD, bonus
+from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.lanes import AHEAD, bonus
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots_gate import RobotsGate
@@ -106,7 +106,7 @@ class Coordinator:
         self._ledger = ledger
         self._settings = settings
         self._frontier = frontier
-        self._lanes = frontier.lanes
+        self._queues = frontier.queues
         self._robots_gate = robots_gate
         self._changed = changed
         self._held = held
@@ -226,7 +226,7 @@ class Coordinator:
         """Note that the request of a dispatched lease has ended: its host may be asked again."""
         host = lease.task.host
         self._moved_at = time.monotonic()
-        self._lanes.finished(host, now=time.monotonic())
+        self._queues.finished(host, now=time.monotonic())
         self.dispatch()
         if self._is_wanting(host):
             self._changed.set()
@@ -261,7 +261,7 @@ class Coordinator:
             self._frontier.look(task.host)
         elif self._frontier.evidence.lost_origin(task):
             if self._frontier.evidence.calls.include(task.errback):
-                self._lanes.add(lease, now=time.monotonic(), asks=False)
+                self._queues.add(lease, now=time.monotonic(), asks=False)
             else:
                 # Once it is back it is ignored with all others of its origin.
                 self._returned.append(lease)
@@ -273,16 +273,16 @@ class Coordinator:
             # Its origin's rest has just ended. What is due again opens the host.
             self._returned.append(lease)
         else:
-            self._lanes.add(lease, now=time.monotonic())
+            self._queues.add(lease, now=time.monotonic())
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
-        self._lanes.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
+        self._queues.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
         self._returned = [each for each in self._returned if each.task.id not in task_ids]
 
     def undispatched(self) -> list[Lease]:
         """Return the leases no fetcher has begun with, and forget them."""
-        leases = [*self._lanes.withdraw(), *self._returned, *self.pool.take_back()]
+        leases = [*self._queues.withdraw(), *self._returned, *self.pool.take_back()]
         self._returned = []
         return leases
 
@@ -301,7 +301,7 @@ class Coordinator:
         """Move leases whose turn has come to the queue, as many as fetchers are free."""
         now = time.monotonic()
         while self._may_dispatch():
-            lease = self._lanes.take(now=now)
+            lease = self._queues.take(now=now)
             if lease is None:
                 return
             self.pool.put(lease)
@@ -319,7 +319,7 @@ class Coordinator:
         return float("inf") if most is None else most - self._stats.pages
 
     def _unwritten(self) -> int:
-        waiting = self._lanes.waiting + len(self._returned)
+        waiting = self._queues.waiting + len(self._returned)
         return max(0, len(self._held) - self.pool.dispatched - waiting)
 
     def _room(self) -> int:
@@ -328,10 +328,10 @@ class Coordinator:
         What a host's own limit lets nobody begin with keeps no fetcher busy:
         of many hosts a few each are held, until there is a turn for everybody.
         """
-        lanes = self._lanes
-        few = min(_A_FEW, self.pool.size) * len(lanes)
-        fast = max(self._prefetch, few) - (lanes.waiting - lanes.waiting_slow)
-        return min(self._prefetch - lanes.soon, fast, _MOST_HELD * self._prefetch - lanes.waiting)
+        queues = self._queues
+        few = min(_A_FEW, self.pool.size) * len(queues)
+        fast = max(self._prefetch, few) - (queues.waiting - queues.waiting_slow)
+        return min(self._prefetch - queues.soon, fast, _MOST_HELD * self._prefetch - queues.waiting)
 
     @property
     def _prefetch(self) -> int:
@@ -402,10 +402,10 @@ class Coordinator:
 
     def _is_hungry(self, host: HeldHost) -> bool:
         serving = not (host.leaving or host.busy)
-        if not (host.look and serving and self._lanes.is_hungry(host.name)):
+        if not (host.look and serving and self._queues.is_hungry(host.name)):
             return False
         # Nothing can be begun with before its lease is renewed.
-        return self._lanes.may_ask(host.name, now=time.monotonic())
+        return self._queues.may_ask(host.name, now=time.monotonic())
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
@@ -413,7 +413,7 @@ class Coordinator:
         hungry = [
             host
             for host in self._frontier.owned()
-            if self._is_hungry(host) and self._lanes[host.name].next_start - now < AHEAD
+            if self._is_hungry(host) and self._queues[host.name].next_start - now < AHEAD
         ]
         if not hungry:
             return False
@@ -430,7 +430,7 @@ class Coordinator:
         turns = 1 if host.delay else 2 * host.allowed or _TURN
         # Where nothing of it is asked, its pace does not count.
         most = share if host.state.lost_origins else 0
-        return max(most, min(self._lanes.room(host.name), max(share, turns)))
+        return max(most, min(self._queues.room(host.name), max(share, turns)))
 
     async def _feed_some(
         self, portions: dict[HeldHost, int], room: int, background: anyio.abc.TaskGroup
@@ -693,8 +693,8 @@ class Coordinator:
         return wait if wait > 0 else _LONGEST_IDLE
 
     async def _wait(self, *, until: float) -> None:
-        """Wait for a change, for the next turn of a lane, or *until* then."""
-        turn = self._lanes.next_turn()
+        """Wait for a change, for the next turn of a queue, or *until* then."""
+        turn = self._queues.next_turn()
         # A turn that may not be used, for the last pages are under way, is always there.
         if turn is not None and self._may_dispatch():
             until = min(until, turn)
@@ -710,17 +710,17 @@ class Coordinator:
     def _pause(self) -> float:
         """Return the seconds until the hosts that are held may be looked at again.
 
-        Of thousands some have changed at any time. What waits in their lanes is dispatched
+        Of thousands some have changed at any time. What waits in their queues is dispatched
         meanwhile.
         """
-        number = len(self._lanes)
+        number = len(self._queues)
         return number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0.0
 
     def _next_refill_at(self) -> float:
         """Return when the next host is to be fed."""
         return min(
             (
-                self._lanes[host.name].next_start - AHEAD
+                self._queues[host.name].next_start - AHEAD
                 for host in self._frontier.owned()
                 if self._is_hungry(host)
             ),
@@ -732,8 +732,8 @@ def _feeding_order(host: HeldHost) -> tuple[bool, float]:
     """Return which place a host has among those whose tasks are wanted, the smallest first.
 
     There may not be room for all. Those with a delay go first, for a turn that they miss is lost,
-    while others make up for it; then those that were fed longest ago, and as in `Lanes.take` each
-    priority of a host's best task counts like a second of waiting.
+    while others make up for it; then those that were fed longest ago, and as in `HostQueues.take`
+    each priority of a host's best task counts like a second of waiting.
     """
     return not host.delay, host.fed - bonus(host.priority)
 

@@ -21,8 +21,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.frontier import Frontier
-from crawlcw.crawl.host_turns import HostTurns
+from crawlcw.crawl.hosts import Frontier, HostTurns
 from crawlcw.crawl.identities import Identities, LoggedOutError, NotReadyError
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import (

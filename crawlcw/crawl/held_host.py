@@ -6,18 +6,18 @@
                   │  └─── leased again ───┐ │   │                                    │
                   └──────────────────> LEAVING ─┘ <──────────────────────────────────┘
 
-A host whose lane is open is SERVING, and no other. While it is LEAVING, what is under
+A host whose queue is open is SERVING, and no other. While it is LEAVING, what is under
 way ends, and then it goes back to the ledger; where it is leased again before that,
 it goes on as if it had been away.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 
 from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.lanes import Lanes
+from crawlcw.crawl.host_queues import HostQueues
 from crawlcw.crawl.slow_start import SlowStart
 from crawlcw.crawl.throttlings import Doubt
 from crawlcw.model.hosts import Host, HostLease
@@ -89,38 +89,38 @@ class HeldHost:
         return min(self.limit.concurrency, window)
 
 
-def pace(lanes: Lanes, host: HeldHost, *, now: float) -> None:
-    """Let a host's lane have the pace that is right by what is known of it now."""
-    lanes.pace(host.name, delay=host.delay, allowed=host.allowed, now=now)
+def pace(queues: HostQueues, host: HeldHost, *, now: float) -> None:
+    """Let a host's queue have the pace that is right by what is known of it now."""
+    queues.pace(host.name, delay=host.delay, allowed=host.allowed, now=now)
 
 
 class Phases:
-    """Changes the phases of the held hosts, and opens and closes their lanes with them.
+    """Changes the phases of the held hosts, and opens and closes their queues with them.
 
     Each method raises `ValueError` where the phase may not follow the host's; where the
     host is in it already, nothing changes.
     """
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, queues: HostQueues) -> None:
+        self._queues = queues
         #: The names of the hosts that are RESTING.
         self.resting: set[str] = set()
 
     def serve(self, host: HeldHost, *, now: float) -> None:
         """Let the host's tasks get their turns."""
         if self._enters(host, Phase.SERVING):
-            self._lanes.open(host.name, now=now)
+            self._queues.open(host.name, now=now)
 
     def rest(self, host: HeldHost) -> None:
         """Hold the host's tasks back until one of them was asked for by itself."""
         if self._enters(host, Phase.RESTING):
-            self._lanes.close(host.name)
+            self._queues.close(host.name)
             self.resting.add(host.name)
 
     def leave(self, host: HeldHost) -> None:
         """Begin with nothing more of the host."""
         if self._enters(host, Phase.LEAVING):
-            self._lanes.close(host.name)
+            self._queues.close(host.name)
 
     def resume(self, host: HeldHost, *, now: float) -> None:
         """Go on with a host that was being left, and was leased again before it was gone."""
@@ -142,3 +142,22 @@ class Phases:
     def forget(self, host: HeldHost) -> None:
         """Note that a host is held no more."""
         self.resting.discard(host.name)
+
+
+@dataclass(slots=True, kw_only=True)
+class PageLimit:
+    """The most pages of a host; the hosts that have had them are *full*."""
+
+    most: int | None
+    unlimited: Container[str]  #: hosts that it does not hold for
+    full: set[str]
+    #: Whether all start URLs are known: before that nobody knows the crawl's own hosts.
+    seeded: bool = False
+
+    def is_reached(self, state: Host) -> bool:
+        """Return whether a host is full."""
+        return self.limits(state.name) and state.finished >= (self.most or 0)
+
+    def limits(self, name: str) -> bool:
+        """Return whether the pages of a host are to be counted."""
+        return self.most is not None and name not in self.unlimited

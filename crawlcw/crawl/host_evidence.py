@@ -10,9 +10,8 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from crawlcw.crawl.held_host import HeldHost, Phase, Phases, pace
-from crawlcw.crawl.lanes import AHEAD, Lanes
-from crawlcw.crawl.page_limit import PageLimit
+from crawlcw.crawl.held_host import HeldHost, PageLimit, Phase, Phases, pace
+from crawlcw.crawl.host_queues import AHEAD, HostQueues
 from crawlcw.crawl.slow_start import FIRST_PAGES
 from crawlcw.crawl.throttlings import Doubt, Throttling, Throttlings
 from crawlcw.errors import Reason
@@ -50,7 +49,7 @@ class HostEvidence:
     def __init__(
         self,
         held_hosts: MutableMapping[str, HeldHost],
-        lanes: Lanes,
+        lanes: HostQueues,
         phases: Phases,
         *,
         policy: HostPolicy,

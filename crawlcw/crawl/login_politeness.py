@@ -7,8 +7,7 @@ between each other, and the host's next page keeps it after them.
 import time
 
 from crawlcw.crawl.blame import is_in_doubt
-from crawlcw.crawl.frontier import Frontier
-from crawlcw.crawl.host_turns import HostTurns
+from crawlcw.crawl.hosts import Frontier, HostTurns
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.robots import Robots
 from crawlcw.downloader.proxy_pool import ProxyPool

@@ -29,8 +29,8 @@ from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Produced, Raised, Scope
-from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.host_evidence import Fault
+from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.identities import Identified, Identities, LoggedOutError
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirect_targets import RedirectTargets, Way

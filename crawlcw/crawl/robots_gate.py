@@ -15,8 +15,8 @@ import anyio
 import anyio.abc
 
 from crawlcw.crawl.blame import is_in_doubt, nothing_else_waits
-from crawlcw.crawl.frontier import Frontier
 from crawlcw.crawl.held_host import HeldHost
+from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
@@ -109,13 +109,13 @@ class RobotsGate:
         self, host: HeldHost, url: str, ask: Callable[[str, str], Awaitable[None]]
     ) -> None:
         try:
-            rest = self._frontier.lanes[host.name].next_start - time.monotonic()
+            rest = self._frontier.queues[host.name].next_start - time.monotonic()
             await anyio.sleep(max(0.0, rest))
             # Hundreds of hosts that are opened on a network that is away would
             # each be counted as failing.
             await self._watch.settled()
             async with self._room:
-                if self._frontier.lanes.may_ask(host.name, now=time.monotonic()):
+                if self._frontier.queues.may_ask(host.name, now=time.monotonic()):
                     await ask(host.name, url)
         finally:
             host.busy = False

@@ -11,8 +11,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl import descriptors
 from crawlcw.crawl.control import Control
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.frontier import Frontier
-from crawlcw.crawl.relimiting import FollowedLimits
+from crawlcw.crawl.hosts import FollowedLimits, Frontier
 from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import SettingsError
 from crawlcw.ledger.protocol import Ledger

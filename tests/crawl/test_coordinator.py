@@ -18,14 +18,14 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl import coordinator, host_leasing, robots_gate
+from crawlcw.crawl import coordinator, host_leases, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.frontier import Frontier
-from crawlcw.crawl.host_leasing import HostLeaser
+from crawlcw.crawl.held_host import PageLimit
+from crawlcw.crawl.host_leases import HostLeaser
+from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.outcomes import InternalErrors
-from crawlcw.crawl.page_limit import PageLimit
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
@@ -304,7 +304,7 @@ def quickly(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        for module in (coordinator, robots_gate, patience, host_leasing):
+        for module in (coordinator, robots_gate, patience, host_leases):
             monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await Counted.opened(path / "ledger.db")
         try:
@@ -423,7 +423,7 @@ def test_between_two_looks_at_many_hosts_there_is_a_pause_and_each_gets_its_turn
     async def noted(self: Coordinator, background: anyio.abc.TaskGroup) -> bool:
         began = asyncio.get_running_loop().time()
         is_drained = await look(self, background)
-        looks.append((began, asyncio.get_running_loop().time(), len(self._lanes)))
+        looks.append((began, asyncio.get_running_loop().time(), len(self._queues)))
         return is_drained
 
     monkeypatch.setattr(Coordinator, "_look", noted)
@@ -963,14 +963,14 @@ def test_while_the_last_pages_are_under_way_it_sleeps(
         await ledger.tasks.add(make_tasks(100))
         around = Around(ledger, concurrency=10, per_host_concurrency=0, max_pages=5)
         rounds = 0
-        waiting = around.frontier.lanes.next_turn
+        waiting = around.frontier.queues.next_turn
 
         def next_turn() -> float | None:
             nonlocal rounds
             rounds += 1
             return waiting()
 
-        monkeypatch.setattr(around.frontier.lanes, "next_turn", next_turn)
+        monkeypatch.setattr(around.frontier.queues, "next_turn", next_turn)
 
         assert await around.until_it_ends(seconds=5) == "max-pages"
 

@@ -394,7 +394,7 @@ def test_slow_answers_slow_the_host():
     process.answered(latency=20)
 
     assert host.delay == host.state.delay == 0.5
-    assert process.frontier.lanes.waiting_slow == 2
+    assert process.frontier.queues.waiting_slow == 2
     assert process.resting() == 0.5
 
 
@@ -776,7 +776,7 @@ def test_what_waits_for_a_host_that_was_parted_with_is_out_of_its_lane():
 
     process.part()
 
-    assert process.frontier.lanes.waiting == 0
+    assert process.frontier.queues.waiting == 0
     assert process.take() is None
 
 
@@ -1232,7 +1232,7 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     leases = [Lease(task=t, token="a:1", fence=1, expires=START) for t in (secure, plain)]
     process.held.add(leases)
     for lease in leases:
-        process.frontier.lanes.add(lease, now=process.now)
+        process.frontier.queues.add(lease, now=process.now)
 
     fault = process.failed(reason=Reason.TLS, scheme="https")
 

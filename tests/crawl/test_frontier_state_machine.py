@@ -238,7 +238,7 @@ class FrontierMachine(RuleBasedStateMachine):
                     for n, lease, _ in self.under_way
                     if n == number and lease.task.host == host.name
                 ]
-                assert process.frontier.lanes[host.name].active == len(mine)
+                assert process.frontier.queues[host.name].active == len(mine)
 
     @invariant()
     def nobody_asks_whose_lease_has_ended(self):

@@ -6,7 +6,7 @@ import pytest
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.held_host import NEXT, HeldHost, Phase, Phases
-from crawlcw.crawl.lanes import Lanes
+from crawlcw.crawl.host_queues import HostQueues
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_task
@@ -27,13 +27,15 @@ class Held:
     """A host with one task that waits for its turn."""
 
     def __init__(self) -> None:
-        self.lanes = Lanes(half_lease=30.0)
-        self.lanes.begin(NAME, limit=0, allowed=1, delay=0.0, next_start=0.0, deadline=float("inf"))
-        self.lanes.add(Lease(task=make_task(), token="w:1", fence=1, expires=START), now=0.0)
+        self.queues = HostQueues(half_lease=30.0)
+        self.queues.begin(
+            NAME, limit=0, allowed=1, delay=0.0, next_start=0.0, deadline=float("inf")
+        )
+        self.queues.add(Lease(task=make_task(), token="w:1", fence=1, expires=START), now=0.0)
         self.host = HeldHost(
             state=Host(name=NAME), lease=None, limit=HostLimit(concurrency=0, delay=0.0), since=0.0
         )
-        self.phases = Phases(self.lanes)
+        self.phases = Phases(self.queues)
 
     def enter(self, phase: Phase) -> None:
         match phase:
@@ -47,7 +49,7 @@ class Held:
                 self.phases.resume(self.host, now=0.0)
 
     def is_served(self) -> bool:
-        return self.lanes.take(now=1.0) is not None
+        return self.queues.take(now=1.0) is not None
 
 
 @pytest.mark.parametrize(("before", "after"), [*itertools.product(Phase, repeat=2)])

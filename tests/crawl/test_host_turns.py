@@ -1,4 +1,4 @@
-"""Requests that have no turn of a lane's keep their host's delay: hops of redirects, and logins."""
+"""Requests outside the host queues keep their host's delay: hops of redirects, and logins."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,7 +15,7 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl.host_turns import HostTurns
+from crawlcw.crawl.hosts import HostTurns
 from crawlcw.crawl.robots import Robots
 from crawlcw.downloader.memory_budget import attempt_deadline
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -49,7 +49,7 @@ class Turns:
 def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], Turns]:
     def by_clock(process: Process) -> Turns:
         made = Turns(process)
-        module = "crawlcw.crawl.host_turns"
+        module = "crawlcw.crawl.hosts"
         monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: process.now))
         monkeypatch.setattr(f"{module}.anyio", SimpleNamespace(sleep=made.sleep))
         return made
@@ -123,7 +123,7 @@ async def test_the_deadline_of_a_page_does_not_run_meanwhile(
     async def sleep(_: float) -> None:
         seen.append(deadline.when())
 
-    monkeypatch.setattr("crawlcw.crawl.host_turns.anyio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("crawlcw.crawl.hosts.anyio", SimpleNamespace(sleep=sleep))
     async with asyncio.timeout(60) as deadline:
         token = attempt_deadline.set(deadline)
         await turns.turns.wait(OTHER)
@@ -175,7 +175,7 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("crawlcw.crawl.host_turns.anyio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr("crawlcw.crawl.hosts.anyio", SimpleNamespace(sleep=sleep))
     site = "http://a.example"
     web = ReplayDownloader(
         {

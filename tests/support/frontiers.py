@@ -7,10 +7,9 @@ from itertools import count
 from typing import Any
 
 from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.frontier import Frontier
-from crawlcw.crawl.held_host import HeldHost
+from crawlcw.crawl.held_host import HeldHost, PageLimit
 from crawlcw.crawl.host_evidence import Fault
-from crawlcw.crawl.page_limit import PageLimit
+from crawlcw.crawl.hosts import Frontier
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
@@ -107,11 +106,11 @@ class Process:
             leases.append(Lease(task=task, token="a:1", fence=1, expires=START))
         self.held.add(leases)
         for lease in leases:
-            self.frontier.lanes.add(lease, now=self.now)
+            self.frontier.queues.add(lease, now=self.now)
         return leases
 
     def take(self) -> Lease | None:
-        return self.frontier.lanes.take(now=self.now)
+        return self.frontier.queues.take(now=self.now)
 
     def take_all(self) -> list[Lease]:
         return list(iter(self.take, None))
@@ -120,7 +119,7 @@ class Process:
 
     def fetched(self, lease: Lease) -> None:
         """The request has ended, and its task is still held."""
-        self.frontier.lanes.finished(lease.task.host, now=self.now)
+        self.frontier.queues.finished(lease.task.host, now=self.now)
 
     def commit(self, *leases: Lease) -> None:
         self.held.end(leases)
@@ -162,11 +161,11 @@ class Process:
         return self.frontier.part(self.frontier[name], now=self.now)
 
     def may_ask(self, name: str = HOST) -> bool:
-        return self.frontier.lanes.may_ask(name, now=self.now)
+        return self.frontier.queues.may_ask(name, now=self.now)
 
     def idle(self) -> list[str]:
         return [host.name for host in self.frontier.idle()]
 
     def resting(self, name: str = HOST) -> float:
         """For how many seconds no request is begun."""
-        return max(0.0, self.frontier.lanes[name].next_start - self.now)
+        return max(0.0, self.frontier.queues[name].next_start - self.now)

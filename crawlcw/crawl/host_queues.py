@@ -1,8 +1,8 @@
-"""Whose turn it is: a lane for each host that may be asked, and heaps of the times of turns.
+"""Host queues: the tasks that wait for their host's next turn, and heaps of the times of turns.
 
 All of it is synchronous and takes the time as an argument. A lease waits in its
-host's lane until the host may be asked again, so that no fetcher ever sleeps
-for politeness and a slow host holds up nobody but itself. A lane whose right to
+host's queue until the host may be asked again, so that no fetcher ever sleeps
+for politeness and a slow host holds up nobody but itself. A queue whose right to
 ask its host has ended has no turn any more.
 """
 
@@ -25,7 +25,7 @@ def bonus(priority: int) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class HostQueue:
     """One host's queue in this process."""
 
     host: str
@@ -39,32 +39,32 @@ class Lane:
     rests_until: float = float("-inf")  #: whatever its delay is
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
-    queued: bool = False  #: whether it is given a turn
-    counted: tuple[int, int, int] = (0, 0, 0)  #: what it adds to the sums of `Lanes`
+    has_turn: bool = False  #: whether it is given a turn
+    counted: tuple[int, int, int] = (0, 0, 0)  #: what it adds to the sums of `HostQueues`
 
 
-class Lanes:
-    """The lanes of all hosts that one process may ask."""
+class HostQueues:
+    """The queues of all hosts that one process may ask."""
 
     def __init__(self, *, half_lease: float) -> None:
         """Hold no more for a host than it can be served in *half_lease* seconds."""
         self._ahead = min(AHEAD, half_lease)
-        self._lanes: dict[str, Lane] = {}
-        self._turns: list[tuple[float, int, Lane]] = []
+        self._queues: dict[str, HostQueue] = {}
+        self._turns: list[tuple[float, int, HostQueue]] = []
         #: Those whose turn has come and no fetcher was free, the most urgent first.
-        self._urgent: list[tuple[float, int, Lane]] = []
+        self._urgent: list[tuple[float, int, HostQueue]] = []
         self._order = count()
         #: Leases that ask nothing of their hosts.
         self._unasked: deque[Lease] = deque()
-        self.waiting = 0  #: leases in all lanes
+        self.waiting = 0  #: leases in all queues
         self.waiting_slow = 0  #: those of them whose hosts are served with a delay
         self.soon = 0  #: one turn of each of the others
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self._queues)
 
-    def __getitem__(self, host: str) -> Lane:
-        return self._lanes[host]
+    def __getitem__(self, host: str) -> HostQueue:
+        return self._queues[host]
 
     def begin(
         self,
@@ -75,16 +75,16 @@ class Lanes:
         delay: float,
         next_start: float,
         deadline: float,
-    ) -> Lane:
-        """Make a lane for a host; it is closed until `open`."""
-        lane = Lane(host, limit, allowed, delay, next_start, deadline, rests_until=next_start)
-        self._lanes[host] = lane
-        return lane
+    ) -> HostQueue:
+        """Make a queue for a host; it is closed until `open`."""
+        queue = HostQueue(host, limit, allowed, delay, next_start, deadline, rests_until=next_start)
+        self._queues[host] = queue
+        return queue
 
     def end(self, host: str) -> list[Lease]:
         """Forget a host; return the leases that waited for it."""
         waiting = self.withdraw(host=host)
-        self._lanes.pop(host).opened = False
+        self._queues.pop(host).opened = False
         return waiting
 
     def withdraw(
@@ -92,12 +92,12 @@ class Lanes:
     ) -> list[Lease]:
         """Return the waiting leases, of *host* if given, that are *unwanted*, and forget them."""
         withdrawn: list[Lease] = []
-        for lane in self._lanes.values() if host is None else [self._lanes[host]]:
-            gone = [lease for _, _, lease in lane.waiting if unwanted(lease)]
+        for queue in self._queues.values() if host is None else [self._queues[host]]:
+            gone = [lease for _, _, lease in queue.waiting if unwanted(lease)]
             if gone:
-                lane.waiting = [entry for entry in lane.waiting if not unwanted(entry[2])]
-                heapq.heapify(lane.waiting)
-                self._count(lane)
+                queue.waiting = [entry for entry in queue.waiting if not unwanted(entry[2])]
+                heapq.heapify(queue.waiting)
+                self._count(queue)
                 withdrawn += gone
         unasked, self._unasked = self._unasked, deque()
         for lease in unasked:
@@ -110,13 +110,13 @@ class Lanes:
 
     def open(self, host: str, *, now: float) -> None:
         """Let a host be served."""
-        lane = self._lanes[host]
-        lane.opened = True
-        self._queue(lane, now)
+        queue = self._queues[host]
+        queue.opened = True
+        self._give_turn(queue, now)
 
     def close(self, host: str) -> None:
         """Serve a host no more, until `open`."""
-        self._lanes[host].opened = False
+        self._queues[host].opened = False
 
     def pace(
         self, host: str, *, delay: float, allowed: int, now: float, limit: int | None = None
@@ -126,42 +126,42 @@ class Lanes:
         With a *limit* it is the user who says so: never more than that at once, and a turn
         that a longer delay has put off comes earlier.
         """
-        lane = self._lanes[host]
+        queue = self._queues[host]
         if limit is not None:
-            lane.limit = limit
-            if delay < lane.delay:
-                lane.next_start = max(lane.rests_until, lane.began + delay)
+            queue.limit = limit
+            if delay < queue.delay:
+                queue.next_start = max(queue.rests_until, queue.began + delay)
                 # The turn that it waits for comes later; one that finds it served is no turn.
-                lane.queued = False
-        if delay > lane.delay and lane.active:
+                queue.has_turn = False
+        if delay > queue.delay and queue.active:
             # The request that showed the need for a longer delay has just been made.
-            lane.began = now
-            lane.next_start = max(lane.next_start, now + delay)
-        lane.delay = delay
-        lane.allowed = allowed
-        self._count(lane)
-        self._queue(lane, now)
+            queue.began = now
+            queue.next_start = max(queue.next_start, now + delay)
+        queue.delay = delay
+        queue.allowed = allowed
+        self._count(queue)
+        self._give_turn(queue, now)
 
     def rest(self, host: str, *, until: float, sent: float | None = None) -> None:
         """Start no request to a host before *until*.
 
         *sent*: only because of its delay, for a request was sent then that had no turn.
         """
-        lane = self._lanes[host]
+        queue = self._queues[host]
         if sent is None:
-            lane.rests_until = max(lane.rests_until, until)
+            queue.rests_until = max(queue.rests_until, until)
         else:
-            lane.began = max(lane.began, sent)
-        lane.next_start = max(lane.next_start, until)
+            queue.began = max(queue.began, sent)
+        queue.next_start = max(queue.next_start, until)
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
         """Move the end of the right to ask a host."""
-        lane = self._lanes[host]
-        lane.deadline = deadline
-        self._queue(lane, now)
+        queue = self._queues[host]
+        queue.deadline = deadline
+        self._give_turn(queue, now)
 
     def add(self, lease: Lease, *, now: float, asks: bool = True) -> None:
-        """Queue a lease of a host that has a lane.
+        """Queue a lease of a host that has a queue.
 
         One that *asks* nothing of its host waits for a fetcher, and for no turn. It counts as
         under way until `finished` all the same.
@@ -170,10 +170,10 @@ class Lanes:
             self._unasked.append(lease)
             self.waiting += 1
             return
-        lane = self._lanes[lease.task.host]
-        heapq.heappush(lane.waiting, (-lease.task.priority, next(self._order), lease))
-        self._count(lane)
-        self._queue(lane, now)
+        queue = self._queues[lease.task.host]
+        heapq.heappush(queue.waiting, (-lease.task.priority, next(self._order), lease))
+        self._count(queue)
+        self._give_turn(queue, now)
 
     def room(self, host: str) -> int:
         """Return how many more leases of *host* are worth holding.
@@ -182,17 +182,17 @@ class Lanes:
         than can be served in half a lease; a few turns where its concurrency
         is limited. Others wait too.
         """
-        lane = self._lanes[host]
-        return max(0, self._most(lane) - len(lane.waiting))
+        queue = self._queues[host]
+        return max(0, self._most(queue) - len(queue.waiting))
 
     def is_hungry(self, host: str) -> bool:
         """Return whether *host* has used up half of what is worth holding for it."""
-        lane = self._lanes[host]
-        return len(lane.waiting) <= self._most(lane) // 2
+        queue = self._queues[host]
+        return len(queue.waiting) <= self._most(queue) // 2
 
-    def _most(self, lane: Lane) -> int:
-        most = min(4 * lane.limit or 1 << 30, 8 * lane.allowed or 1 << 30)
-        return min(most, max(1, int(self._ahead / lane.delay))) if lane.delay else most
+    def _most(self, queue: HostQueue) -> int:
+        most = min(4 * queue.limit or 1 << 30, 8 * queue.allowed or 1 << 30)
+        return min(most, max(1, int(self._ahead / queue.delay))) if queue.delay else most
 
     def take(self, *, now: float) -> Lease | None:
         """Return the next lease whose host's turn has come, or None.
@@ -205,65 +205,65 @@ class Lanes:
         if self._unasked:
             lease = self._unasked.popleft()
             self.waiting -= 1
-            self._lanes[lease.task.host].active += 1
+            self._queues[lease.task.host].active += 1
             return lease
         while self._turns and self._turns[0][0] <= now:
-            turn, order, lane = heapq.heappop(self._turns)
-            if self._may_start(lane, now):
-                earlier = bonus(-lane.waiting[0][0]) + min(lane.delay, AHEAD)
-                heapq.heappush(self._urgent, (turn - earlier, order, lane))
+            turn, order, queue = heapq.heappop(self._turns)
+            if self._may_start(queue, now):
+                earlier = bonus(-queue.waiting[0][0]) + min(queue.delay, AHEAD)
+                heapq.heappush(self._urgent, (turn - earlier, order, queue))
         while self._urgent:
-            lane = heapq.heappop(self._urgent)[2]
-            if not self._may_start(lane, now):
+            queue = heapq.heappop(self._urgent)[2]
+            if not self._may_start(queue, now):
                 continue
-            lane.queued = False
-            lease = heapq.heappop(lane.waiting)[2]
-            self._count(lane)
-            lane.active += 1
-            lane.began, lane.next_start = now, now + lane.delay
-            self._queue(lane, now)
+            queue.has_turn = False
+            lease = heapq.heappop(queue.waiting)[2]
+            self._count(queue)
+            queue.active += 1
+            queue.began, queue.next_start = now, now + queue.delay
+            self._give_turn(queue, now)
             return lease
         return None
 
-    def _may_start(self, lane: Lane, now: float) -> bool:
-        """Return whether a lane's turn is to be used; if not, it has none or a later one."""
-        if self._is_ready(lane) and now < lane.deadline and lane.next_start <= now:
+    def _may_start(self, queue: HostQueue, now: float) -> bool:
+        """Return whether a queue's turn is to be used; if not, it has none or a later one."""
+        if self._is_ready(queue) and now < queue.deadline and queue.next_start <= now:
             return True
-        lane.queued = False
-        if now < lane.deadline:
-            self._queue(lane, now)
+        queue.has_turn = False
+        if now < queue.deadline:
+            self._give_turn(queue, now)
         return False
 
     def finished(self, host: str, *, now: float) -> None:
         """Note that a request to *host* has ended."""
-        if lane := self._lanes.get(host):
-            lane.active -= 1
-            self._queue(lane, now)
+        if queue := self._queues.get(host):
+            queue.active -= 1
+            self._give_turn(queue, now)
 
     def may_ask(self, host: str, *, now: float) -> bool:
         """Return whether this process still has the right to ask *host*."""
-        lane = self._lanes.get(host)
-        return lane is not None and now < lane.deadline
+        queue = self._queues.get(host)
+        return queue is not None and now < queue.deadline
 
     def next_turn(self) -> float | None:
-        """Return the time of the next turn, if any lane waits for one."""
+        """Return the time of the next turn, if any queue waits for one."""
         if self._urgent or self._unasked:
             return float("-inf")
         return self._turns[0][0] if self._turns else None
 
-    def _count(self, lane: Lane) -> None:
-        waiting = len(lane.waiting)
-        slow, soon = (waiting, 0) if lane.delay else (0, min(waiting, lane.allowed or waiting))
-        before, lane.counted = lane.counted, (waiting, slow, soon)
+    def _count(self, queue: HostQueue) -> None:
+        waiting = len(queue.waiting)
+        slow, soon = (waiting, 0) if queue.delay else (0, min(waiting, queue.allowed or waiting))
+        before, queue.counted = queue.counted, (waiting, slow, soon)
         self.waiting += waiting - before[0]
         self.waiting_slow += slow - before[1]
         self.soon += soon - before[2]
 
-    def _is_ready(self, lane: Lane) -> bool:
-        free = not lane.allowed or lane.active < lane.allowed
-        return bool(lane.opened and lane.waiting and free)
+    def _is_ready(self, queue: HostQueue) -> bool:
+        free = not queue.allowed or queue.active < queue.allowed
+        return bool(queue.opened and queue.waiting and free)
 
-    def _queue(self, lane: Lane, now: float) -> None:
-        if not lane.queued and self._is_ready(lane):
-            lane.queued = True
-            heapq.heappush(self._turns, (max(lane.next_start, now), next(self._order), lane))
+    def _give_turn(self, queue: HostQueue, now: float) -> None:
+        if not queue.has_turn and self._is_ready(queue):
+            queue.has_turn = True
+            heapq.heappush(self._turns, (max(queue.next_start, now), next(self._order), queue))

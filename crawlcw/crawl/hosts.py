@@ -1,4 +1,4 @@
-"""The part of the frontier that one process holds: its hosts and their lanes.
+"""Hosts that this process holds: their leases, limits and pace, and the turns at them.
 
 Synchronous and without I/O: the fetchers tell its `evidence` how hosts answered, the
 coordinator leases, saves and releases as this says. A host that may be asked
@@ -6,18 +6,25 @@ without limits, also of its pages, is shared: its owner looks after it, and othe
 ask it as well.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.held_host import HeldHost, Phase, Phases, pace
+import anyio
+
+from crawlcw.api.host_limits import HostLimit, Limits, limit_of
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
+from crawlcw.crawl.held_host import HeldHost, PageLimit, Phase, Phases, pace
 from crawlcw.crawl.host_evidence import HostEvidence
-from crawlcw.crawl.lanes import AHEAD, Lanes
-from crawlcw.crawl.page_limit import PageLimit
+from crawlcw.crawl.host_queues import AHEAD, HostQueues
+from crawlcw.crawl.robots import Robots
+from crawlcw.downloader.memory_budget import deadline_paused
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
+from crawlcw.model import urls
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
 from crawlcw.model.network import Network
 from crawlcw.model.standstill import Rests
@@ -26,6 +33,8 @@ from crawlcw.model.task import Lease
 #: A host is handed on after so many answers or seconds, where others wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
+#: Hosts that are not held are forgotten above so many, once their delay has passed.
+_REMEMBERED = 1000
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
 
@@ -56,8 +65,8 @@ class Frontier:
         """
         self.may_share = may_share
         self.page_limit = page_limit
-        self.lanes = Lanes(half_lease=lease.total_seconds() / 2)
-        self.phases = Phases(self.lanes)
+        self.queues = HostQueues(half_lease=lease.total_seconds() / 2)
+        self.phases = Phases(self.queues)
         self.rests = rests
         self._held = held
         self._limit_of = limit_of
@@ -70,7 +79,7 @@ class Frontier:
         #: Told how requests end.
         self.evidence = HostEvidence(
             self._hosts,
-            self.lanes,
+            self.queues,
             self.phases,
             policy=policy,
             page_limit=page_limit,
@@ -107,10 +116,10 @@ class Frontier:
             # Shared so far, or lost and leased again before the last request had ended.
             host.lease, host.state = lease, self._current(lease.host)
             host.look, host.answered, host.since = True, 0, now
-            pace(self.lanes, host, now=now)
+            pace(self.queues, host, now=now)
             if host.leaving:
                 self.phases.resume(host, now=now)
-            self.lanes.extend(name, deadline=asked + self._usable, now=now)
+            self.queues.extend(name, deadline=asked + self._usable, now=now)
         else:
             host = self._add(self._current(lease.host), lease, now=now, asked=asked)
         state = host.state
@@ -122,13 +131,13 @@ class Frontier:
             if origin.witness is not None and not origin.failures:
                 self._network.remember(name, origin.witness)
         if state.not_before is not None:
-            self.lanes.rest(
+            self.queues.rest(
                 name, until=now + (state.not_before - self._ledger_now()).total_seconds()
             )
         if not lease.clean:
             # When the owner before has made its last request, nobody knows.
-            self.lanes.rest(name, until=now + host.delay, sent=now)
-        rests = self.lanes[name].next_start - now > AHEAD
+            self.queues.rest(name, until=now + host.delay, sent=now)
+        rests = self.queues[name].next_start - now > AHEAD
         if rests or state.given_up is not None:
             self.phases.leave(host)
         if state.given_up is Reason.HOST_FULL:
@@ -152,7 +161,7 @@ class Frontier:
     def _add(self, state: Host, lease: HostLease | None, *, now: float, asked: float) -> HeldHost:
         host = HeldHost(state=state, lease=lease, limit=self._limit_of(state.name), since=now)
         self._hosts[state.name] = host
-        self.lanes.begin(
+        self.queues.begin(
             state.name,
             limit=host.limit.concurrency,
             allowed=host.allowed,
@@ -186,12 +195,12 @@ class Frontier:
             host.state = replace(host.state, robots=robots)
             # Others can only take part in it when they can read this.
             host.unsaved |= not host.delay and not host.limit.concurrency
-        pace(self.lanes, host, now=now)
+        pace(self.queues, host, now=now)
         if asked:
-            self.lanes.rest(name, until=now + host.delay, sent=now)
+            self.queues.rest(name, until=now + host.delay, sent=now)
         elif host.lease is not None and not host.lease.clean:
             # As in `begin`, where it was not known what its robots.txt asks for.
-            self.lanes.rest(name, until=host.since + host.delay, sent=host.since)
+            self.queues.rest(name, until=host.since + host.delay, sent=host.since)
         if host.phase is Phase.OPENING:
             self.phases.serve(host, now=now)
 
@@ -208,12 +217,12 @@ class Frontier:
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""
         if host := self._hosts.get(name):
-            self.lanes.rest(name, until=at + host.delay, sent=at)
+            self.queues.rest(name, until=at + host.delay, sent=at)
 
     def renewed(self, name: str, *, asked: float, now: float) -> None:
         """Note that a host's lease was renewed; the ledger was asked at *asked*."""
         if self.owns(name):
-            self.lanes.extend(name, deadline=asked + self._usable, now=now)
+            self.queues.extend(name, deadline=asked + self._usable, now=now)
 
     def saved(self, name: str, state: Host) -> None:
         """Note that the ledger has *state*."""
@@ -226,7 +235,7 @@ class Frontier:
         if host := self._hosts.get(name):
             host.lease = None
             self.phases.leave(host)
-            self.lanes.extend(name, deadline=float("-inf"), now=now)
+            self.queues.extend(name, deadline=float("-inf"), now=now)
 
     def leaving(self) -> list[Lease]:
         """Return the tasks of hosts that are being left which no fetcher has begun with."""
@@ -234,7 +243,7 @@ class Frontier:
             lease
             for host in self._hosts.values()
             if host.leaving
-            for lease in self.lanes.withdraw(host=host.name)
+            for lease in self.queues.withdraw(host=host.name)
         ]
 
     def idle(self) -> list[HeldHost]:
@@ -248,13 +257,13 @@ class Frontier:
             and not (host.lost and host.lease is not None)
             and not self._held.of_host(host.name)
             # A task whose lease is lost is not held, and may be asked for all the same.
-            and not self.lanes[host.name].active
+            and not self.queues[host.name].active
         ]
 
     def part(self, host: HeldHost, *, now: float) -> Host:
         """Forget a host; return the state that the ledger is to have of it."""
-        rest = self.lanes[host.name].next_start - now
-        self.lanes.end(host.name)
+        rest = self.queues[host.name].next_start - now
+        self.queues.end(host.name)
         del self._hosts[host.name]
         self.phases.forget(host)
         moment = self._ledger_now()
@@ -264,3 +273,86 @@ class Frontier:
         more = host.look and not given_up
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
+
+
+class FollowedLimits:
+    """What holds for each host by the settings that are followed just now."""
+
+    def __init__(self, spider: Spider, settings: Settings) -> None:
+        self._limits = Limits(spider.limits)
+        self._some_shared = any(limit.concurrency == 0 for limit in spider.limits.values())
+        self._settings = settings
+
+    def of(self, host: str) -> HostLimit:
+        """Return how many requests a host may have at once, and how far apart."""
+        return limit_of(host, self._limits, self._settings)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether any host is left without limits, so that several processes may ask it."""
+        return self._some_shared or self._settings.per_host_concurrency == 0
+
+    def follow(self, settings: Settings, frontier: Frontier) -> None:
+        """Ask all hosts by other settings from now on, those that are held as well."""
+        self._settings = settings
+        frontier.may_share = self.may_share
+        now = time.monotonic()
+        for host in frontier:
+            host.limit = self.of(host.name)
+            frontier.queues.pace(
+                host.name,
+                delay=host.delay,
+                allowed=host.allowed,
+                limit=host.limit.concurrency,
+                now=now,
+            )
+            if host.lease is None and not frontier.shares(host.name, now=now):
+                # It is its owner's alone from now on.
+                frontier.phases.leave(host)
+
+
+class HostTurns:
+    """The next turns at the hosts that one process asks."""
+
+    def __init__(self, robots: Robots, frontier: Frontier) -> None:
+        self._robots = robots
+        self._frontier = frontier
+        #: Until when hosts are left alone that this process does not hold.
+        self._free_at: dict[str, float] = {}
+
+    def last(self, host: str) -> float:
+        """Return when *host* was asked last, or will be, as far as is known; `-inf`: never."""
+        held = host in self._frontier
+        return self._frontier.queues[host].began if held else float("-inf")
+
+    async def wait(self, url: str) -> None:
+        """Take the next turn at the host of *url*, and wait for it; no deadline runs meanwhile."""
+        host, now = urls.locate(url).host, time.monotonic()
+        delay = self._delay(host, url)
+        if not delay:
+            self._frontier.sent(host, at=now)
+            return
+        turn = max(now, self.last(host) + delay, self._free_at.get(host, now))
+        # Before it sleeps: whoever comes next is to keep its distance from this turn.
+        self._take(host, turn, delay)
+        if turn > now:
+            with deadline_paused():
+                await anyio.sleep(turn - now)
+            # The loop may have been busy.
+            self._take(host, time.monotonic(), delay)
+
+    def _delay(self, host: str, url: str) -> float:
+        delay = self._frontier.delay(host)
+        if host in self._frontier:
+            return delay
+        rules = self._robots.known(url)
+        return delay if rules is None else max(delay, rules.crawl_delay)
+
+    def _take(self, host: str, turn: float, delay: float) -> None:
+        self._frontier.sent(host, at=turn)
+        if host in self._frontier:
+            return
+        if len(self._free_at) >= _REMEMBERED:
+            now = time.monotonic()
+            self._free_at = {name: at for name, at in self._free_at.items() if at > now}
+        self._free_at[host] = max(turn + delay, self._free_at.get(host, turn))

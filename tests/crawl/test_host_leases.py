@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from crawlcw.crawl.host_leasing import HostLeaser
+from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason

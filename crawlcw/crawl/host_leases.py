@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 import anyio.abc
 
-from crawlcw.crawl.frontier import SLICE_PAGES, SLICE_SECONDS, Frontier
 from crawlcw.crawl.held_host import HeldHost
+from crawlcw.crawl.hosts import SLICE_PAGES, SLICE_SECONDS, Frontier
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats

@@ -1,4 +1,4 @@
-"""Lanes in any order of events: hosts are served politely, and every lease comes out once."""
+"""HostQueues in any order of events: hosts are served politely, and every lease comes out once."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from crawlcw.crawl.lanes import Lanes
+from crawlcw.crawl.host_queues import HostQueues
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_task
 
@@ -48,12 +48,12 @@ some_delay = st.sampled_from([0.0, 0.5, 2.0, 10.0])
 some_limit = st.integers(0, 3)
 
 
-class LanesMachine(RuleBasedStateMachine):
+class HostQueuesMachine(RuleBasedStateMachine):
     """Hosts that begin, end, rest and change their pace while leases go in and come out."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = Lanes(half_lease=30)
+        self.queues = HostQueues(half_lease=30)
         self.hosts: dict[str, Expected] = {}
         self.now = 0.0
         self.number = 0
@@ -67,7 +67,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     def begin(self, host: str, limit: int, delay: float, rest: float, lease: float) -> None:
         expected = Expected(limit, delay, self.now + rest, self.now + lease)
-        self.lanes.begin(
+        self.queues.begin(
             host,
             limit=limit,
             allowed=limit,
@@ -79,19 +79,19 @@ class LanesMachine(RuleBasedStateMachine):
 
     @rule(host=some_host)
     def open(self, host):
-        self.lanes.open(host, now=self.now)
+        self.queues.open(host, now=self.now)
         self.hosts[host].opened = True
 
     @rule(host=some_host, limit=some_limit, delay=some_delay, rest=some_seconds, lease=some_seconds)
     def end_and_begin_again(self, host, limit, delay, rest, lease):
         # As the frontier does: not before all requests have ended.
         self.finish(host, self.hosts[host].active)
-        self.leave(self.hosts[host], self.lanes.end(host))
+        self.leave(self.hosts[host], self.queues.end(host))
         self.begin(host, limit, delay, rest, lease)
 
     @rule(host=some_host)
     def clear(self, host):
-        self.leave(self.hosts[host], self.lanes.withdraw(host=host))
+        self.leave(self.hosts[host], self.queues.withdraw(host=host))
 
     def leave(self, expected: Expected, leases: list[Lease]) -> None:
         assert {each.task.id for each in leases} == expected.waiting
@@ -105,14 +105,14 @@ class LanesMachine(RuleBasedStateMachine):
             self.number += 1
             task = make_task(f"http://{host}/{self.number}", priority=priority)
             added = Lease(task=task, token="a:1", fence=1, expires=START)
-            self.lanes.add(added, now=self.now)
+            self.queues.add(added, now=self.now)
             self.hosts[host].waiting.add(added.task.id)
 
     @rule(number=st.integers(0, 3))
     def drop(self, number):
         waiting = sorted(set().union(*(host.waiting for host in self.hosts.values())))
         dropped = set(waiting[:number])
-        self.lanes.withdraw(unwanted=lambda lease: lease.task.id in dropped)
+        self.queues.withdraw(unwanted=lambda lease: lease.task.id in dropped)
         for host in self.hosts.values():
             host.waiting -= dropped
         self.gone |= dropped
@@ -124,7 +124,7 @@ class LanesMachine(RuleBasedStateMachine):
                 break
 
     def take_one(self) -> bool:
-        found = self.lanes.take(now=self.now)
+        found = self.queues.take(now=self.now)
         if found is None:
             for name, host in self.hosts.items():
                 may = host.opened and host.is_free and self.now < host.deadline
@@ -146,12 +146,12 @@ class LanesMachine(RuleBasedStateMachine):
     @rule(host=some_host, number=st.integers(1, 5))
     def finish(self, host, number):
         for _ in range(min(number, self.hosts[host].active)):
-            self.lanes.finished(host, now=self.now)
+            self.queues.finished(host, now=self.now)
             self.hosts[host].active -= 1
 
     @rule(host=some_host, delay=some_delay, allowed=some_limit)
     def pace(self, host, delay, allowed):
-        self.lanes.pace(host, delay=delay, allowed=allowed, now=self.now)
+        self.queues.pace(host, delay=delay, allowed=allowed, now=self.now)
         expected = self.hosts[host]
         if delay > expected.delay and expected.active:
             expected.earliest = max(expected.earliest, self.now + delay)
@@ -160,13 +160,13 @@ class LanesMachine(RuleBasedStateMachine):
     @rule(host=some_host, seconds=some_seconds)
     def rest(self, host, seconds):
         until = self.now + seconds
-        self.lanes.rest(host, until=until)
+        self.queues.rest(host, until=until)
         self.hosts[host].earliest = max(self.hosts[host].earliest, until)
 
     @rule(host=some_host, seconds=some_seconds)
     def extend(self, host, seconds):
         self.hosts[host].deadline = self.now + seconds
-        self.lanes.extend(host, deadline=self.now + seconds, now=self.now)
+        self.queues.extend(host, deadline=self.now + seconds, now=self.now)
 
     @rule(seconds=some_seconds)
     def advance(self, seconds):
@@ -185,7 +185,7 @@ class LanesMachine(RuleBasedStateMachine):
             while self.take_one():
                 pass
         assert not any(host.waiting for host in self.hosts.values())
-        assert self.lanes.next_turn() is None
+        assert self.queues.next_turn() is None
         # Or nothing would ever be past its deadline from here on.
         for host in self.hosts:
             self.extend(host, 30.0)
@@ -193,18 +193,18 @@ class LanesMachine(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_counted(self):
         waiting = {name: len(host.waiting) for name, host in self.hosts.items()}
-        assert self.lanes.waiting == sum(waiting.values())
-        assert self.lanes.waiting_slow == sum(
+        assert self.queues.waiting == sum(waiting.values())
+        assert self.queues.waiting_slow == sum(
             number for name, number in waiting.items() if self.hosts[name].delay
         )
-        assert self.lanes.soon == sum(
+        assert self.queues.soon == sum(
             min(number, self.hosts[name].allowed or number)
             for name, number in waiting.items()
             if not self.hosts[name].delay
         )
         for name, number in waiting.items():
-            assert len(self.lanes[name].waiting) == number
-            assert self.lanes.room(name) >= 0
+            assert len(self.queues[name].waiting) == number
+            assert self.queues.room(name) >= 0
 
     @invariant()
     def a_turn_that_will_come_is_announced(self):
@@ -214,7 +214,7 @@ class LanesMachine(RuleBasedStateMachine):
             for host in self.hosts.values()
             if host.opened and host.waiting and host.is_free and self.now < host.deadline
         ]
-        announced = self.lanes.next_turn()
+        announced = self.queues.next_turn()
         if turns:
             assert announced is not None
             assert announced <= min(turns)
@@ -229,6 +229,6 @@ class LanesMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("examples", [40, 300])
 def test_whatever_happens_hosts_are_served_politely_and_every_lease_once(examples: int):
     run_state_machine_as_test(
-        LanesMachine,
+        HostQueuesMachine,
         settings=settings(max_examples=examples, stateful_step_count=80, deadline=None),
     )
