@@ -281,7 +281,7 @@ class _Assembly:
             changed=self.changed,
             held=session.held,
             stats=session.stats,
-            patience=session.patience,
+            retry=session.retry,
             heartbeat=session.heartbeat,
             watch=self.watch,
             internal_errors=self._internal_errors,
@@ -326,7 +326,7 @@ class _Assembly:
 
     @cached_property
     def ending(self) -> Ending:
-        return Ending(self.coordinator, self.session.patience, grace=self.settings.grace)
+        return Ending(self.coordinator, self.session.retry, grace=self.settings.grace)
 
     @cached_property
     def _adder(self) -> TaskAdder:

@@ -32,7 +32,7 @@ from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
+from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.stats import FinishReason, Stats
 from crawlcw.errors import Reason
@@ -89,7 +89,7 @@ class Coordinator:
         changed: asyncio.Event,
         held: HeldLeases,
         stats: Stats,
-        patience: Patience,
+        retry: LedgerRetry,
         heartbeat: Heartbeat,
         watch: NetworkWatch,
         internal_errors: InternalErrors,
@@ -111,7 +111,7 @@ class Coordinator:
         self._changed = changed
         self._held = held
         self._stats = stats
-        self._patience = patience
+        self._retry = retry
         self._heartbeat = heartbeat
         self._watch = watch
         self._internal_errors = internal_errors
@@ -513,13 +513,13 @@ class Coordinator:
 
     def _spareable(self, hosts: int = 1) -> int:
         """Return how many tasks of a page may be there in vain, for each of so many *hosts*."""
-        if self._patience.spared_since(self._ledger.now()) is None:
+        if self._retry.grace_since(self._ledger.now()) is None:
             return 0
         return max(_FEW_SPARED, _MOST_SPARED // hosts)
 
     def _spared(self, page: Iterable[Task]) -> dict[bytes, str]:
         """Return the tasks, and their hosts, that are left to their holders after an outage."""
-        since = self._patience.spared_since(self._ledger.now())
+        since = self._retry.grace_since(self._ledger.now())
         return {
             task.id: task.host
             for task in page

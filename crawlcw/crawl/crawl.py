@@ -159,7 +159,7 @@ class Crawl:
         detail = ""
         if self.ending is not None and reason is not FinishReason.STOPPED_AT_ONCE:
             reason, detail = self.ending.reason, self.ending.detail
-        queries, in_time = self._session.ledger.queries, self._session.patience.in_time
+        queries, in_time = self._session.ledger.queries, self._session.retry.in_time
         counts = await in_time(queries.counts)
         report = Report(
             spider=self.spider.name,
@@ -248,7 +248,7 @@ class Crawl:
         # The last thing this process does for the others: shielded, but not for
         # ever, since the leases run out anyway.
         coordinator = self._parts.coordinator
-        self._session.patience.shorten(LAST_WORDS)
+        self._session.retry.shorten(LAST_WORDS)
         await self._parts.robots.close()
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:

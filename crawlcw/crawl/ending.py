@@ -6,7 +6,7 @@ from datetime import timedelta
 import anyio
 
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.engine.patience import Patience
+from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.stats import EarlyEnd, FinishReason
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -20,9 +20,9 @@ LAST_WORDS = timedelta(seconds=2)
 class Ending:
     """The end of one crawl; all of it may be called from signal handlers of the loop."""
 
-    def __init__(self, coordinator: Coordinator, patience: Patience, *, grace: timedelta) -> None:
+    def __init__(self, coordinator: Coordinator, retry: LedgerRetry, *, grace: timedelta) -> None:
         self._coordinator = coordinator
-        self._patience = patience
+        self._retry = retry
         self._grace = grace
         self._scope = anyio.CancelScope()
         self.at_once = False
@@ -36,7 +36,7 @@ class Ending:
             format_duration(self._grace),
             extra={"event": "stopping"},
         )
-        self._patience.shorten(self._grace)
+        self._retry.shorten(self._grace)
         self._coordinator.stop()
 
     def end(self, reason: FinishReason, detail: str) -> None:
@@ -53,7 +53,7 @@ class Ending:
     def stop_now(self) -> None:
         """See `Crawl.stop_now`."""
         self.at_once = True
-        self._patience.shorten(LAST_WORDS)
+        self._retry.shorten(LAST_WORDS)
         self._coordinator.stop()
         self._scope.cancel()
 

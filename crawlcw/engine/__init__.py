@@ -1,1 +1,1 @@
-"""What any worker on a ledger needs: leases, heartbeats, patience, and tasks that run alone."""
+"""What any worker on a ledger needs: leases, heartbeats, retries, and tasks that run alone."""

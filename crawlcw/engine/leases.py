@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import anyio
 
-from crawlcw.engine.patience import Patience
+from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.protocol import Ledger, Worker
@@ -122,7 +122,7 @@ class Renewer:
         held: HeldLeases,
         *,
         lease: Callable[[], timedelta],
-        patience: Patience,
+        retry: LedgerRetry,
         renew_hosts: Callable[[], Awaitable[None]],
         on_lost: Callable[[set[bytes]], None],
         announce: Callable[[Iterable[Task]], Awaitable[None]] = to_nobody,
@@ -136,7 +136,7 @@ class Renewer:
         self._ledger = ledger
         self._held = held
         self._lease = lease
-        self._patience = patience
+        self._retry = retry
         self._renew_hosts = renew_hosts
         self._on_lost = on_lost
         self._announce = announce
@@ -152,14 +152,14 @@ class Renewer:
         began = anyio.current_time()
         while True:
             # What took long, because the ledger was away, is not added to the pause:
-            # others spare leases that ran out meanwhile only for a while.
+            # the renewal grace of leases that ran out meanwhile is short.
             with anyio.CancelScope(deadline=began + self._lease().total_seconds() / 3):
                 await self._hurried.wait()
             self._hurried = anyio.Event()
             began = anyio.current_time()
             self._renewing()
-            await self._patience.insist(self._renew)
-            await self._patience.insist(self._renew_hosts)
+            await self._retry.insist(self._renew)
+            await self._retry.insist(self._renew_hosts)
             await self._release_orphans()
             try:
                 await reap_dead_workers(self._ledger)
@@ -170,9 +170,9 @@ class Renewer:
 
     async def _release_orphans(self) -> None:
         if orphans := self._held.take_orphans():
-            await self._patience.insist(lambda: self._ledger.outcomes.release(orphans))
+            await self._retry.insist(lambda: self._ledger.outcomes.release(orphans))
             self._held.end(orphans)
-            await self._patience.insist(lambda: self._announce([each.task for each in orphans]))
+            await self._retry.insist(lambda: self._announce([each.task for each in orphans]))
 
     async def _renew(self) -> None:
         lost = await self._ledger.leases.renew(self._held.all(), lease=self._lease())

@@ -13,8 +13,7 @@ import anyio
 
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
-from crawlcw.engine.patience import Patience
-from crawlcw.engine.retrying_ledger import AnyLedger, retrying
+from crawlcw.engine.ledger_retry import AnyLedger, LedgerRetry, retrying
 from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.vital_signs import VitalSigns
@@ -49,10 +48,10 @@ class Session(Generic[AnyLedger]):
         the event loop may stand still, see `Watchdog`; 0: for ever.
         """
         self.opened = ledger
-        self.patience = Patience(give_up)
-        self.stats = Stats()
+        self.retry = LedgerRetry(give_up)
+        self.stats = Stats(ledger_operations=self.retry.asked)
         #: Waits where it is away; `opened` does not.
-        self.ledger = retrying(ledger, self.patience, asked=self.stats.ledger_operations)
+        self.ledger = retrying(ledger, self.retry)
         self.held = HeldLeases()
         self._this = this_worker(now=ledger.now())
         self._lease = lease
@@ -109,7 +108,7 @@ class Session(Generic[AnyLedger]):
             self.opened,
             self.held,
             lease=self._lease,
-            patience=self.patience,
+            retry=self.retry,
             renew_hosts=renew_hosts,
             on_lost=on_lost,
             announce=announce,
@@ -141,6 +140,6 @@ class Session(Generic[AnyLedger]):
         # While it is on the list its leases are its own, and what it has counted last is
         # kept when it leaves.
         await leave_hosts()
-        await self.patience.insist(self.heartbeat.beat)
+        await self.retry.insist(self.heartbeat.beat)
         await self.heartbeat.record_last()
         await self.ledger.workers.leave(self.worker)

@@ -69,8 +69,8 @@ class LeaseBroker:
         """Let leases run for another `ttl`; return those that are still held."""
         if not held:
             return []
-        patience = self._tracker.session.patience
-        lost = await patience.insist(lambda: self._ledger.leases.renew(held, lease=self.ttl))
+        retry = self._tracker.session.retry
+        lost = await retry.insist(lambda: self._ledger.leases.renew(held, lease=self.ttl))
         return [lease for lease in held if lease.task.id not in lost]
 
     async def release(self, leases: Sequence[Lease]) -> None:
@@ -140,7 +140,7 @@ class LeaseBroker:
         """Return tasks that are due, without those whose holders could not reach the ledger."""
         if not limit:
             return []
-        since = self._tracker.session.patience.spared_since(self._ledger.now())
+        since = self._tracker.session.retry.grace_since(self._ledger.now())
         look_at = limit if since is None else limit + _AT_ONCE
         page = await self._ledger.tasks.page(limit=look_at, hosts=stages)
         return [task for task in page if not ended_since(task, since)][:limit]

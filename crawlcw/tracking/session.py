@@ -156,7 +156,7 @@ class Session(engine.Session[TrackedLedger]):
         if self._upkeep is None:
             return
         if self._broken is None:
-            self.patience.shorten(LAST_PATIENCE)
+            self.retry.shorten(LAST_PATIENCE)
             await self._outcomes.join()
         self._upkeep.cancel()
         with suppress(asyncio.CancelledError, Exception):

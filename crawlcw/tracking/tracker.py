@@ -277,7 +277,7 @@ class Tracker(Questions, Changes):
             raise TaskIgnoredError(key, reason=task.reason)
         if due is None:
             raise TaskFinishedError(key)
-        spared = self.session.patience.spared_since(now)
+        spared = self.session.retry.grace_since(now)
         processing = task.status is Status.PROCESSING
         if processing and (due > now or ended_since(task, spared)):
             raise TaskLockedError(key, holder=views.holder(task) or "", until=due)

@@ -122,13 +122,13 @@ class Worker:
         """End soon: finish within the grace what is under way, and release the rest."""
         self._stopping = True
         # Where the ledger is away, a stop does not wait for it to come back.
-        self._session.patience.shorten(max(self.grace, LAST_PATIENCE))
+        self._session.retry.shorten(max(self.grace, LAST_PATIENCE))
         self._changed.set()
 
     def stop_now(self) -> None:
         """End at once: release everything."""
         self._at_once = True
-        self._session.patience.shorten(LAST_PATIENCE)
+        self._session.retry.shorten(LAST_PATIENCE)
         self.stop()
         if self._running is not None:
             self._running.cancel()
@@ -148,7 +148,7 @@ class Worker:
         """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""
         with single_errors():
             reason = await self._run()
-        counts = await self._session.patience.in_time(self._ledger.queries.counts)
+        counts = await self._session.retry.in_time(self._ledger.queries.counts)
         return WorkReport(
             finish_reason=reason,
             done=self._done,
@@ -196,7 +196,7 @@ class Worker:
 
     async def _claim_some(self, room: int) -> bool:
         """Claim up to *room* tasks that are due; say whether there were any."""
-        spared = self._session.patience.spared_since(self._ledger.now())
+        spared = self._session.retry.grace_since(self._ledger.now())
         limit = room if spared is None else room + _MOST_SPARED
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
         wanted = [

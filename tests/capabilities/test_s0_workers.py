@@ -121,7 +121,7 @@ async def test_a_lock_that_could_not_be_released_lapses(on_mongodb: UseCases):
     await other.add("order-1")
     with proxied(on_mongodb.url) as (network, url):
         tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
-        tracker.session.patience.shorten(tracker.session.policy.lease * 0)
+        tracker.session.retry.shorten(tracker.session.policy.lease * 0)
         with pytest.raises(KeyboardInterrupt):
             async with tracker.start("order-1"):
                 network.cut()

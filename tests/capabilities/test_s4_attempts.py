@@ -175,7 +175,7 @@ async def test_what_cannot_be_known_to_be_recorded_is_no_success(on_mongodb: Use
     await other.add("order-1")
     with proxied(on_mongodb.url) as (network, url):
         tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")
-        tracker.session.patience.shorten(timedelta(0))
+        tracker.session.retry.shorten(timedelta(0))
         with pytest.raises(LedgerUnavailableError):
             async with tracker.start("order-1"):
                 network.cut()

@@ -30,11 +30,10 @@ from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.engine import patience
+from crawlcw.engine import ledger_retry
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
-from crawlcw.engine.retrying_ledger import retrying
+from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
@@ -139,17 +138,20 @@ class Noting:
         self._operations = operations
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._operations and hasattr(self._ledger, "asked"):
-            now = asyncio.get_running_loop().time()
-            self._ledger.asked.append((name, now))
-            first, last = self._ledger.away
-            if first <= now - self._ledger.began < last:
-                return _away
-        return getattr(self._facet, name)
+        operation = getattr(self._facet, name)
+        if name not in self._operations:
+            return operation
 
+        async def noted(*args: Any, **options: Any) -> Any:
+            if hasattr(self._ledger, "asked"):
+                now = asyncio.get_running_loop().time()
+                self._ledger.asked.append((name, now))
+                first, last = self._ledger.away
+                if first <= now - self._ledger.began < last:
+                    raise LedgerUnavailableError("away")
+            return await operation(*args, **options)
 
-async def _away(*args: Any, **options: Any) -> None:
-    raise LedgerUnavailableError("away")
+        return noted
 
 
 def _noticed(run: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
@@ -210,8 +212,8 @@ class Around:
             rests=rests,
             ledger_now=ledger.now,
         )
-        patience = Patience(timedelta(minutes=10))
-        waiting, changed = retrying(ledger, patience), asyncio.Event()
+        retry = LedgerRetry(timedelta(minutes=10))
+        waiting, changed = retrying(ledger, retry), asyncio.Event()
         heartbeat = Heartbeat(ledger, "a", self.stats, lease=lambda: self.settings.lease)
         self.coordinator = Coordinator(
             waiting,
@@ -243,7 +245,7 @@ class Around:
             state=KeptState(Spider(), waiting),
             held=self.held,
             stats=self.stats,
-            patience=patience,
+            retry=retry,
             heartbeat=heartbeat,
             watch=watch,
             internal_errors=InternalErrors(waiting, self.stats, end=lambda *_: None),
@@ -304,7 +306,7 @@ def quickly(
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        for module in (coordinator, robots_gate, patience, host_leases):
+        for module in (coordinator, robots_gate, ledger_retry, host_leases):
             monkeypatch.setattr(module, "time", _LoopTime(loop))
         ledger = await Counted.opened(path / "ledger.db")
         try:

@@ -1867,7 +1867,7 @@ class Countless(SqliteLedger):
 
 
 async def test_counting_that_takes_too_long_is_left(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.engine.patience._LAST_LOOK", 0.1)
+    monkeypatch.setattr("crawlcw.engine.ledger_retry._LAST_LOOK", 0.1)
     ledger = await Countless.open(path, "books")
 
     report = await crawled(Books(), Web(site(5)), ledger)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
-from crawlcw.engine.patience import Patience
+from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -95,7 +95,7 @@ async def renewed_once(
         ledger,
         held,
         lease=lambda: SHORT,
-        patience=Patience(timedelta(minutes=1)),
+        retry=LedgerRetry(timedelta(minutes=1)),
         renew_hosts=renew_hosts,
         on_lost=reported.update,
         announce=announce,
@@ -220,7 +220,7 @@ async def test_after_an_outage_that_began_between_tasks_and_hosts_tasks_are_rene
         ledger,
         held,
         lease=lambda: timedelta(seconds=3 * waited),
-        patience=Patience(timedelta(minutes=1)),
+        retry=LedgerRetry(timedelta(minutes=1)),
         renew_hosts=renew_hosts,
         on_lost=lambda _: None,
     )

@@ -10,8 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.patience import Patience
-from crawlcw.engine.retrying_ledger import retrying
+from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -60,7 +59,7 @@ def held() -> HeldLeases:
 
 @pytest.fixture
 def run_alone(ledger: CountingLedger, held: HeldLeases) -> RunAlone:
-    return RunAlone(retrying(ledger, Patience(timedelta(minutes=1))), held)
+    return RunAlone(retrying(ledger, LedgerRetry(timedelta(minutes=1))), held)
 
 
 async def held_at_two_crashes(ledger: CountingLedger, clock: FakeClock) -> list[Lease]:

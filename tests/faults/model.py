@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from crawlcw.api.spider import Spider
 from crawlcw.crawl import committer
@@ -40,7 +40,7 @@ from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import leases, run_alone
 from crawlcw.engine.leases import HeldLeases, Renewer
-from crawlcw.engine.retrying_ledger import retrying
+from crawlcw.engine.ledger_retry import retrying
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
@@ -58,6 +58,7 @@ from tests.faults.virtual import Process, Signal, Thread, Timeline, virtual
 from tests.support.ledgers import START, Instead, make_task
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 LEASE = timedelta(seconds=60)
 POLICY = RetryPolicy(max_retry=3, base=timedelta(seconds=4))
@@ -526,16 +527,21 @@ class WatchedLedger(MongoLedger):
 
 
 class Insistence:
-    """The product's patience, in virtual time and without an end."""
+    """The product's `LedgerRetry`, in virtual time and without an end."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     async def insist(self, operation: Callable[[], Awaitable[T]]) -> T:
+        return await self.ask("", operation)
+
+    async def ask(
+        self, _: str, operation: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         wait = 0.1
         while True:
             try:
-                return await operation()
+                return await operation(*args, **kwargs)
             except LedgerUnavailableError:
                 await self._process.sleep(wait)
                 wait = min(2 * wait, 5.0)
@@ -586,7 +592,7 @@ class Worker(Process):
             self.ledger,
             self._held,
             lease=lambda: LEASE,
-            patience=insistence,  # type: ignore[arg-type]  # it is no Patience but serves
+            retry=insistence,  # type: ignore[arg-type]  # it is no LedgerRetry but serves
             renew_hosts=self._no_hosts,
             on_lost=self._lost,
         )

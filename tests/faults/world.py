@@ -13,8 +13,8 @@ import pymongo
 import pytest
 from pymongo import common
 
-from crawlcw.engine import patience
-from crawlcw.engine.patience import Patience
+from crawlcw.engine import ledger_retry
+from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger, items, store
@@ -76,7 +76,7 @@ class World:
         self._uri = uri
         self._name = database
         self._runner = asyncio.Runner()
-        self._sender = Patience(timedelta(seconds=20))
+        self._sender = LedgerRetry(timedelta(seconds=20))
 
     @contextmanager
     def opened(self) -> Iterator["World"]:
@@ -242,7 +242,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # The driver's monitor looks for the server twice a second otherwise.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
-        patch.setattr(patience, "_FIRST_WAIT", 0.01)
+        patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
         patch.setattr(items, "_ASIDE", len(LARGE))
         patch.setattr(store, "_ITEM_BATCH", 2)
         yield

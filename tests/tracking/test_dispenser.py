@@ -298,7 +298,7 @@ async def test_leases_that_ran_out_while_the_ledger_was_away_are_spared(
     await tracker.add("b")
     clock.advance(seconds=60)
     # An outage ends for good only some seconds after it, in real time.
-    monkeypatch.setattr(tracker.session.patience, "spared_since", lambda now: now)
+    monkeypatch.setattr(tracker.session.retry, "grace_since", lambda now: now)
 
     assert keys(await dispenser.assign("bob", 2)) == ["b"]
     assert keys(await dispenser.assign("ann", 2)) == ["a"]

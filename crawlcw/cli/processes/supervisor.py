@@ -30,8 +30,7 @@ from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
 from crawlcw.engine.leases import dead_workers, reap_dead_workers
-from crawlcw.engine.patience import Patience
-from crawlcw.engine.retrying_ledger import retrying
+from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.stats import FinishReason, Report, failed_pages
 from crawlcw.errors import (
     LedgerError,
@@ -168,18 +167,18 @@ class Supervisor:
         )
         self._stopping = asyncio.Event()
         self._began = ledger.now()
-        self._patience = Patience(settings.ledger_give_up)
-        self._ledger = retrying(ledger, self._patience)
+        self._retry = LedgerRetry(settings.ledger_give_up)
+        self._ledger = retrying(ledger, self._retry)
         self.stats = Totals(lambda: (worker.account for worker in self._workers))
 
     def stop(self) -> None:
         """Let each worker end softly; start no other."""
-        self._patience.shorten(self.settings.grace)
+        self._retry.shorten(self.settings.grace)
         self._tell(Order.STOP)
 
     def stop_now(self) -> None:
         """Let each worker release everything at once."""
-        self._patience.shorten(_NOT_AT_ALL)
+        self._retry.shorten(_NOT_AT_ALL)
         self._tell(Order.STOP_NOW)
 
     def kill(self) -> None:
@@ -243,11 +242,11 @@ class Supervisor:
         given_up = UNAVAILABLE in (end.code for end in self._ends)
         if given_up:
             # Somebody has waited long enough for it, and has said so.
-            self._patience.shorten(_NOT_AT_ALL)
+            self._retry.shorten(_NOT_AT_ALL)
         try:
             horizon = await self._ledger.queries.horizon()
-            counts = await self._patience.in_time(self._ledger.queries.counts)
-            reasons = await self._patience.in_time(self._ledger.queries.reasons)
+            counts = await self._retry.in_time(self._ledger.queries.counts)
+            reasons = await self._retry.in_time(self._ledger.queries.reasons)
         except (LedgerUnavailableError, LedgerGoneError):
             if given_up:
                 return None

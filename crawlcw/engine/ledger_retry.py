@@ -1,0 +1,205 @@
+"""A ledger whose operations are repeated while its database is away (Decorator and Retry).
+
+An outage of the database is not a failure of a page: an operation is tried again, with
+exponential backoff, until the ledger answers or a time limit ends. It is not a crash of a
+worker either: leases that run out during an outage have a renewal grace afterwards.
+
+Some operations are tried once: renewals, because the set of held leases changes during the
+wait, and heartbeats and points of rates, because the next one is as good.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import datetime, timedelta
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, ParamSpec, TypeVar, cast, get_type_hints
+
+import anyio
+
+from crawlcw.errors import LedgerError, LedgerGoneError, LedgerUnavailableError
+from crawlcw.ledger import protocol
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.tracked import TrackedLedger
+from crawlcw.model.durations import format_duration
+from crawlcw.model.sanitize import printable
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+AnyLedger = TypeVar("AnyLedger", bound=Ledger)
+
+_FIRST_WAIT = 0.1
+_LONGEST_WAIT = 5.0
+#: Seconds for one figure of a report, which may as well be missing.
+_LAST_LOOK = 10.0
+#: Within so many seconds after an outage every process that waited has come back.
+_COMING_BACK = 2 * _LONGEST_WAIT
+
+#: The protocols of a ledger's facets, by name. Other attributes are the ledger's own.
+_FACETS = get_type_hints(TrackedLedger)
+_ASKED_ONCE = frozenset(
+    {
+        (protocol.Leases, "renew"),
+        (protocol.HostLeases, "renew"),
+        (protocol.Workers, "beat"),
+        (protocol.Rates, "record"),
+    }
+)
+
+
+class LedgerRetry:
+    """The waits of one process for its ledger, and the last outage that it noticed."""
+
+    def __init__(self, give_up: timedelta) -> None:
+        """Give up where the ledger has not answered for *give_up*."""
+        #: Operations, repetitions included, by a name such as `tasks.add`.
+        self.asked: Counter[str] = Counter()
+        self._give_up = give_up
+        self._answered = time.monotonic()  #: when the last operation with an answer was begun
+        self._waiting = 0
+        self._began = self._ended = float("-inf")  #: of the last outage
+
+    def shorten(self, give_up: timedelta) -> None:
+        """Give up earlier, because the crawl is to stop."""
+        self._give_up = min(self._give_up, give_up)
+
+    def grace_since(self, now: datetime) -> datetime | None:
+        """Return since when leases that ended are in their renewal grace at *now*; None: none is.
+
+        Their holders could not renew them, and may be about to.
+        """
+        monotonic = time.monotonic()
+        if not self._waiting and monotonic > self._ended + _COMING_BACK:
+            return None
+        return now - timedelta(seconds=monotonic - self._began)
+
+    def insist(self, operation: Callable[[], Awaitable[T]]) -> Coroutine[Any, Any, T]:
+        """Return the result of *operation*, see `ask`; it is not counted."""
+        return self.ask("", operation)
+
+    async def ask(
+        self, name: str, operation: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the result of *operation*, which is repeated while the ledger is unavailable.
+
+        It is counted under *name*, if there is one. Raises `LedgerUnavailableError` when the
+        time is up.
+        """
+        # Several times a page: the path without an outage makes no further call of Python.
+        began = time.monotonic()
+        if name:
+            self.asked[name] += 1
+        try:
+            result = await operation(*args, **kwargs)
+        except LedgerUnavailableError as error:
+            return await self._repeat(name, partial(operation, *args, **kwargs), error, began)
+        if (now := time.monotonic()) - began > _LONGEST_WAIT:
+            # No operation was refused: the ledger was frozen, and went on afterwards.
+            self._note_outage(began)
+            self._ended = now
+        if began > self._answered:
+            self._answered = began
+        return result
+
+    async def in_time(self, operation: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the result of *operation*; None where it fails, or takes longer than 10 s.
+
+        For a figure of a report on which nothing else depends. It is called once; the
+        operations of a retrying ledger repeat themselves.
+        """
+        with anyio.move_on_after(_LAST_LOOK):
+            try:
+                return await operation()
+            except LedgerGoneError:
+                raise
+            except LedgerError as error:
+                told = {"event": "not_counted"}
+                logger.info("the report lacks a figure: %s", printable(error), extra=told)
+        return None
+
+    async def _repeat(
+        self,
+        name: str,
+        operation: Callable[[], Awaitable[T]],
+        error: LedgerUnavailableError,
+        began: float,
+    ) -> T:
+        self._note_outage(began)
+        self._waiting += 1
+        wait, waiting_since = _FIRST_WAIT, time.monotonic()
+        try:
+            while True:
+                if time.monotonic() - waiting_since + wait > self._give_up.total_seconds():
+                    raise LedgerUnavailableError(
+                        f"the ledger has not answered for {format_duration(self._give_up)}: {error}"
+                    ) from error
+                logger.warning(
+                    "the ledger does not answer, trying again: %s",
+                    printable(error),
+                    extra={"event": "ledger_unavailable"},
+                )
+                await anyio.sleep(wait)
+                wait = min(wait * 2, _LONGEST_WAIT)
+                if name:
+                    self.asked[name] += 1
+                try:
+                    result = await operation()
+                except LedgerUnavailableError as again:
+                    error = again
+                else:
+                    break
+        finally:
+            self._waiting -= 1
+            self._ended = time.monotonic()
+        logger.warning("the ledger answers again", extra={"event": "ledger_back"})
+        return result
+
+    def _note_outage(self, began: float) -> None:
+        # It answered the last operation; it may have been away at any time since.
+        since = min(began, self._answered)
+        new = since > self._ended and not self._waiting
+        self._began = since if new else min(since, self._began)
+
+
+def retrying(ledger: AnyLedger, retry: LedgerRetry) -> AnyLedger:
+    """Return *ledger* with each operation repeated while it is unavailable.
+
+    The operations raise `LedgerUnavailableError` only where the time of *retry* is up.
+    """
+    return cast("AnyLedger", _RetryingLedger(ledger, retry))
+
+
+class _RetryingLedger:
+    def __init__(self, ledger: Ledger, retry: LedgerRetry) -> None:
+        self._ledger = ledger
+        self._retry = retry
+        self.now = ledger.now  # several times a page
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._ledger, name)
+        if (facet := _FACETS.get(name)) is not None:
+            # Made once: the next access finds it in the instance.
+            found = _RetryingFacet(name, found, facet, self._retry)
+            setattr(self, name, found)
+        return found
+
+
+class _RetryingFacet:
+    def __init__(self, name: str, facet: Any, kind: type, retry: LedgerRetry) -> None:
+        self._name = name
+        self._facet = facet
+        self._kind = kind
+        self._retry = retry
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._facet, name)
+        # Walks are no coroutines: they are the real ledger's.
+        operation = iscoroutinefunction(vars(self._kind).get(name))
+        if operation and (self._kind, name) not in _ASKED_ONCE:
+            found = partial(self._retry.ask, f"{self._name}.{name}", found)
+            setattr(self, name, found)
+        return found
