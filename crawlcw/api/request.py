@@ -14,7 +14,7 @@ from crawlcw.errors import FetchError, SpiderError
 from crawlcw.model import urls, values
 from crawlcw.model.sanitize import redacted
 from crawlcw.model.task import BlobRef, ChangedTask, Task, task_id
-from crawlcw.model.urls import Location
+from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.visits import NEVER
 
 Callback = Callable[..., object] | str
@@ -114,7 +114,7 @@ class Request:
             raise SpiderError(f"Request(priority={priority!r}) must be a whole number, -100 to 100")
         if not isinstance(body, bytes | str | None):
             raise SpiderError(f"Request(body=...) takes bytes or text, not {type(body).__name__}")
-        self._refusal: FetchError | None = None
+        self._refusal: Refusal | None = None
         self._location: Location | None = None
         self.url = url
         self.callback = "parse" if callback is None else _name(callback, "callback")
@@ -178,11 +178,15 @@ class Request:
 
     @classmethod
     def refused(
-        cls, link: str, refusal: FetchError, callback: Callback | None = None, **options: Any
+        cls,
+        link: str,
+        refusal: FetchError | Refusal,
+        callback: Callback | None = None,
+        **options: Any,
     ) -> Self:
         """Return a request for a link that leads nowhere: its `identity` raises *refusal*."""
         request = cls(link, callback, **options)
-        request._refusal = refusal.with_traceback(None)  # it would keep the whole page
+        request._refusal = Refusal(refusal.reason, refusal.message)
         return request
 
     @classmethod
@@ -244,6 +248,21 @@ class Request:
         twin.options = self.options
         return twin
 
+    @property
+    def plain_url(self) -> str | None:
+        """The address of a link that two requests with it share their task by, if it is one."""
+        location = self._location
+        if (
+            location is None
+            or self.body is not None
+            or self.changed is not None
+            or self.dont_filter
+            or self.method != "GET"
+            or location.url != self.url
+        ):
+            return None
+        return location.url
+
     def set_header(self, name: str, value: str) -> None:
         """Set a header in the place of those that have this name."""
         # What they were set to meanwhile may be a mapping.
@@ -257,11 +276,21 @@ class Request:
         *salt* tells one `dont_filter` request from another; it must be the
         same when the page that yields it is parsed again.
         """
+        found = self.place(salt)
+        if isinstance(found, Refusal):
+            raise found.error()
+        return found
+
+    def place(self, salt: bytes = b"") -> tuple[Location, bytes] | Refusal:
+        """Return what `identity` does, or why the request leads nowhere."""
         if self._refusal is not None:
-            raise FetchError(self._refusal.reason, self._refusal.message)
+            return self._refusal
         location = self._location
         if location is None or location.url != self.url:
-            location = urls.locate(self.url)
+            found = urls.located(self.url)
+            if isinstance(found, Refusal):
+                return found
+            location = found
         plain = self.body is None and self.method == "GET" and not self.dont_filter
         if plain and len(self.url) <= urls.LONGEST_CACHED:
             return location, _id_of_get(location.host, location.canonical)

@@ -1,6 +1,6 @@
 """What a callback is given: the page, and the way to further requests."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.proxies import Proxy
+from crawlcw.model.urls import Location, Refusal
 
 #: The reason under which links of a page are counted that asks for none to be followed.
 NOFOLLOW = "nofollow"
@@ -86,6 +87,8 @@ class Response(Document):
         #: The page in the browser, a `playwright.async_api.Page`, where it was rendered; it is
         #: open until the callback ends.
         self.page: Any = None
+        #: A request that `follow` without options returns others like, and its callback.
+        self._like: tuple[Callback | None, Request] | None = None
 
     @property
     def size(self) -> int:
@@ -174,6 +177,20 @@ class Response(Document):
         encoding = "utf-8" if href.isascii() else self.encoding
         return urls.resolve(self.base_url, href, encoding=encoding)
 
+    @cached_property
+    def _places(self) -> "_Places":
+        return _Places(self.base_url, self.encoding)
+
+    def _place(self, address: str | None, target: "Link") -> Location | Refusal:
+        """Return where a link of the page leads; *target* is the node that has the *address*."""
+        if address is None:
+            where = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
+            return Refusal(Reason.URL_INVALID, f"{where}no link")
+        try:
+            return self._places[address]
+        except ParseRefusedError as refusal:  # of a page with a <base>
+            return Refusal(refusal.reason, refusal.message)
+
     def follow(
         self,
         target: "Link",
@@ -186,11 +203,16 @@ class Response(Document):
         raise: a link that cannot be fetched (`mailto:`, a broken address, a node
         without one, None) becomes a request that the crawl drops and counts.
         """
-        try:
-            url = self.urljoin(_checked(_address(target), target))
-        except FetchError as refusal:
-            return Request.refused(_address(target) or "", refusal, callback, **options)
-        return Request(url, callback, **options)
+        address = _address(target)
+        place = self._place(address, target)
+        if isinstance(place, Refusal):
+            return Request.refused(address or "", place, callback, **options)
+        if options:
+            return Request(place.url, callback, **options)
+        if self._like is None or self._like[0] != callback:
+            # Never returned itself: what a spider changes in a request is for that one.
+            self._like = (callback, Request(place.url, callback))
+        return self._like[1].at(place)
 
     def follow_all(
         self,
@@ -229,7 +251,6 @@ class Response(Document):
         resolved: set[str | None] = set()
         # What is the same for all links is looked at once, with the first.
         like: Request | None = None
-        resolve: Callable[[str], urls.Location] | None = None
         for node in nodes:
             address = _address(node)
             target = None if address is None else address.partition("#")[0]
@@ -240,19 +261,17 @@ class Response(Document):
                 # There may be hundreds of thousands: to look at each would stop the loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
-            try:
-                resolve = resolve or urls.resolver(self.base_url, encoding=self.encoding)
-                location = resolve(_checked(address, node))
-            except FetchError as refusal:
-                self.dropped.note(refusal.reason, address or refusal.message)
+            place = self._place(address, node)
+            if isinstance(place, Refusal):
+                self.dropped.note(place.reason, address or place.message)
                 continue
             resolved.add(target)
-            url = location.url
+            url = place.url
             if url not in seen and wanted.passes(url):
                 seen.add(url)
                 # Never yielded itself: what a spider changes in a request is for that one.
                 like = like or Request(url, callback, **options)
-                yield like.at(location)
+                yield like.at(place)
 
     def form(
         self,
@@ -293,12 +312,16 @@ class Response(Document):
         return f"<Response {self.status} {self.url!r}>"
 
 
-def _checked(address: str | None, target: "Link") -> str:
-    """Return the address of *target*; raises `FetchError` where it has none."""
-    if address is None:
-        where = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
-        raise FetchError(Reason.URL_INVALID, f"{where}no link")
-    return address
+class _Places(dict[str, Location | Refusal]):
+    """Where the addresses on one page lead; each is resolved once."""
+
+    def __init__(self, base: str, encoding: str) -> None:
+        super().__init__()
+        self._resolve = urls.resolver(base, encoding=encoding)
+
+    def __missing__(self, address: str) -> Location | Refusal:
+        place = self[address] = self._resolve(address)
+        return place
 
 
 def _address(target: "Link") -> str | None:

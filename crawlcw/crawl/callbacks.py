@@ -46,6 +46,7 @@ from crawlcw.model.tracebacks import (
     where,
 )
 from crawlcw.model.transitions import Failed, too_deep
+from crawlcw.model.urls import Refusal
 
 #: A page that sends its reader on later than that has something else in mind: the end of a session.
 LONGEST_REFRESH = timedelta(seconds=100)
@@ -328,6 +329,8 @@ class _Sorter:
         self._links = 0
         self._admitted = ""
         self._yielded: set[bytes] = set()
+        #: What became of plain links, by address: why each was dropped, None: it was not.
+        self._taken: dict[str, str | None] = {}
         self._sink = sink
         self.produced = Produced(items=sink.items, items_dropped=sink.dropped)
 
@@ -357,29 +360,38 @@ class _Sorter:
         if self._links > self._scope.max_links:
             self._drop(request, TOO_MANY_LINKS)
             return
-        try:
-            # A page that is parsed again yields its requests in the same order,
-            # so the number makes the same task of the same request.
-            salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
-            location, task_id = request.identity(salt)
-            # Most links of a page lead to one host; those admitted once stay so.
-            if location.host != self._admitted:
-                self._scope.admit(location.host)
-                self._admitted = location.host
-        except FetchError as error:
-            self._drop(request, error.reason, where=error.message)
-            return
+        # Most links of a page stand there several times.
+        url = request.plain_url
+        if url is None:
+            self._judge(request)
+        elif url not in self._taken:
+            self._taken[url] = self._judge(request)
+        elif (reason := self._taken[url]) is not None:
+            self._drop(request, reason)
+
+    def _judge(self, request: Request) -> str | None:
+        """Take a request, or drop it; return why it is dropped each time that it is yielded."""
+        # A page that is parsed again yields its requests in the same order,
+        # so the number makes the same task of the same request.
+        salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
+        place = request.place(salt)
+        if isinstance(place, Refusal):
+            return self._drop(request, place.reason, where=place.message)
+        location, task_id = place
+        # Most links of a page lead to one host; those admitted once stay so.
+        if location.host != self._admitted:
+            if not urls.in_scope(location.host, self._scope.hosts):
+                return self._drop(request, Reason.REFUSED_SCOPE)
+            self._admitted = location.host
         # Before traps are looked for: a start URL may look as it likes.
         # One that is known may have changed, which the ledger tells.
         if task_id in self._yielded or (request.changed is None and task_id in self._seen):
-            return
+            return None
         trap = self._scope.traps.why(location.canonical)
         if trap is not None:
-            self._drop(request, trap)
-            return
+            return self._drop(request, trap)
         if location.host in self._scope.full:
-            self._drop(request, Reason.HOST_FULL)
-            return
+            return self._drop(request, Reason.HOST_FULL)
         self._yielded.add(task_id)
         task = request.task(
             now=self._now, depth=self._task.depth + 1, parent=self._task.id, salt=salt
@@ -390,15 +402,17 @@ class _Sorter:
         deepest = self._scope.max_depth if own is None else own
         if deepest is None or task.depth <= deepest:
             self.produced.tasks.append(task)
-            return
+            return None
         self._drop(request, Reason.REFUSED_DEPTH)
         if own is None:
             # What the request itself forbids no deeper crawl is to fetch.
             self.produced.too_deep.append(too_deep(task))
+        return None
 
-    def _drop(self, request: Request, reason: str, *, where: str = "") -> None:
+    def _drop(self, request: Request, reason: str, *, where: str = "") -> str:
         """Count a link that is not followed; *where* tells of one that has no text of its own."""
         self.produced.dropped.note(reason, request.url or where)
+        return reason
 
 
 def missing(error: SpiderError) -> Failed:

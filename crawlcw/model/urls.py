@@ -4,8 +4,8 @@ The address is what a browser would send (WHATWG URL Standard, parsed by Ada). T
 is made of the address alone, so that two spellings of one page are one task. Ada is the only
 parser: two parsers that disagree about the host of a link are a hole. Only a path of plain
 names is joined as text, on an origin that Ada has parsed and left as it is. Every function
-here takes crawled text and raises `FetchError` with one of the `url-*` and `refused-*`
-reasons for text that is no URL to fetch.
+here takes crawled text. For text that is no URL to fetch it raises `FetchError` with one of the
+`url-*` and `refused-*` reasons; `resolver`, which sees every link of a page, returns a `Refusal`.
 """
 
 import re
@@ -89,6 +89,18 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a text is no URL to fetch."""
+
+    reason: Reason
+    message: str
+
+    def error(self) -> FetchError:
+        """Return the refusal as an error."""
+        return FetchError(self.reason, self.message)
+
+
+@dataclass(frozen=True, slots=True)
 class Userinfo:
     """The user and the password that stand in a URL, and the origin that they are for."""
 
@@ -104,11 +116,19 @@ def locate(url: str) -> Location:
     address by RFC 3986 section 6.2 (case and percent-encoding), its host without the dot of the
     root, its query's parameters sorted as Scrapy's fingerprint does. Raises `FetchError`.
     """
+    found = located(url)
+    if isinstance(found, Refusal):
+        raise found.error()
+    return found
+
+
+def located(url: str) -> Location | Refusal:
+    """Return where an absolute *url* leads, as `locate` does, or why nowhere."""
     return _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
 
 
 @lru_cache(maxsize=1 << 14)
-def _locate(url: str) -> Location:
+def _locate(url: str) -> Location | Refusal:
     return _plainly_located(url) or _parsed(url, None)
 
 
@@ -158,16 +178,21 @@ def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
 
     *encoding* is Python's name of the page's encoding, see `resolver`.
     """
-    return resolver(base, encoding=encoding)(href).url
+    return resolved(base, href, encoding=encoding).url
 
 
-def resolved(base: str, href: str) -> Location:
+def resolved(base: str, href: str, *, encoding: str = "utf-8") -> Location:
     """Return where *href* leads on the page *base*, as `locate` does; raises `FetchError`."""
-    return resolver(base)(href)
+    found = resolver(base, encoding=encoding)(href)
+    if isinstance(found, Refusal):
+        raise found.error()
+    return found
 
 
-def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location]:
+def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location | Refusal]:
     """Return what `resolved` is for the many links of one page, which is at *base*, an address.
+
+    It returns a `Refusal` where that raises: of most pages some links are none to fetch.
 
     What is not ASCII in a query is sent in the *encoding* of the page, by Python's name of it,
     as the WHATWG URL standard has it; in a path it is UTF-8 always.
@@ -179,7 +204,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location]
     folder = page[: slash + 1] if slash >= _BEFORE_PATH else page
     room = LONGEST_CACHED - len(base)
 
-    def resolve_on_page(href: str) -> Location:
+    def resolve_on_page(href: str) -> Location | Refusal:
         # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
         target, mark, _ = href.partition("#")
         first = target[:1]
@@ -195,8 +220,12 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location]
     if encoding in _SENT_AS_UTF8:
         return resolve_on_page
 
-    def resolve_in_encoding(href: str) -> Location:
-        return resolve_on_page(href if href.isascii() else _with_query_in(encoding, href))
+    def resolve_in_encoding(href: str) -> Location | Refusal:
+        if href.isascii():
+            return resolve_on_page(href)
+        if (length := len(href.partition("#")[0])) > MAX_LENGTH:
+            return _too_long(length)
+        return resolve_on_page(_with_query_in(encoding, href))
 
     return resolve_in_encoding
 
@@ -204,7 +233,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location]
 def _with_query_in(encoding: str, href: str) -> str:
     """Return *href*, its fragment empty, what is not ASCII in its query percent-encoded."""
     address, fragment, _ = href.partition("#")
-    path, mark, query = _scalar(_bounded(address)).partition("?")
+    path, mark, query = _scalar(address).partition("?")
     query = _NOT_ASCII.sub(lambda run: _escaped(run[0], encoding), query)
     return f"{path}{mark}{query}{fragment}"
 
@@ -228,11 +257,11 @@ def _escaped(text: str, encoding: str) -> str:
 
 
 @lru_cache(maxsize=1 << 15)
-def _resolve_in(base: str, href: str) -> Location | None:
+def _resolve_in(base: str, href: str) -> Location | Refusal | None:
     """Return where a link leads from a page, or from any page of a folder; None: see the page."""
     found = _plainly_resolved(base, href) or _plainly_located(href)
     if found is None and not _is_of_its_scheme(href):
-        found = _parsed(href, base)
+        return _parsed(href, base)
     return found
 
 
@@ -267,26 +296,23 @@ def _plain_folder(folder: str) -> tuple[str, str, str] | None:
     found = _PLAIN_FOLDER.fullmatch(folder)
     if found is None:
         return None
-    try:
-        location = _parsed(folder, None)
-    except FetchError:
-        return None
-    if location.canonical != folder or location.url != folder:
+    location = _parsed(folder, None)
+    if isinstance(location, Refusal) or {location.canonical, location.url} != {folder}:
         return None
     return found[1], found[2], location.host
 
 
-def _parsed(text: str, base: str | None) -> Location:
+def _parsed(text: str, base: str | None) -> Location | Refusal:
     """Return where *text* leads by the URL parser of the WHATWG standard."""
-    if len(text) > MAX_LENGTH:
-        text = _bounded(_stripped(text))
+    if len(text) > MAX_LENGTH and len(text := _stripped(text)) > MAX_LENGTH:
+        return _too_long(len(text))
     try:
         scalar = _scalar(text)
         href = ada_url.join_url(base, scalar) if base is not None else ada_url.normalize_url(scalar)
     except ValueError:
-        raise _refusal(text, base) from None
+        return _refusal(text, base)
     if not href.startswith(_SCHEMES):
-        raise FetchError(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
+        return Refusal(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
     href = href.partition("#")[0]
     slash = href.index("/", _BEFORE_PATH)
     origin, rest = href[:slash], href[slash:]
@@ -295,15 +321,14 @@ def _parsed(text: str, base: str | None) -> Location:
         href = origin + rest
     place = _place(origin)
     if place is None:
-        raise FetchError(Reason.URL_INVALID, _mistake(text, " has no host or no valid port"))
+        return Refusal(Reason.URL_INVALID, _mistake(text, " has no host or no valid port"))
     if place.ends_in_number and not _is_spelled_out(place.name, text, base):
-        raise FetchError(
-            Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
-        )
+        return _unwritten_address(text)
+    if len(href) > MAX_LENGTH:
+        return _too_long(len(href))
     canonical = f"{place.origin}{_identity(rest)}"
     # Most are their own identity: thousands are kept, so not twice.
-    url = _bounded(href)
-    return Location(url, url if canonical == url else canonical, place.host)
+    return Location(href, href if canonical == href else canonical, place.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,18 +382,26 @@ def _spelled_host(text: str) -> str:
     return _PORT.sub("", authority[1].rpartition("@")[2])
 
 
-def _refusal(text: str, base: str | None) -> FetchError:
+def _refusal(text: str, base: str | None) -> Refusal:
     """Return why the URL parser has refused a text."""
     text = _stripped(text)
     scheme = _SCHEME.match(text)
     if (base is None) if scheme is None else scheme[1].lower() not in ("http", "https"):
-        return FetchError(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
+        return Refusal(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
     host = _spelled_host(text).rstrip(".")
     if host[:1] != "[" and _ENDS_IN_A_NUMBER.search(host) and not _IPV4.match(host):
-        return FetchError(
-            Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
-        )
-    return FetchError(Reason.URL_INVALID, _mistake(text, " is no URL"))
+        return _unwritten_address(text)
+    return Refusal(Reason.URL_INVALID, _mistake(text, " is no URL"))
+
+
+def _unwritten_address(text: str) -> Refusal:
+    return Refusal(
+        Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
+    )
+
+
+def _too_long(length: int) -> Refusal:
+    return Refusal(Reason.URL_TOO_LONG, f"{length} characters, {MAX_LENGTH} are allowed")
 
 
 def _identity(rest: str) -> str:
@@ -427,9 +460,3 @@ def _scalar(text: str) -> str:
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _bounded(text: str) -> str:
-    if len(text) > MAX_LENGTH:
-        raise FetchError(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
-    return text

@@ -22,7 +22,10 @@ from tests.support.fuzzing import UNSEEN, URL_PIECES, fuzzed, soup
 ENCODINGS = {name for label in webencodings.LABELS if (name := named(label)) is not None}
 
 PAGE = "http://a.example/folder/page.html?q"
-DROPPED = {Reason.URL_INVALID, Reason.URL_TOO_LONG, Reason.REFUSED_SCHEME}
+DROPPED = {
+    *(Reason.URL_INVALID, Reason.URL_TOO_LONG),
+    *(Reason.REFUSED_SCHEME, Reason.REFUSED_ADDRESS),
+}
 #: Of a page of a few hundred tags; the machine may be busy with others.
 PATIENCE = 5.0
 
