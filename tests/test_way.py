@@ -18,11 +18,11 @@ KNOWN = """
     api.request api.response api.settings_fields api.spider api.tree api.url_list api.url_traps
     api.user_code assembly crawl.adding crawl.blame crawl.callbacks
     crawl.committer crawl.coordinator crawl.crawl crawl.fetcher crawl.held_host
-    crawl.host_evidence crawl.host_leases crawl.host_queues crawl.hosts crawl.identities
+    crawl.host_health crawl.host_leases crawl.host_queues crawl.hosts crawl.identities
     crawl.item_sink crawl.kept_state crawl.outcomes
     crawl.network_watch crawl.parsing crawl.recording crawl.redirect_targets
     crawl.redirects crawl.revisits crawl.robots crawl.runner crawl.seen
-    crawl.slow_start downloader.addresses downloader.aiohttp
+    downloader.addresses downloader.aiohttp
     downloader.attempt_cookies downloader.bounds downloader.connector downloader.content_types
     downloader.credentials downloader.decoding downloader.heads downloader.memory_budget
     downloader.passages downloader.proxy_pool downloader.proxying downloader.rendering
@@ -32,7 +32,7 @@ KNOWN = """
     ledger.kind ledger.sqlite.clock ledger.sqlite.connection ledger.sqlite.leases
     ledger.sqlite.ledger ledger.sqlite.outcomes ledger.sqlite.priorities ledger.sqlite.queries
     ledger.sqlite.rows ledger.sqlite.store ledger.sqlite.tasks ledger.sqlite.writes model.clock
-    model.dropped model.hosts model.item_values model.network model.request_options model.retry
+    model.dropped model.health model.hosts model.item_values model.network model.request_options model.retry
     model.sanitize model.spider_state model.stalls model.stored_page model.task
     model.transitions model.urls model.values model.visits
 """

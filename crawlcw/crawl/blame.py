@@ -9,13 +9,13 @@ import time
 from datetime import datetime, timedelta
 
 from crawlcw.api.response import Response
-from crawlcw.crawl.host_evidence import NOBODYS, OWN, Fault
+from crawlcw.crawl.host_health import OF_PAGE, Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.hosts import HOST_FAILURES, PAST_THE_NAME, is_silent
+from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.urls import scheme_of
@@ -43,11 +43,11 @@ def is_in_doubt(
     the origin's failures are not counted for it.
     """
     now = time.monotonic()
-    last = sent is not None and frontier.evidence.is_last(host, reason, scheme=scheme, sent=sent)
+    last = sent is not None and frontier.health.is_last(host, reason, scheme=scheme, sent=sent)
     if not watch.network.failed(host, reason, sent=began, now=now, scheme=scheme, last=last):
         return False
     if reason in PAST_THE_NAME:
-        frontier.evidence.resolved(host, scheme=scheme)
+        frontier.health.resolved(host, scheme=scheme)
     return True
 
 
@@ -67,7 +67,7 @@ async def nothing_else_waits(
     known = {each.name: each for each in (*held, *waiting)}
     known |= {each.name: each.state for each in frontier}
     known.pop(host, None)
-    return len(known) < _FEW_HOSTS and all(is_silent(each) for each in known.values())
+    return len(known) < _FEW_HOSTS and all(each.is_silent for each in known.values())
 
 
 class Blame:
@@ -88,26 +88,26 @@ class Blame:
         # A loop that stood still must not ask a host that has a new owner.
         if not self._frontier.queues.may_ask(task.host, now=time.monotonic()):
             return False
-        evidence = self._frontier.evidence
-        return not (evidence.lost_origin(task) or evidence.resting_until(task))
+        health = self._frontier.health
+        return not (health.lost_origin(task) or health.resting_until(task))
 
     def given_up(self, task: Task) -> Reason | None:
         """Return why a task ends unasked: its origin was given up, and a method is to hear of it.
 
         None where that is not so.
         """
-        evidence = self._frontier.evidence
-        if task.host not in self._frontier or not evidence.calls.include(task.errback):
+        health = self._frontier.health
+        if task.host not in self._frontier or not health.calls.include(task.errback):
             return None
-        return evidence.lost_origin(task)
+        return health.lost_origin(task)
 
     def answered(self, task: Task) -> None:
         """Note that the task's own origin answered, whatever it said."""
         self._watch.answered(task.host)
 
-    def answered_well(self, task: Task, *, latency: float, sent: datetime | None) -> None:
-        """Note an answer that is no sign of load; the arguments are `HostEvidence.answered`'s."""
-        self._frontier.evidence.answered(
+    def answered_well(self, task: Task, *, latency: float, sent: datetime) -> None:
+        """Note an answer that is no sign of load; the arguments are `HostHealth.answered`'s."""
+        self._frontier.health.answered(
             task.host,
             latency=latency,
             scheme=scheme_of(task.url),
@@ -115,19 +115,19 @@ class Blame:
             now=time.monotonic(),
         )
 
-    def finished(self, task: Task, *, witness: str | None, size: int) -> None:
-        """Note that a task's page is finished; the rest is as `HostEvidence.finished` has it."""
+    def finished(self, task: Task, *, good_url: str | None, size: int) -> None:
+        """Note that a task's page is finished; the rest is as `HostHealth.finished` has it."""
         # A page that is visited again is no further one of its host's.
         if task.visit is None:
-            self._frontier.evidence.finished(
+            self._frontier.health.finished(
                 task.host,
                 scheme=scheme_of(task.url),
-                witness=witness,
+                good_url=good_url,
                 size=size,
                 now=time.monotonic(),
             )
-        if witness is not None:
-            self._watch.network.remember(task.host, witness)
+        if good_url is not None:
+            self._watch.network.remember(task.host, good_url)
 
     async def failed(
         self,
@@ -150,20 +150,20 @@ class Blame:
         ):
             return proxys
         if error.hop > 1:
-            return OWN
+            return OF_PAGE
         reason = error.underlying
         scheme = scheme_of(task.url)
         if is_in_doubt(
             self._watch, self._frontier, task.host, reason, scheme=scheme, began=began, sent=sent
         ):
-            return NOBODYS
+            return Fault(Cause.UPLINK)
         if error.reason not in HOST_FAILURES:
-            return OWN
+            return OF_PAGE
         self._log(task, error)
         in_haste = await nothing_else_waits(
             self._ledger, self._frontier, task.host, error, scheme=scheme
         )
-        return self._frontier.evidence.host_failed(
+        return self._frontier.health.host_failed(
             task.host,
             reason,
             scheme=scheme,
@@ -189,8 +189,8 @@ class Blame:
         """
         wait = self._proxies.another_in(error, task.url, is_fixed=has_own_proxy)
         if not wait:
-            return NOBODYS if wait is not None else None
-        return Fault(due=sent + timedelta(seconds=time.monotonic() - began + wait))
+            return Fault(Cause.PROXY) if wait is not None else None
+        return Fault(Cause.PROXY, sent + timedelta(seconds=time.monotonic() - began + wait))
 
     def got(self, task: Task, response: Response) -> None:
         """Note that a page was got: a proxy that failed it before is to blame for that."""
@@ -199,14 +199,14 @@ class Blame:
     def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Fault:
         """Return whose fault it is that a page was answered by 429, or 503 with Retry-After."""
         assert error.status is not None
-        fault = self._frontier.evidence.page_throttled(
+        fault = self._frontier.health.page_refused(
             task,
             sent=sent,
             status=error.status,
             retry_after=error.retry_after,
             now=time.monotonic(),
         )
-        if not (fault.own or self._frontier.evidence.is_in_doubt(task.host)):
+        if fault.cause is Cause.ORIGIN and not self._frontier.health.is_half_open(task.host):
             self._log(task, error)
         return fault
 

@@ -259,13 +259,13 @@ class Coordinator:
         if task.host not in self._frontier or self._frontier[task.host].leaving:
             self._returned.append(lease)
             self._frontier.look(task.host)
-        elif self._frontier.evidence.lost_origin(task):
-            if self._frontier.evidence.calls.include(task.errback):
+        elif self._frontier.health.lost_origin(task):
+            if self._frontier.health.calls.include(task.errback):
                 self._queues.add(lease, now=time.monotonic(), asks=False)
             else:
                 # Once it is back it is ignored with all others of its origin.
                 self._returned.append(lease)
-        elif (until := self._frontier.evidence.resting_until(task)) is not None:
+        elif (until := self._frontier.health.resting_until(task)) is not None:
             self._returned.append(put_off(lease, until=until))
         elif task.due is not None and task.due > self._ledger.now():
             self._returned.append(lease)
@@ -359,8 +359,8 @@ class Coordinator:
         # What a host has shown is written before anybody else may lease it.
         await self.host_leaser.save()
         self.host_leaser.give_up_origins(background)
-        for host in self._frontier.evidence.unproven(now=time.monotonic()):
-            self._robots_gate.prove(host, background)
+        for host in self._frontier.health.half_open(now=time.monotonic()):
+            self._robots_gate.probe(host, background)
         await self.host_leaser.give_back(background)
         if await self.host_leaser.lease(hungry=self._has_idle_fetchers()):
             self._idle = _SHORTEST_IDLE
@@ -376,7 +376,7 @@ class Coordinator:
         return await self._look_around()
 
     async def _give_back_tasks(self) -> None:
-        self._returned += [*self._frontier.leaving(), *self._frontier.evidence.put_off()]
+        self._returned += [*self._frontier.leaving(), *self._frontier.health.put_off()]
         if not self._returned:
             return
         returned, self._returned = self._returned, []
@@ -462,7 +462,7 @@ class Coordinator:
             ready = tasks
             if not self._is_open(host, tasks, background):
                 # Those for which the host is not asked need not wait for its opening.
-                ready = [task for task in tasks if self._frontier.evidence.lost_origin(task)]
+                ready = [task for task in tasks if self._frontier.health.lost_origin(task)]
             taken = ready[: min(portion, room - len(wanted))]
             wanted += taken
             if taken:
@@ -484,8 +484,8 @@ class Coordinator:
                 continue
             # What waits for an origin that was given up is ignored, all of it at once, but for
             # tasks that a method is called for.
-            evidence = self._frontier.evidence
-            if not evidence.lost_origin(task) or evidence.calls.include(task.errback):
+            health = self._frontier.health
+            if not health.lost_origin(task) or health.calls.include(task.errback):
                 found.setdefault(task.host, []).append(task)
         return found
 
@@ -497,9 +497,9 @@ class Coordinator:
         """
         if host.opened or not tasks:
             return host.opened
-        evidence = self._frontier.evidence
-        asked = [task for task in tasks if not evidence.lost_origin(task)]
-        ready = [task for task in asked if not evidence.resting_until(task)]
+        health = self._frontier.health
+        asked = [task for task in tasks if not health.lost_origin(task)]
+        ready = [task for task in asked if not health.resting_until(task)]
         # Those whose origin rests are put off once they are claimed; asked for its
         # robots.txt it would fail again, and at once again.
         return not ready or self._robots_gate.open(host, self._first_url(ready), background)
@@ -507,7 +507,7 @@ class Coordinator:
     def _first_url(self, tasks: list[Task]) -> str:
         """Return the URL to open a host with: not of an origin that fails, if there is another."""
         for task in tasks:
-            if not self._frontier.evidence.origin_of(task).failures:
+            if not self._frontier.health.origin_of(task).failures:
                 return task.url
         return tasks[0].url
 

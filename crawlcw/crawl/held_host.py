@@ -1,6 +1,6 @@
 """One host that this process may ask, and the phases it goes through (a state machine).
 
-                      robots.txt is known                 a failure left doubts
+                      robots.txt is known                   its breaker opened
     leased ──> OPENING ──────────────────> SERVING <────────────────────────────> RESTING
                   │  ^                      │   ^         it has answered            │
                   │  └─── leased again ───┐ │   │                                    │
@@ -18,8 +18,7 @@ from enum import Enum, auto
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.host_queues import HostQueues
-from crawlcw.crawl.slow_start import SlowStart
-from crawlcw.crawl.throttlings import Doubt
+from crawlcw.model.health import SlowStart
 from crawlcw.model.hosts import Host, HostLease
 
 
@@ -28,7 +27,7 @@ class Phase(Enum):
 
     OPENING = auto()  #: nothing of it is asked for before its robots.txt is known
     SERVING = auto()  #: its tasks get their turns
-    RESTING = auto()  #: a page of it is asked first, to tell whose fault a failure was
+    RESTING = auto()  #: after its rest a known good page of it is asked first
     LEAVING = auto()  #: nothing more is begun; it is to be released
 
 
@@ -62,8 +61,6 @@ class HeldHost:
     slow_start: SlowStart = field(default_factory=SlowStart)
     quick_at: datetime | None = None
     """When the last request was sent that was answered in good time."""
-    doubt: Doubt | None = None  #: a page was throttled, and its witness is to tell why
-    cleared: bool = False  #: whether a witness has answered in such a doubt
 
     @property
     def name(self) -> str:

@@ -154,7 +154,8 @@ class HostLeaser:
         await self._save([host for host in self._frontier.owned() if host.unsaved])
 
     async def _save(self, hosts: Sequence[HeldHost]) -> None:
-        states = [(host.lease, host.state) for host in hosts if host.lease is not None]
+        # Copies: what is learned while the ledger writes is not written with it.
+        states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
             return
         for host in hosts:
@@ -225,7 +226,7 @@ class HostLeaser:
 
     def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
         """Begin to ignore what waits for origins that nobody will ask any more."""
-        for host in self._frontier.evidence.losing():
+        for host in self._frontier.health.losing():
             schemes, host.lost = host.lost, set()
             # It is neither fed nor released before that is done.
             host.busy = True
@@ -244,7 +245,7 @@ class HostLeaser:
         reason = host.state.origin(scheme).given_up
         if reason is None:
             return  # it has answered meanwhile
-        calls = self._frontier.evidence.calls
+        calls = self._frontier.health.calls
         ignored = await self._ledger.hosts.give_up(
             host.name, reason=reason, scheme=scheme, calls=calls
         )

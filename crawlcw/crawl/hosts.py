@@ -1,6 +1,6 @@
 """Hosts that this process holds: their leases, limits and pace, and the turns at them.
 
-Synchronous and without I/O: the fetchers tell its `evidence` how hosts answered, the
+Synchronous and without I/O: the fetchers tell its `health` how hosts answered, the
 coordinator leases, saves and releases as this says. A host that may be asked
 without limits, also of its pages, is shared: its owner looks after it, and others
 ask it as well.
@@ -18,7 +18,7 @@ from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.held_host import HeldHost, PageLimit, Phase, Phases, pace
-from crawlcw.crawl.host_evidence import HostEvidence
+from crawlcw.crawl.host_health import HostHealth
 from crawlcw.crawl.host_queues import AHEAD, HostQueues
 from crawlcw.crawl.robots import Robots
 from crawlcw.downloader.memory_budget import deadline_paused
@@ -61,7 +61,7 @@ class Frontier:
 
         *held* are the tasks' leases. *may_share* says whether *limit_of* leaves any host
         without limits. *network* is told which pages hosts have answered before. For
-        *failures*, *given_up* and *rests* see `HostEvidence`.
+        *failures*, *given_up* and *rests* see `HostHealth`.
         """
         self.may_share = may_share
         self.page_limit = page_limit
@@ -77,7 +77,7 @@ class Frontier:
         #: Hosts that are shared and failed us: until when we leave them alone.
         self._avoided: dict[str, float] = {}
         #: Told how requests end.
-        self.evidence = HostEvidence(
+        self.health = HostHealth(
             self._hosts,
             self.queues,
             self.phases,
@@ -114,22 +114,22 @@ class Frontier:
         host = self._hosts.get(name)
         if host is not None:
             # Shared so far, or lost and leased again before the last request had ended.
-            host.lease, host.state = lease, self._current(lease.host)
+            host.lease, host.state = lease, self._current(lease.host.copy())
             host.look, host.answered, host.since = True, 0, now
             pace(self.queues, host, now=now)
             if host.leaving:
                 self.phases.resume(host, now=now)
             self.queues.extend(name, deadline=asked + self._usable, now=now)
         else:
-            host = self._add(self._current(lease.host), lease, now=now, asked=asked)
+            host = self._add(self._current(lease.host.copy()), lease, now=now, asked=asked)
         state = host.state
         # The owner before may have been killed before the waiting tasks were ignored.
         host.lost |= {scheme for scheme, each in state.origins.items() if each.given_up}
         if host.lost:
-            self.evidence.to_lose.add(name)
+            self.health.to_lose.add(name)
         for origin in state.origins.values():
-            if origin.witness is not None and not origin.failures:
-                self._network.remember(name, origin.witness)
+            if origin.good_url is not None and not origin.failures:
+                self._network.remember(name, origin.good_url)
         if state.not_before is not None:
             self.queues.rest(
                 name, until=now + (state.not_before - self._ledger_now()).total_seconds()
@@ -175,7 +175,7 @@ class Frontier:
     def _current(self, state: Host) -> Host:
         """Return *state* without what is over by the settings of this process."""
         if state.given_up is Reason.HOST_FULL and not self.page_limit.is_reached(state):
-            return replace(state, given_up=None)
+            state.given_up = None
         return state
 
     def open(
@@ -192,7 +192,7 @@ class Frontier:
         host.opened = host.look = True
         host.crawl_delay = crawl_delay
         if robots is not None:
-            host.state = replace(host.state, robots=robots)
+            host.state.robots = robots
             # Others can only take part in it when they can read this.
             host.unsaved |= not host.delay and not host.limit.concurrency
         pace(self.queues, host, now=now)

@@ -13,7 +13,7 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError
 from crawlcw.model import urls
-from crawlcw.model.hosts import HOST_FAILURES
+from crawlcw.model.health import HOST_FAILURES
 
 
 class HeldHosts:

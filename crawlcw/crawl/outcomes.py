@@ -29,7 +29,7 @@ from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Produced, Raised, Scope
-from crawlcw.crawl.host_evidence import Fault
+from crawlcw.crawl.host_health import Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.identities import Identified, Identities, LoggedOutError
 from crawlcw.crawl.recording import Recorder
@@ -49,6 +49,7 @@ from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model import urls
 from crawlcw.model.dropped import DroppedLinks
 from crawlcw.model.durations import format_duration
+from crawlcw.model.health import Cause
 from crawlcw.model.retry import RetryPolicy, backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import Excuses
@@ -309,7 +310,7 @@ class Settling:
         # Behind a redirect it is another page that is refused.
         if throttles(response) and response.url == attempt.request.url:
             fault = self.blame.throttled(attempt.lease.task, error, sent=attempt.at)
-            if not fault.own:
+            if fault.cause is not Cause.PAGE:
                 return _not_tried(attempt.lease, fault)
         elif proxys := self.blame.of_proxy(
             attempt.lease.task,
@@ -378,7 +379,7 @@ class Settling:
             began=began,
             has_own_proxy=attempt.has_own_proxy,
         )
-        if not fault.own:
+        if fault.cause is not Cause.PAGE:
             return _not_tried(lease, fault)
         attempt.stood = self.excuses.seconds(began)
         return await self._own_failure(attempt, _with_advice(refusal, lease.task))
@@ -502,7 +503,7 @@ class Settling:
             witness = response.url if plain else None
             self.identities.answered_well(identified, task, witness=witness)
         plain = plain and response.status < 300
-        self.blame.finished(task, witness=task.url if plain else None, size=response.size)
+        self.blame.finished(task, good_url=task.url if plain else None, size=response.size)
 
     def _note(self, attempt: Attempt, failed: Failed, error: FetchError) -> None:
         """Tell of a page that failed: of the host it says little, but not nothing."""
@@ -515,7 +516,7 @@ class Settling:
             elapsed = failed.response.elapsed if failed.response else 0.0
             self.blame.answered_well(task, latency=attempt.latency(elapsed), sent=attempt.at)
         elif failed.reason in FAILURE_REASONS:
-            self.frontier.evidence.page_failed(task.host, now=time.monotonic())
+            self.frontier.health.page_failed(task.host, now=time.monotonic())
 
 
 def _is_plain(task: Task, response: Response) -> bool:

@@ -81,7 +81,7 @@ class RobotsGate:
         Where it is not, it will be looked at again when it is.
         """
         rules = self.known(host.state.robots, url)
-        if self.prove(host, background):
+        if self.probe(host, background):
             return False
         if rules is not None:
             self._frontier.open(
@@ -96,13 +96,13 @@ class RobotsGate:
         background.start_soon(self._open, host, url, self._ask)
         return False
 
-    def prove(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
-        """Ask a host that is in doubt for a page it answered before; return whether it is."""
-        witness = self._frontier.evidence.doubted(host)
-        if witness is None:
+    def probe(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
+        """Ask a host that is half-open for a known good page; return whether there is one."""
+        url = self._frontier.health.probe_url(host)
+        if url is None:
             return False
         host.busy = host.look = True
-        background.start_soon(self._open, host, witness, self._prove)
+        background.start_soon(self._open, host, url, self._probe)
         return True
 
     async def _open(
@@ -121,7 +121,7 @@ class RobotsGate:
             host.busy = False
         self._on_change()
 
-    async def _prove(self, name: str, url: str) -> None:
+    async def _probe(self, name: str, url: str) -> None:
         """Ask for a page that was answered well before; the host is opened after that."""
         sent, began = self._ledger.now(), time.monotonic()
         try:
@@ -137,7 +137,7 @@ class RobotsGate:
         self._proxies.got(url, response.proxy)
         self._watch.answered(name)
         stood = self._excuses.seconds(began)
-        self._frontier.evidence.answered(
+        self._frontier.health.answered(
             name,
             latency=max(0.0, response.elapsed.total_seconds() - stood),
             scheme=scheme_of(url),
@@ -159,7 +159,7 @@ class RobotsGate:
             return
         self._proxies.got(asked, None)
         self._watch.answered(name)
-        self._frontier.evidence.resolved(name, scheme=scheme_of(url))
+        self._frontier.health.resolved(name, scheme=scheme_of(url))
         record = RobotsRecord(
             origin=origin_of(url),
             body=rules.body,
@@ -201,7 +201,7 @@ class RobotsGate:
         in_haste = await nothing_else_waits(
             self._ledger, self._frontier, name, error, scheme=scheme
         )
-        self._frontier.evidence.host_failed(
+        self._frontier.health.host_failed(
             name,
             reason,
             scheme=scheme,

@@ -24,7 +24,7 @@ from crawlcw.downloader.proxy_bans import ProxyBans
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
 from crawlcw.model import proxies, proxy_health, urls
 from crawlcw.model.durations import format_duration
-from crawlcw.model.hosts import HOST_FAILURES
+from crawlcw.model.health import HOST_FAILURES
 from crawlcw.model.proxies import Proxy, ProxyEnvironment
 from crawlcw.model.proxy_health import ProxyHealth
 from crawlcw.model.sanitize import printable

@@ -59,13 +59,14 @@ as `%24`, ...), so they can neither become operators nor field paths.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Tally, Worker
 from crawlcw.model import values
-from crawlcw.model.hosts import Host, HostLease, Origin, RobotsRecord
+from crawlcw.model.health import Origin
+from crawlcw.model.hosts import Host, HostLease, RobotsRecord
 from crawlcw.model.rates import Vitals
 from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.stored_page import StoredPage
@@ -409,17 +410,39 @@ def host(found: Mapping[str, Any]) -> Host:
 
 
 def _origin_document(origin: Origin) -> Document:
-    found = {field.name: getattr(origin, field.name) for field in fields(Origin)}
-    if origin.given_up is not None:
-        found["given_up"] = str(origin.given_up)
-    if origin.witness is not None:
-        found["witness"] = values.text(origin.witness)
+    found: Document = {
+        "failures": origin.failures,
+        "nameless": origin.nameless,
+        "failing_since": _moment(origin.failing_since),
+        "not_before": _moment(origin.until),
+        "good_at": _moment(origin.good_at),
+        "resolved": origin.resolved,
+        "witness": None if origin.good_url is None else values.text(origin.good_url),
+        "given_up": None if origin.given_up is None else str(origin.given_up),
+    }
     return {name: value for name, value in found.items() if value}
 
 
 def _origin(found: Mapping[str, Any]) -> Origin:
     given_up = found.get("given_up")
-    return Origin(**{**found, "given_up": Reason(given_up) if given_up is not None else None})
+    return Origin(
+        failures=found.get("failures", 0),
+        nameless=found.get("nameless", 0),
+        failing_since=_seconds(found.get("failing_since")),
+        until=_seconds(found.get("not_before")),
+        good_at=_seconds(found.get("good_at")),
+        resolved=found.get("resolved", False),
+        good_url=found.get("witness"),
+        given_up=Reason(given_up) if given_up is not None else None,
+    )
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:

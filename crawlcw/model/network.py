@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from crawlcw.errors import Reason
-from crawlcw.model.hosts import CONNECTION_FAILURES
+from crawlcw.model.health import CONNECTION_FAILURES
 from crawlcw.model.urls import scheme_of
 
 #: What becomes of requests where the network goes away, before they were sent or after.

@@ -4,14 +4,14 @@ Requests end when their host's latency is over; a host has so many under way at
 once, their starts are a delay apart, and all hosts together have so many slots.
 Of the hosts that may be asked, the one goes first that has the most left to do.
 The slow start of new hosts is one of the limits where it is asked for; that
-slow answers bring a delay is none (`hosts.SLOW_ANSWER`).
+slow answers bring a delay is none (`health.SLOW_ANSWER`).
 """
 
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from crawlcw.crawl.slow_start import SlowStart
+from crawlcw.model.health import SlowStart
 
 LINKS = 20  #: page n links to the pages 20n + 1 to 20n + 20, as `many_hosts` has it
 

@@ -20,11 +20,11 @@ import pytest
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl import blame, outcomes
-from crawlcw.crawl.host_evidence import HostEvidence
-from crawlcw.crawl.throttlings import Throttlings
+from crawlcw.crawl.host_health import HostHealth
 from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model import hosts, network, urls
+from crawlcw.model import health, network, urls
+from crawlcw.model.health import Cause, Origin
 from crawlcw.model.task import Record, Status
 from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
 from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
@@ -236,12 +236,16 @@ def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:
-    # Of the two that find it out, the times of answers and the witness, one is enough here.
-    patch.setattr(Throttlings, "is_own", lambda *_, **__: False)
+    refused = Origin.refused
+
+    def of_origin(origin: Origin, *given: Any, **named: Any) -> Cause | None:
+        return refused(origin, *given, **named) and Cause.ORIGIN
+
+    patch.setattr(Origin, "refused", of_origin)
 
 
-def _no_witness_is_asked(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hosts, "doubted", lambda *_, **__: None)
+def _no_good_page_is_known(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Origin, "learned", lambda *_, **__: None)
 
 
 def _the_network_is_always_there(patch: pytest.MonkeyPatch) -> None:
@@ -253,15 +257,15 @@ def _any_hop_is_evidence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_name_is_gone_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hosts, "_lost_its_name", lambda *_: False)
+    patch.setattr(health, "_DNS_FAILURES", frozenset())
 
 
 def _a_witness_speaks_for_a_minute(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hosts, "is_last_failure", lambda *_, **__: False)
+    patch.setattr(HostHealth, "is_last", lambda *_, **__: False)
 
 
 def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HostEvidence, "_may_be_a_limit", lambda *_, **__: False)
+    patch.setattr(health, "_shows_a_limit", lambda *_: False)
 
 
 #: What is taken out, and seeds of which one's crawl shows that it is missing: the order of sets,
@@ -269,16 +273,16 @@ def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
 MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]] = {
     _one_origin: (0,),
     _no_page_is_to_blame: (5,),
-    _no_witness_is_asked: (5,),
+    _no_good_page_is_known: (5,),
     _the_network_is_always_there: (69,),
     _any_hop_is_evidence: (45,),
     _a_name_is_gone_at_once: (4,),
     _a_witness_speaks_for_a_minute: (70239,),
-    _who_comes_too_early_pays: (70035, 70027, 70151),
+    _who_comes_too_early_pays: (70021,),
 }
 
 
-@pytest.mark.representative("no_witness_is_asked")
+@pytest.mark.representative("no_good_page_is_known")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
 def test_without_a_protection_something_goes_wrong(
     mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

@@ -269,10 +269,11 @@ class Around:
             await self.ledger.outcomes.commit([settlement])
             self.stats.record(settlement)
             self.held.end([lease])
-            self.frontier.evidence.answered(
-                lease.task.host, latency=seconds, now=asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            self.frontier.health.answered(
+                lease.task.host, latency=seconds, sent=self.ledger.now(), now=now
             )
-            self.frontier.evidence.finished(lease.task.host, now=asyncio.get_running_loop().time())
+            self.frontier.health.finished(lease.task.host, now=now)
             self.coordinator.written(more=False, again=())
 
     async def _renew(self) -> None:

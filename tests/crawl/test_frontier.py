@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from crawlcw.crawl.held_host import HeldHost, Phase
-from crawlcw.crawl.host_evidence import NOBODYS, Fault
+from crawlcw.crawl.host_health import Fault
 from crawlcw.errors import Reason
-from crawlcw.model.hosts import Host, Origin, RobotsRecord
+from crawlcw.model.health import Cause, Origin
+from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.task import Lease
 from tests.support.frontiers import HOST, USABLE, Process, lease_of
 from tests.support.ledgers import START, make_task
@@ -19,7 +20,7 @@ ROBOTS = RobotsRecord(origin="http://example.com", body="", expires=START + time
 @pytest.fixture(autouse=True)
 def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let hosts rest exactly as long as the policy says."""
-    monkeypatch.setattr("crawlcw.crawl.host_evidence.random.random", lambda: 0.0)
+    monkeypatch.setattr("crawlcw.crawl.host_health.random.random", lambda: 0.0)
 
 
 # --- taking charge
@@ -419,7 +420,7 @@ def test_pages_that_fail_slow_the_host_and_say_nothing_else_of_it():
     assert process.take() is not None
 
     for _ in range(10):
-        process.frontier.evidence.page_failed(HOST, now=process.now)
+        process.frontier.health.page_failed(HOST, now=process.now)
 
     assert process.resting() == 0.5
     assert (host.answered, host.state.failed, host.delay) == (10, 10, 0.5)
@@ -497,8 +498,8 @@ def test_a_host_that_fails_again_and_again_is_given_up_and_left():
 
     assert host.state.origin("http").given_up is Reason.HOST_UNREACHABLE
     assert process.given_up == {f"http://{HOST}": "host-unreachable"}
-    assert process.frontier.evidence.losing() == [host]
-    assert (host.leaving, host.unsaved, fault) == (False, True, NOBODYS)
+    assert process.frontier.health.losing() == [host]
+    assert (host.leaving, host.unsaved, fault) == (False, True, Fault(Cause.ORIGIN))
 
 
 def test_an_answer_of_a_host_that_was_given_up_takes_that_back():
@@ -518,7 +519,7 @@ def test_a_host_that_was_parted_with_is_told_nothing():
     process.part()
 
     process.answered()
-    process.frontier.evidence.page_failed(HOST, now=process.now)
+    process.frontier.health.page_failed(HOST, now=process.now)
     process.failed()
     process.lose()
     process.frontier.sent(HOST, at=process.now)
@@ -620,7 +621,7 @@ def test_what_comes_late_does_not_make_a_full_host_less_full(late: str):
     if late in ("answer", "no-page"):
         process.answered(page=late == "answer")
     elif late == "page-failure":
-        process.frontier.evidence.page_failed(HOST, now=process.now)
+        process.frontier.health.page_failed(HOST, now=process.now)
     else:
         process.failed()
 
@@ -762,7 +763,7 @@ def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored
     process.failed()
 
     assert process.idle() == []
-    assert process.frontier.evidence.losing() == [host]
+    assert process.frontier.health.losing() == [host]
 
     host.lost.clear()
 
@@ -889,7 +890,7 @@ def test_a_host_that_is_leased_again_rests_as_the_next_owner_has_learned(
 
 
 def throttled(process: Process, lease: Lease, *, retry_after: float | None = None) -> Fault:
-    return process.frontier.evidence.page_throttled(
+    return process.frontier.health.page_refused(
         lease.task,
         sent=process.ledger_now(),
         status=429,
@@ -900,9 +901,7 @@ def throttled(process: Process, lease: Lease, *, retry_after: float | None = Non
 
 def answered_since(process: Process) -> None:
     process.now += 1
-    process.frontier.evidence.answered(
-        HOST, latency=0.1, sent=process.ledger_now(), now=process.now
-    )
+    process.frontier.health.answered(HOST, latency=0.1, sent=process.ledger_now(), now=process.now)
     process.now += 1
 
 
@@ -915,19 +914,19 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
 
     rest = host.state.not_before
     assert rest is not None
-    assert not fault.own
+    assert fault.cause is Cause.ORIGIN
     assert fault.due is not None
     assert fault.due >= rest + timedelta(seconds=1), "after the rest, and after two turns of others"
     assert host.state.origin("http").failures == 1
 
 
-WITNESS = f"http://{HOST}/good"
+GOOD_PAGE = f"http://{HOST}/good"
 
 
 def well(process: Process, **state: Any) -> HeldHost:
     """Serve a host that has answered a page before."""
     process.now += 1
-    origins = {"http": Origin(good_at=START, witness=WITNESS)}
+    origins = {"http": Origin(good_at=START.timestamp(), good_url=GOOD_PAGE)}
     return process.serve(**{"origins": origins, "finished": 100} | state)
 
 
@@ -939,11 +938,11 @@ def test_at_a_host_that_is_well_a_throttling_is_nobodys_until_another_page_was_a
 
     fault = throttled(process, lease, retry_after=2)
 
-    assert not fault.own
+    assert fault.cause is Cause.ORIGIN
     assert fault.due is not None
     assert fault.due >= process.ledger_now() + timedelta(seconds=3), "behind the others"
     assert (host.state.failures, host.state.delay, process.resting()) == (0, 0.0, 0.0)
-    assert process.frontier.evidence.doubted(host) == WITNESS
+    assert process.frontier.health.probe_url(host) == GOOD_PAGE
     assert process.take() is None, "that page is asked first"
 
 
@@ -957,13 +956,13 @@ def test_where_that_page_is_answered_its_host_goes_on_as_before_and_the_throttle
 
     answered_since(process)
 
-    assert process.frontier.evidence.unproven(now=process.now) == []
+    assert process.frontier.health.half_open(now=process.now) == []
     for lease in taken:
         process.fetched(lease)
     assert host.state.delay == 0.0
     assert len(process.take_all()) == 2, "all the others"
-    assert throttled(process, first).own
-    assert throttled(process, second).own
+    assert throttled(process, first).cause is Cause.PAGE
+    assert throttled(process, second).cause is Cause.PAGE
     assert host.state.delay == 0.0, "neither of them was throttled with the other"
 
 
@@ -975,9 +974,9 @@ def test_an_answer_to_what_was_sent_before_a_throttling_clears_nobody():
     process.now += 1
     throttled(process, lease)
 
-    process.frontier.evidence.answered(HOST, latency=0.1, sent=sent, now=process.now)
+    process.frontier.health.answered(HOST, latency=0.1, sent=sent, now=process.now)
 
-    assert process.frontier.evidence.doubted(host) == WITNESS
+    assert process.frontier.health.probe_url(host) == GOOD_PAGE
 
 
 def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_asked_for():
@@ -991,18 +990,19 @@ def test_where_that_page_is_throttled_too_the_host_rests_as_long_as_any_of_them_
     assert host.state.failures == 1
     assert host.state.delay == 0.5
     assert 4 <= process.resting() <= 4.4
-    assert process.frontier.evidence.doubted(host) is None
+    assert process.frontier.health.probe_url(host) == GOOD_PAGE, "it is asked after the rest"
 
 
 def test_a_host_that_has_failed_just_before_pays_at_once():
     process = Process(concurrency=4)
-    host = well(process, failures=1)
+    failed = Origin(good_at=START.timestamp(), good_url=GOOD_PAGE, failures=1)
+    host = well(process, failures=1, origins={"http": failed})
     (lease,) = process.claim()
 
     throttled(process, lease, retry_after=2)
 
     assert (host.state.failures, host.state.delay) == (2, 0.5)
-    assert 2 <= process.resting() <= 2.2
+    assert 4 <= process.resting() <= 4.4
 
 
 def test_a_new_host_has_the_short_rest_that_it_asks_for_before_another_page_is_asked():
@@ -1039,7 +1039,7 @@ def test_a_new_host_rests_before_that_until_it_was_cleared_once():
     throttled(process, first, retry_after=2)
     process.now += 2
     answered_since(process)
-    process.frontier.evidence.unproven(now=process.now)
+    process.frontier.health.half_open(now=process.now)
 
     throttled(process, second, retry_after=2)
 
@@ -1070,11 +1070,11 @@ def test_pages_that_are_throttled_one_and_all_slow_their_host_down(
     sent = process.ledger_now()
     process.now += 1
     for lease in process.claim(number):
-        process.frontier.evidence.page_throttled(
+        process.frontier.health.page_refused(
             lease.task, sent=sent, status=429, retry_after=None, now=process.now
         )
     for later in answers:
-        process.frontier.evidence.answered(
+        process.frontier.health.answered(
             HOST, latency=0.1, sent=sent + timedelta(milliseconds=later), now=process.now
         )
 
@@ -1094,13 +1094,13 @@ def test_a_page_that_was_under_way_while_another_doubt_ended_is_nobodys_fault_ei
     throttled(process, second)
 
     assert (host.state.failures, host.state.delay) == (0, 0.0)
-    assert process.frontier.evidence.doubted(host) == WITNESS
+    assert process.frontier.health.probe_url(host) == GOOD_PAGE
 
 
 def test_a_page_that_is_slow_while_others_are_not_slows_nobody():
     process = Process(concurrency=4)
     host = process.serve()
-    evidence, slowly, quickly = process.frontier.evidence, process.at(0), process.at(1)
+    evidence, slowly, quickly = process.frontier.health, process.at(0), process.at(1)
 
     process.now += 7
     evidence.answered(HOST, latency=0.1, sent=quickly, now=process.now)
@@ -1117,10 +1117,10 @@ def test_a_page_pays_where_another_was_answered_well_since_its_last_throttling()
     (lease,) = process.claim()
     throttled(process, lease)
 
-    assert not throttled(process, lease).own
+    assert throttled(process, lease).cause is Cause.ORIGIN
     answered_since(process)
-    assert throttled(process, lease).own
-    assert throttled(process, lease).own, "it stays so where it is the last one"
+    assert throttled(process, lease).cause is Cause.PAGE
+    assert throttled(process, lease).cause is Cause.PAGE, "it stays so where it is the last one"
 
 
 def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
@@ -1129,13 +1129,13 @@ def test_a_page_is_not_to_blame_any_more_where_others_are_throttled_too():
     lease, other = process.claim(2)
     throttled(process, lease)
     answered_since(process)
-    assert throttled(process, lease).own
+    assert throttled(process, lease).cause is Cause.PAGE
 
     process.now += 1
     throttled(process, other)
     process.now += 1
 
-    assert not throttled(process, lease).own
+    assert throttled(process, lease).cause is Cause.ORIGIN
 
 
 def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
@@ -1147,7 +1147,7 @@ def limited(process: Process) -> tuple[HeldHost, Lease, Lease]:
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
     assert host.state.delay == 0.5
     process.now += 3
-    process.frontier.evidence.unproven(now=process.now)
+    process.frontier.health.half_open(now=process.now)
     answered_since(process)
     return host, first, second
 
@@ -1157,13 +1157,13 @@ def test_at_a_host_with_a_delay_it_is_open_whether_a_page_pays_until_another_is_
     process = Process(concurrency=4)
     host, first, second = limited(process)
 
-    assert not throttled(process, first).own
-    assert process.frontier.evidence.doubted(host) == WITNESS
+    assert throttled(process, first).cause is Cause.ORIGIN
+    assert process.frontier.health.probe_url(host) == GOOD_PAGE
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
 
     assert host.state.delay == pytest.approx(1.0, rel=0.01), "what is answered else does as well"
     assert host.state.failures == 1
-    assert not throttled(process, second).own
+    assert throttled(process, second).cause is Cause.ORIGIN
 
 
 def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
@@ -1171,13 +1171,13 @@ def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
     host, first, second = limited(process)
     throttled(process, first)
     answered_since(process)
-    process.frontier.evidence.unproven(now=process.now)
+    process.frontier.health.half_open(now=process.now)
 
-    assert throttled(process, first).own
+    assert throttled(process, first).cause is Cause.PAGE
     process.now += 1
-    assert throttled(process, first).own, "once is enough to ask"
+    assert throttled(process, first).cause is Cause.PAGE, "once is enough to ask"
     assert host.state.delay < 0.5
-    assert not throttled(process, second).own, "for each page"
+    assert throttled(process, second).cause is Cause.ORIGIN, "for each page"
 
 
 def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
@@ -1186,13 +1186,13 @@ def test_what_was_known_of_a_page_before_its_host_had_a_delay_is_asked_again():
     (first,) = process.claim()
     throttled(process, first)
     answered_since(process)
-    process.frontier.evidence.unproven(now=process.now)
+    process.frontier.health.half_open(now=process.now)
     process.failed(reason=Reason.HTTP_STATUS, retry_after=2)
     answered_since(process)
     assert host.state.delay > 0
 
-    assert not throttled(process, first).own
-    assert process.frontier.evidence.doubted(host) == WITNESS
+    assert throttled(process, first).cause is Cause.ORIGIN
+    assert process.frontier.health.probe_url(host) == GOOD_PAGE
 
 
 def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nobody():
@@ -1201,33 +1201,35 @@ def test_a_page_that_pays_while_it_is_open_who_is_to_blame_for_another_slows_nob
     first, second = process.claim(2)
     throttled(process, first)
     answered_since(process)
-    process.frontier.evidence.unproven(now=process.now)
+    process.frontier.health.half_open(now=process.now)
     throttled(process, second)
 
-    assert throttled(process, first).own
+    assert throttled(process, first).cause is Cause.PAGE
     assert host.state.delay == 0.0
 
 
 def test_a_lane_is_closed_until_a_page_is_asked_that_was_answered_before():
     process = Process()
-    witness = f"http://{HOST}/good"
-    host = process.serve(origins={"http": Origin(good_at=START, witness=witness, failures=1)})
+    good_page = f"http://{HOST}/good"
+    host = process.serve(
+        origins={"http": Origin(good_at=START.timestamp(), good_url=good_page, failures=1)}
+    )
     (lease,) = process.claim()
 
     process.failed(reason=Reason.HTTP_STATUS, retry_after=1)
 
-    assert process.frontier.evidence.doubted(host) == witness
-    assert process.frontier.evidence.unproven(now=process.now) == [host]
+    assert process.frontier.health.probe_url(host) == good_page
+    assert process.frontier.health.half_open(now=process.now) == [host]
     process.now += 50
     assert process.take() is None
     answered_since(process)
-    assert process.frontier.evidence.unproven(now=process.now) == []
+    assert process.frontier.health.half_open(now=process.now) == []
     assert process.take() is lease
 
 
 def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     process = Process()
-    host = process.serve(origins={"http": Origin(good_at=START)})
+    host = process.serve(origins={"http": Origin(good_at=START.timestamp())})
     secure, plain = make_task(f"https://{HOST}/s"), make_task(f"http://{HOST}/p")
     leases = [Lease(task=t, token="a:1", fence=1, expires=START) for t in (secure, plain)]
     process.held.add(leases)
@@ -1237,9 +1239,9 @@ def test_the_tasks_of_a_lone_origin_that_rests_are_in_nobodys_way():
     fault = process.failed(reason=Reason.TLS, scheme="https")
 
     assert fault.due == process.at(11)
-    (put_off,) = process.frontier.evidence.put_off()
+    (put_off,) = process.frontier.health.put_off()
     assert (put_off.task.url, put_off.task.due) == (secure.url, process.at(10))
-    assert process.frontier.evidence.resting_until(secure) == process.at(10)
-    assert process.frontier.evidence.resting_until(plain) is None
+    assert process.frontier.health.resting_until(secure) == process.at(10)
+    assert process.frontier.health.resting_until(plain) is None
     assert not host.leaving
     assert process.take_all() == [leases[1]]

@@ -149,7 +149,7 @@ class FrontierMachine(RuleBasedStateMachine):
             number, lease, sent = self.under_way.pop(0)
             process, name = self.processes[number], lease.task.host
             if outcome == "page-failed":
-                process.frontier.evidence.page_failed(name, now=process.now)
+                process.frontier.health.page_failed(name, now=process.now)
             elif outcome in ("failed", "429"):
                 asked = retry_after if outcome == "429" else None
                 reason = Reason.HTTP_STATUS if asked else Reason.CONNECT

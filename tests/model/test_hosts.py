@@ -1,6 +1,6 @@
 """What successes and failures make of a host."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,31 +10,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.errors import Reason
-from crawlcw.model import hosts
-from crawlcw.model.hosts import (
-    LONGEST_DELAY,
-    Host,
-    HostPolicy,
-    Origin,
-    doubted,
-    host_failed,
-    is_last_failure,
-    is_the_pages_own,
-    page_failed,
-    page_finished,
-    slowed,
-    succeeded,
-)
+from crawlcw.model import health
+from crawlcw.model.health import LONGEST_DELAY, Origin
+from crawlcw.model.hosts import Host, HostPolicy
 
 pytestmark = pytest.mark.quick
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(days=1)
 POLICY = HostPolicy()
 HOST = Host(name="example.com")
 
 
-def failed(host: Host, reason: Reason = Reason.CONNECT, **given) -> Host:
-    return host_failed(host, reason, **{"now": NOW, "policy": POLICY, "chance": 0.0} | given)
+def failed(host: Host, reason: Reason = Reason.CONNECT, *, scheme: str = "http", **given) -> Host:
+    """A fault of a request that was sent after all others, unless *given* says otherwise."""
+    host = host.copy()
+    host.origin_failed(scheme, reason, **{"now": NOW, "policy": POLICY, "sent": LATER} | given)
+    return host
+
+
+def succeeded(
+    host: Host, *, latency: float, policy: HostPolicy = POLICY, sent: datetime = LATER
+) -> Host:
+    host = host.copy()
+    host.origin_answered("http", latency=latency, sent=sent, marks=OrderedDict(), policy=policy)
+    return host
+
+
+def page_failed(host: Host, *, policy: HostPolicy) -> Host:
+    host = host.copy()
+    host.page_failed(policy)
+    return host
+
+
+def slowed(host: Host, *, policy: HostPolicy) -> Host:
+    return replace(host, delay=health.slowed(host.delay, policy=policy))
 
 
 def lost(host: Host, scheme: str = "http") -> Reason | None:
@@ -141,21 +151,6 @@ def test_a_host_is_given_up_after_five_failures_in_a_row():
     assert (host.failures, host.failed, host.given_up) == (5, 5, None)
 
 
-@pytest.mark.parametrize(
-    ("reason", "most"), [(Reason.CONNECT, 5), (Reason.TLS, 5), (Reason.DNS_NXDOMAIN, 2)]
-)
-def test_the_last_failure_is_known_before_it_counts(reason: Reason, most: int):
-    host = HOST
-    told = []
-    for seconds in range(most + 1):
-        now = NOW + timedelta(seconds=10 * seconds)
-        last = is_last_failure(host, reason, now=now, policy=POLICY, scheme="http", sent=now)
-        told.append((last, lost(host) is not None))
-        host = failed(host, reason, now=now, sent=now)
-
-    assert told == [(False, False)] * (most - 1) + [(True, False), (False, True)]
-
-
 def test_a_name_that_does_not_exist_is_given_up_after_two():
     once = failed(HOST, Reason.DNS_NXDOMAIN)
     twice = failed(once, Reason.DNS_NXDOMAIN)
@@ -184,13 +179,6 @@ def test_one_success_forgives_all_failures():
     assert host.failed == 13
 
 
-def test_an_answer_counts_as_a_page_when_that_is_finished():
-    answered = succeeded(replace(HOST, finished=7), latency=0.1, policy=POLICY)
-
-    assert answered.finished == 7
-    assert page_finished(answered).finished == 8
-
-
 # --- origins
 
 
@@ -201,7 +189,7 @@ def test_a_closed_port_beside_one_that_answers_is_given_up_alone_and_lets_the_ho
     twice = failed(once, Reason.TLS, scheme="https")
 
     assert once.not_before is None
-    assert once.origin("https").not_before == NOW + timedelta(seconds=10)
+    assert once.resting_until("https", now=NOW) == NOW + timedelta(seconds=10)
     assert (lost(once, "https"), lost(twice, "https")) == (None, Reason.HOST_UNREACHABLE)
     assert (lost(twice), twice.failures, twice.given_up) == (None, 0, None)
     assert twice.lost_origins == {"https://example.com": Reason.HOST_UNREACHABLE}
@@ -211,7 +199,7 @@ def test_where_the_other_origin_has_not_answered_the_whole_host_rests():
     host = failed(HOST, Reason.TLS, scheme="https")
 
     assert rest(host) == 10
-    assert host.origin("https").not_before is None
+    assert host.resting_until("https", now=NOW) is None
 
 
 def test_a_success_of_one_origin_says_nothing_of_the_other():
@@ -255,63 +243,12 @@ def test_the_lies_of_a_resolver_do_not_shorten_the_way_of_other_failures():
 
 
 def test_a_name_that_had_an_address_while_the_network_was_in_doubt_was_there():
-    host = hosts.resolved(HOST, scheme="https")
+    host = HOST.copy()
+    host.origin("https").resolved = True
     for _ in range(3):
         host = failed(host, Reason.DNS_NXDOMAIN)
 
     assert lost(host) is None
-
-
-@pytest.mark.parametrize(
-    ("throttled", "good", "own"),
-    [
-        (None, None, False),
-        (None, 5, False),
-        (3, None, False),
-        (3, 3, False),
-        (3, 2, False),
-        (3, 4, True),
-    ],
-)
-def test_a_page_is_to_blame_where_another_was_asked_for_later_and_answered(
-    throttled: int | None, good: int | None, own: bool
-):
-    host = HOST
-    if good is not None:
-        host = succeeded(host, latency=0.1, policy=POLICY, sent=NOW + timedelta(seconds=good))
-    last = None if throttled is None else NOW + timedelta(seconds=throttled)
-
-    assert is_the_pages_own(host, scheme="http", throttled=last) is own
-
-
-def test_from_the_second_failure_on_a_page_is_asked_that_was_answered_before():
-    good = succeeded(HOST, latency=0.1, policy=POLICY, sent=NOW)
-    good = page_finished(good, witness="http://example.com/good")
-    once = failed(good, Reason.HTTP_STATUS, status=429)
-    twice = failed(once, Reason.HTTP_STATUS, status=429)
-
-    assert [doubted(host, now=NOW) for host in (good, once, twice)] == [
-        None,
-        None,
-        "http://example.com/good",
-    ]
-    assert doubted(failed(failed(HOST)), now=NOW) is None
-    again = succeeded(twice, latency=0.1, policy=POLICY, sent=NOW)
-    assert doubted(again, now=NOW) is None
-
-
-def test_a_large_page_is_asked_again_only_where_no_other_is_known():
-    large, small = ("http://example.com/large", 10**6), ("http://example.com/small", 1_000)
-
-    def witness(*pages: tuple[str, int]) -> str | None:
-        host = HOST
-        for url, size in pages:
-            host = page_finished(host, witness=url, size=size)
-        return host.origin("http").witness
-
-    assert witness(large) == "http://example.com/large"
-    assert witness(large, small) == "http://example.com/small"
-    assert witness(small, large) == "http://example.com/small"
 
 
 # --- delays
@@ -501,7 +438,6 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
         now += timedelta(hours=2)  # every rest is over
         if what in ("success", "no-page"):
             host = succeeded(host, latency=value, policy=POLICY)
-            host = page_finished(host) if what == "success" else host
             assert host.failures == host.page_failures == 0
             assert host.delay <= max(before.delay, value)
         elif what == "page":
@@ -519,5 +455,5 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
             and what is not Reason.DNS_NXDOMAIN
             and what is not Reason.DNS_TEMPORARY
         )
-        counted = 0 if what == "no-page" else 1
-        assert host.finished + host.failed == before.finished + before.failed + counted
+        counted = what not in ("success", "no-page")
+        assert host.failed == before.failed + counted

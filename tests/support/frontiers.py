@@ -8,7 +8,7 @@ from typing import Any
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.held_host import HeldHost, PageLimit
-from crawlcw.crawl.host_evidence import Fault
+from crawlcw.crawl.host_health import Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
@@ -131,9 +131,9 @@ class Process:
         self.commit(lease)
 
     def answered(self, name: str = HOST, *, latency: float = 0.1, page: bool = True) -> None:
-        self.frontier.evidence.answered(name, latency=latency, now=self.now)
+        self.frontier.health.answered(name, latency=latency, sent=self.ledger_now(), now=self.now)
         if page:
-            self.frontier.evidence.finished(name, now=self.now)
+            self.frontier.health.finished(name, now=self.now)
 
     def failed(
         self,
@@ -145,7 +145,7 @@ class Process:
         scheme: str = "http",
     ) -> Fault:
         """A request of this moment, unless it was *sent* earlier, shows that a host has failed."""
-        return self.frontier.evidence.host_failed(
+        return self.frontier.health.host_failed(
             name,
             reason,
             scheme=scheme,

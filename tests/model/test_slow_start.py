@@ -2,7 +2,7 @@
 
 import pytest
 
-from crawlcw.crawl.slow_start import SlowStart
+from crawlcw.model.health import SlowStart
 
 
 def windows(latency_at: dict[int, float], *, rounds: int) -> list[int]:

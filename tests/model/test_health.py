@@ -1,0 +1,330 @@
+"""The circuit breaker: its table, and what origins, proxies and the uplink make of it."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawlcw.errors import Reason
+from crawlcw.model.health import (
+    HOST_FAILURES,
+    TABLE,
+    Breaker,
+    Cause,
+    Event,
+    Marks,
+    Origin,
+    Policy,
+    State,
+)
+from tests.support.state_diagram import breaker_diagram
+
+pytestmark = pytest.mark.quick
+
+POLICY = Policy()
+GOOD = "http://example.com/good"
+
+
+# --- the table
+
+
+def reachable(start: State, *, without: set[Event] = frozenset()) -> set[State]:
+    found, left = {start}, [start]
+    while left:
+        state = left.pop()
+        for (before, event), after in TABLE.items():
+            if before is state and event not in without and after not in found:
+                found.add(after)
+                left.append(after)
+    return found
+
+
+def test_every_state_is_reached_and_a_good_answer_leads_back_from_each():
+    assert reachable(State.CLOSED) == set(State)
+    for state in set(State) - {State.CLOSED}:
+        assert TABLE[state, Event.ANSWERED] is State.CLOSED
+
+
+def test_nothing_but_a_good_answer_or_a_silence_leaves_the_uplink_checked():
+    assert reachable(State.CLOSED, without={Event.SILENCE}) == set(State) - {State.CHECKING}
+    assert {event for state, event in TABLE if state is State.DEAD} == {Event.ANSWERED}
+
+
+def test_an_event_that_is_not_in_the_table_changes_nothing():
+    breaker = Breaker()
+
+    breaker.on(Event.RESTED)
+
+    assert breaker.state is State.CLOSED
+
+
+def test_the_diagram_has_every_edge():
+    drawn = breaker_diagram()
+
+    assert all(f"{event}" in drawn for _, event in TABLE)
+    assert drawn.count("-->") == len(TABLE) + 1
+
+
+def test_a_breaker_opens_at_a_fault_and_is_half_open_after_its_rest():
+    breaker = Breaker()
+
+    breaker.open(now=10, until=20)
+
+    assert [breaker.at(now) for now in (10, 19, 20)] == [State.OPEN, State.OPEN, State.HALF_OPEN]
+    assert (breaker.failures, breaker.failing_since) == (1, 10)
+    breaker.close()
+    assert (breaker.state, breaker.failures, breaker.until) == (State.CLOSED, 0, None)
+
+
+# --- origins
+
+
+@dataclass
+class Asked:
+    """An origin, and the refused pages of its process; each step takes a second."""
+
+    origin: Origin = field(default_factory=Origin)
+    marks: Marks = field(default_factory=OrderedDict)
+    now: float = 100.0
+    delay: float = 0.0
+
+    def good(self, *, sent: float | None = None) -> bool:
+        self.now += 1
+        sent = self.now if sent is None else sent
+        return self.origin.answered(self.marks, sent=sent, delay=self.delay)
+
+    def refused(
+        self, page: str = "x", *, sent: float | None = None, retry_after: float | None = None
+    ) -> Cause | None:
+        self.now += 1
+        cause = self.origin.refused(
+            self.marks,
+            page.encode(),
+            url=f"http://example.com/{page}",
+            sent=self.now if sent is None else sent,
+            now=self.now,
+            retry_after=retry_after,
+            may_probe=True,
+        )
+        if cause is Cause.ORIGIN:
+            self.now -= 1  # it is the same answer
+            self.fault(Reason.HTTP_STATUS, sent=sent, retry_after=retry_after)
+        return cause
+
+    def fault(
+        self,
+        reason: Reason = Reason.CONNECT,
+        *,
+        sent: float | None = None,
+        retry_after: float | None = None,
+    ) -> int:
+        self.now += 1
+        return self.origin.fault(
+            reason,
+            sent=self.now if sent is None else sent,
+            now=self.now,
+            policy=POLICY,
+            retry_after=retry_after,
+        )
+
+
+def known() -> Asked:
+    """An origin of which a good page is known."""
+    asked = Asked()
+    asked.good()
+    asked.origin.learned(GOOD, size=100)
+    return asked
+
+
+def test_an_answer_to_what_was_sent_before_the_opening_closes_nothing():
+    asked = known()
+    asked.fault()
+
+    asked.good(sent=asked.origin.opened_at - 1)
+    assert asked.origin.state is State.OPEN
+
+    asked.good()
+    assert asked.origin.state is State.CLOSED
+
+
+def test_any_good_answer_revives_an_origin_that_was_given_up():
+    origin = Origin(failures=5, given_up=Reason.HOST_UNREACHABLE)
+    assert origin.state is State.DEAD
+
+    Asked(origin).good(sent=0)
+
+    assert (origin.state, origin.given_up, origin.failures) == (State.CLOSED, None, 0)
+
+
+def test_the_first_refusal_makes_an_origin_with_a_good_page_half_open():
+    asked = known()
+
+    assert asked.refused() is None
+
+    assert (asked.origin.state, asked.origin.failures) == (State.HALF_OPEN, 0)
+
+
+def test_without_a_good_page_it_opens():
+    asked = Asked()
+
+    assert asked.refused() is Cause.ORIGIN
+
+    assert (asked.origin.state, asked.origin.failures) == (State.OPEN, 1)
+
+
+def test_the_good_page_itself_cannot_be_its_own_probe():
+    asked = known()
+
+    assert asked.refused("good") is Cause.ORIGIN
+
+
+def test_where_the_probe_is_answered_the_page_pays_at_its_next_refusal():
+    asked = known()
+    asked.refused()
+
+    assert not asked.good()
+
+    assert asked.origin.state is State.CLOSED
+    assert [asked.refused() for _ in range(3)] == [Cause.PAGE] * 3
+
+
+def test_where_the_probe_fails_the_page_pays_nothing():
+    asked = known()
+    asked.refused(retry_after=40)
+
+    asked.fault(Reason.HTTP_STATUS, retry_after=3)
+
+    assert asked.origin.state is State.OPEN
+    assert asked.origin.until == asked.now + 40, "the longest that any of them asked for"
+    asked.good()
+    assert asked.refused() is None
+
+
+def test_what_was_known_of_a_page_is_void_once_the_origin_opens():
+    asked = known()
+    asked.refused()
+    asked.good()
+    assert asked.refused() is Cause.PAGE
+
+    asked.fault()
+    asked.good()
+
+    assert asked.refused() is None
+
+
+@pytest.mark.parametrize(("delay", "pages", "limited"), [(0, 2, False), (0, 3, True), (1, 1, True)])
+def test_a_limit_is_likely_where_there_is_a_delay_or_many_are_refused_at_once(
+    delay: float, pages: int, limited: bool
+):
+    asked = known()
+    asked.delay = delay
+    for number in range(pages):
+        asked.refused(f"{number}")
+
+    assert asked.good() is limited
+    # That is said once of a page: asked again, it pays.
+    assert asked.refused("0") is (None if limited else Cause.PAGE)
+    asked.good()
+    assert asked.refused("0") is Cause.PAGE
+
+
+def test_pages_between_whose_refusals_others_were_answered_show_no_limit():
+    asked = known()
+    sent = asked.now
+    for number in range(3):
+        asked.refused(f"{number}", sent=sent)
+
+    asked.good(sent=sent + 0.5)
+
+    assert asked.origin.state is State.HALF_OPEN
+    assert not asked.good()
+
+
+def test_without_a_good_page_a_page_pays_where_another_was_answered_since():
+    asked = Asked()
+    asked.refused()
+    asked.good()
+
+    assert [asked.refused() for _ in range(2)] == [Cause.PAGE, Cause.PAGE]
+
+
+def test_refusals_that_were_under_way_at_the_opening_count_once():
+    asked = Asked()
+    sent = asked.now
+    asked.refused("1", sent=sent, retry_after=5)
+
+    asked.refused("2", sent=sent, retry_after=60)
+
+    assert asked.origin.failures == 1
+    assert asked.origin.until == asked.now + 60
+
+
+def test_a_large_page_is_the_good_one_only_where_no_other_is_known():
+    large, small = ("http://example.com/large", 10**6), ("http://example.com/small", 1_000)
+
+    def good(*pages: tuple[str, int]) -> str | None:
+        origin = Origin()
+        for url, size in pages:
+            origin.learned(url, size=size)
+        return origin.good_url
+
+    assert good(large) == "http://example.com/large"
+    assert good(large, small) == "http://example.com/small"
+    assert good(small, large) == "http://example.com/small"
+    assert good(("http://example.com/" + 500 * "x", 10)) is None
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["good", "page"]), st.integers(0, 5)),
+        st.tuples(st.just("refused"), st.integers(0, 5)),
+        st.tuples(st.just("fault"), st.sampled_from(sorted(HOST_FAILURES))),
+    ),
+    max_size=60,
+)
+
+
+@given(steps=steps, seconds=st.floats(0, 100))
+def test_whatever_comes_state_and_fields_agree(steps, seconds):
+    asked = Asked()
+    for what, detail in steps:
+        asked.now += seconds
+        match what:
+            case "good":
+                asked.good(sent=asked.now - detail)
+            case "page":
+                asked.origin.learned(f"http://example.com/{detail}", size=1)
+            case "refused":
+                asked.refused(f"{detail}", sent=asked.now - detail)
+            case "fault":
+                asked.fault(detail)
+        origin = asked.origin
+        origin.at(asked.now)
+        assert (origin.state is State.DEAD) == (origin.given_up is not None)
+        assert (origin.failures == 0) == (origin.state is State.CLOSED or origin.probe is not None)
+        assert origin.state is not State.CHECKING
+        assert 0 <= origin.nameless <= origin.failures
+        if origin.state in (State.OPEN, State.HALF_OPEN) and origin.failures:
+            assert origin.strikes < POLICY.max_failures
+        # A crawl with such a page ends: it pays at the latest the third time after an answer.
+    asked.fault()
+    while asked.origin.given_up is None:
+        asked.fault()
+
+
+@given(steps=steps)
+def test_a_page_that_is_always_refused_pays_at_the_latest_at_its_third_refusal(steps):
+    """Where its origin answers its good page, however often others were refused before."""
+    asked = known()
+    for what, detail in steps:
+        if what == "refused":
+            asked.refused(f"{detail}")
+            asked.good()
+    causes = []
+    for _ in range(3):
+        causes.append(asked.refused("y"))
+        asked.good()
+
+    assert causes[-1] is Cause.PAGE
