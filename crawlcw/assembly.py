@@ -54,7 +54,6 @@ from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.steering import Steering
 from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
-from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader import memory_budget
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
@@ -63,11 +62,11 @@ from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.downloader.proxying import ProxyingDownloader
 from crawlcw.downloader.rendering import RenderingDownloader
 from crawlcw.downloader.saving import SavingDownloader
-from crawlcw.engine.excuses import LoopExcuses
 from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import FinishReason, Report
+from crawlcw.engine.stats import FinishReason, Report, Stats
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
@@ -186,6 +185,7 @@ class _Assembly:
             give_up=self.settings.ledger_give_up,
             limit=self.settings.callback_timeout,
             hosts=lambda: [host.lease for host in self.frontier if host.lease is not None],
+            deadlines=self.settings.deadlines,
         )
 
     @cached_property
@@ -257,11 +257,6 @@ class _Assembly:
         )
 
     @cached_property
-    def _excuses(self) -> LoopExcuses:
-        session = self.session
-        return LoopExcuses(session.watchdog, session.stats, deadlines=self.settings.deadlines)
-
-    @cached_property
     def _internal_errors(self) -> InternalErrors:
         session = self.session
         # The ending is made of the coordinator, which is made of this.
@@ -316,7 +311,7 @@ class _Assembly:
             at_once=2 * self.settings.concurrency,
             ledger=self.session.ledger,
             on_change=self.changed.set,
-            excuses=self._excuses,
+            watchdog=self.session.watchdog,
         )
 
     @cached_property
@@ -392,7 +387,7 @@ class _Assembly:
             run_alone=RunAlone(session.ledger, session.held),
             internal_errors=self._internal_errors,
             end=self.ending.end,
-            excuses=self._excuses,
+            watchdog=self.session.watchdog,
             hooked=self._hooked,
             recorder=self._recorder,
             targets=self._targets,
@@ -414,7 +409,7 @@ class _Assembly:
             now=session.ledger.now,
             blame=self._blame,
             frontier=self.frontier,
-            excuses=self._excuses,
+            watchdog=self.session.watchdog,
             identities=self._identities,
             bans=self._bans,
             stats=session.stats,
@@ -626,7 +621,7 @@ async def open_reparser(
     seeds = Seeds.read((await ledger.notes.state()).get("seeds"))
     hosts = {*(scope(spider) or ()), *(seeds.hosts if seeds is not None else ())}
     within = Scope.of(hosts, settings)
-    watch = Unwatched(settings.callback_timeout.total_seconds())
+    watch = Watchdog(Stats(), limit=settings.callback_timeout)
     # It is read, and what pages change in it stays here.
     state = KeptState(spider, ledger)
     await state.open()

@@ -127,7 +127,7 @@ class Crawl:
 
         The process is to end right afterwards.
         """
-        self._session.spare.give_back()
+        self._session.standby.give_back()
 
     def stuck_in(self) -> str:
         """Return what keeps the event loop just now, as far as it is the spider's; else nothing."""

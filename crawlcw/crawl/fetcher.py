@@ -49,10 +49,10 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, LedgerError, StopCrawl, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
-from crawlcw.model.stalls import Excuses
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import put_off
@@ -93,7 +93,7 @@ class Fetcher:
     run_alone: RunAlone
     internal_errors: InternalErrors
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
-    excuses: Excuses
+    watchdog: Watchdog
     #: Puts the browser and the spider's hooks before a downloader.
     hooked: Callable[[Downloader], Downloader]
     recorder: Recorder
@@ -203,7 +203,7 @@ class Fetcher:
         except FetchError as refusal:
             return await self.settling.unanswered(begun, refusal)
         # Before the page is parsed: that takes time as well, and is not its host's.
-        begun.stood = self.excuses.seconds(begun.began)
+        begun.stood = self.watchdog.stalled(begun.began)
         self.blame.answered(lease.task)
         request = begun.request
         same = _is_unmodified(request, response)

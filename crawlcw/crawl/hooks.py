@@ -14,23 +14,23 @@ from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
 from crawlcw.crawl.callbacks import Raised
 from crawlcw.crawl.spider_fault import SpiderFaultError
-from crawlcw.crawl.watch import Watch
 from crawlcw.downloader.memory_budget import deadline_paused
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.model import urls
 
 _OUR_FILES = (__file__,)
 
 
-async def answered(response: Response, spider: Spider, watch: Watch) -> Response:
+async def answered(response: Response, spider: Spider, watch: Watchdog) -> Response:
     """Return what `after_response` of *spider* makes of an answer; raises what it wants."""
     if type(spider).after_response is Spider.after_response:
         return response
     return await _after(spider.after_response, response, watch, url=response.url)
 
 
-def hooked(downloader: Downloader, spider: Spider, watch: Watch) -> Downloader:
+def hooked(downloader: Downloader, spider: Spider, watch: Watchdog) -> Downloader:
     """Return *downloader* with the hooks of *spider*, where it has any."""
     kind = type(spider)
     before = kind.before_request is not Spider.before_request
@@ -54,7 +54,7 @@ class _HookedDownloader:
         *,
         before: Callable[[Request], Any] | None,
         after: Callable[[Response], Any] | None,
-        watch: Watch,
+        watch: Watchdog,
     ) -> None:
         self._downloader = downloader
         self._before = before
@@ -89,7 +89,7 @@ class _HookedDownloader:
 
 
 async def _after(
-    hook: Callable[[Response], Any], response: Response, watch: Watch, *, url: str
+    hook: Callable[[Response], Any], response: Response, watch: Watchdog, *, url: str
 ) -> Response:
     answer: Response = await _run("after_response", hook, response, _answer, watch=watch, url=url)
     return answer
@@ -102,7 +102,7 @@ async def _run(
     given: Any,
     read: Callable[[Any, Any, str], Any],
     *,
-    watch: Watch,
+    watch: Watchdog,
     url: str,
 ) -> Any:
     """Return what *read* makes of what a hook returns for what it is *given*."""

@@ -44,6 +44,7 @@ from crawlcw.downloader.protocol import Downloader
 from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FAILURE_REASONS, FetchError, ProxiesAwayError, Reason, SpiderError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model import urls
@@ -52,7 +53,6 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.health import Cause
 from crawlcw.model.retry import RetryPolicy, backoff
 from crawlcw.model.sanitize import printable
-from crawlcw.model.stalls import Excuses
 from crawlcw.model.task import WAITING, Lease, ResponseInfo, Status, Task, task_id
 from crawlcw.model.tracebacks import describe_error
 from crawlcw.model.transitions import (
@@ -232,7 +232,7 @@ class Settling:
     now: Callable[[], datetime]  #: the ledger's
     blame: Blame
     frontier: Frontier
-    excuses: Excuses
+    watchdog: Watchdog
     identities: Identities
     bans: Bans
     stats: Stats
@@ -324,7 +324,7 @@ class Settling:
 
     async def denied(self, attempt: Attempt, refused: LoggedOutError | BannedError) -> Done:
         """Have a page asked for as somebody else; or settle what is refused to all."""
-        attempt.stood = self.excuses.seconds(attempt.began)
+        attempt.stood = self.watchdog.stalled(attempt.began)
         response, identified = refused.response, attempt.means.identified
         # Before the session is looked after, which takes a while: the host has answered now.
         self.blame.answered(attempt.lease.task)
@@ -370,7 +370,7 @@ class Settling:
             raise NotTriedError from refusal
         if isinstance(refusal, ProxiesAwayError):
             return put_off(lease, until=self.now() + timedelta(seconds=refusal.wait))
-        if self.excuses.failure(refusal, began):
+        if self.watchdog.explains(refusal, began):
             raise NotTriedError from refusal
         fault = await self.blame.failed(
             lease.task,
@@ -381,7 +381,7 @@ class Settling:
         )
         if fault.cause is not Cause.PAGE:
             return _not_tried(lease, fault)
-        attempt.stood = self.excuses.seconds(began)
+        attempt.stood = self.watchdog.stalled(began)
         return await self._own_failure(attempt, _with_advice(refusal, lease.task))
 
     async def given_up(self, attempt: Attempt, reason: Reason) -> Done:

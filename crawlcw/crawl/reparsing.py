@@ -25,8 +25,8 @@ from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.hooks import answered
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.crawl.watch import Watch
 from crawlcw.downloader import memory_budget
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
@@ -80,7 +80,7 @@ class Reparser:
     pages: StoredPages
     scope: Scope
     runner: Runner
-    watch: Watch
+    watch: Watchdog
 
     async def reparsed(self, record: Record, *, callback: str | None = None) -> Reparsed:
         """Return what *callback*, or that of its own, makes of a page."""

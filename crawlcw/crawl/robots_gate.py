@@ -21,11 +21,11 @@ from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
 from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.sanitize import printable
-from crawlcw.model.stalls import Excuses
 from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ class RobotsGate:
         at_once: int,
         ledger: Ledger,
         on_change: Callable[[], None],
-        excuses: Excuses,
+        watchdog: Watchdog,
     ) -> None:
         """Ask at most *at_once* hosts at a time, for some will hang.
 
         *on_change* is called when one is open, or has failed. A failure that
-        *excuses* excuses is none: the host is opened again.
+        *watchdog* explains is none: the host is opened again.
         """
         self._frontier = frontier
         self._robots = robots
@@ -63,7 +63,7 @@ class RobotsGate:
         self._room = anyio.Semaphore(at_once)
         self._ledger = ledger
         self._on_change = on_change
-        self._excuses = excuses
+        self._watchdog = watchdog
 
     def known(self, record: RobotsRecord | None, url: str) -> Rules | None:
         """Return the rules for *url* where they are known: here, or by the ledger's *record*."""
@@ -136,7 +136,7 @@ class RobotsGate:
             self._frontier.sent(name, at=began)
         self._proxies.got(url, response.proxy)
         self._watch.answered(name)
-        stood = self._excuses.seconds(began)
+        stood = self._watchdog.stalled(began)
         self._frontier.health.answered(
             name,
             latency=max(0.0, response.elapsed.total_seconds() - stood),
@@ -151,7 +151,7 @@ class RobotsGate:
         try:
             rules = await self._robots.rules(url)
         except FetchError as error:
-            if self._excuses.failure(error, began) or self._proxies.may_be_to_blame(
+            if self._watchdog.explains(error, began) or self._proxies.may_be_to_blame(
                 error, asked, is_fixed=False
             ):
                 return

@@ -17,7 +17,7 @@ from crawlcw.crawl.item_sink import ItemPolicy
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.url_lists import WriteLinks
-from crawlcw.crawl.watch import Watch
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
 
@@ -50,7 +50,7 @@ class Runner:
     scope: Scope
     seen: Container[bytes]
     now: Callable[[], datetime]
-    watch: Watch
+    watch: Watchdog
     parsing: Parsing
     state: KeptState
     write: WriteLinks  #: of callbacks that read a list of URLs

@@ -23,10 +23,11 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.redirects import attempt, is_page
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.trial_sessions import TrialSessions
-from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.protocol import Downloader
 from crawlcw.downloader.rendering import RenderingDownloader
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason, StopCrawl
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
@@ -70,8 +71,8 @@ class Trial:
             admit=self._robots.admit,
             stays=lambda _: None,  # a person has asked for the page
         )
-        within = self._settings.callback_timeout.total_seconds()
-        return hooked(rendering, self._spider, Unwatched(within))
+        watchdog = Watchdog(Stats(), limit=self._settings.callback_timeout)
+        return hooked(rendering, self._spider, watchdog)
 
     async def fetch(self, request: Request) -> Response:
         """Return the answer, redirects followed, whatever its status; raises `FetchError`.

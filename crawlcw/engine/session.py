@@ -1,32 +1,90 @@
-"""A process as one worker on a ledger: what it holds and counts, and how the others know of it.
+"""A process as one worker on a ledger: its leases, its counters, and its place on the list.
 
 A crawl and everything that works on tracked tasks stand on a session: one name on the
 ledger's list of workers, one renewal, one heartbeat, one watchdog. What they claim,
 and what they do with it, is theirs.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Generic
 
 import anyio
 
-from crawlcw.engine.heartbeat import Heartbeat
+from crawlcw.engine.heartbeat import Heartbeat, VitalSigns
 from crawlcw.engine.leases import HeldLeases, Renewer, reap_dead_workers, to_nobody
 from crawlcw.engine.ledger_retry import AnyLedger, LedgerRetry, retrying
-from crawlcw.engine.spare import SpareConnection
 from crawlcw.engine.stats import Stats
-from crawlcw.engine.vital_signs import VitalSigns
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import this_worker
-from crawlcw.errors import LedgerConfigurationError
+from crawlcw.errors import LedgerConfigurationError, Reason
 from crawlcw.ledger import copying
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import HostLease
 from crawlcw.model.task import Task
+
+#: Seconds for giving back before the process ends.
+_LAST_WORDS = 5.0
 
 
 async def no_hosts() -> None:
     """Renew, or give back, the leases of no host: tracked tasks have none."""
+
+
+class Standby:
+    """A standby connection to the ledger, for when the event loop of its own stands still.
+
+    It is opened when it is needed, and used in another loop.
+
+    What it finds out to be lost the loop finds out by its own next renewal.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        held: HeldLeases,
+        *,
+        worker: str,
+        lease: Callable[[], timedelta],
+        beat: Callable[[Ledger], Awaitable[None]],
+        hosts: Callable[[], Sequence[HostLease]] = lambda: (),
+    ) -> None:
+        self._source = ledger
+        self._held = held
+        self._worker = worker
+        self._lease = lease
+        self._beat = beat
+        self._hosts = hosts
+        self._ledger: Ledger | None = None
+
+    async def renew(self) -> None:
+        """Renew the leases of tasks and hosts, and say that this worker lives."""
+        if self._ledger is None:
+            self._ledger = await self._source.another()
+        lease = self._lease()
+        # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
+        if held := await self._ledger.leases.held(self._worker):
+            await self._ledger.leases.renew(held, lease=lease)
+        if hosts := self._hosts():
+            await self._ledger.host_leases.renew(hosts, lease=lease)
+        await self._beat(self._ledger)
+
+    async def close(self) -> None:
+        """Close the connection, if it was opened."""
+        if self._ledger is not None:
+            await self._ledger.close()
+            self._ledger = None
+
+    def give_back(self) -> None:
+        """Release everything at once, from a thread of its own; raises whatever it may."""
+        anyio.run(self._give_back)
+
+    async def _give_back(self) -> None:
+        with anyio.move_on_after(_LAST_WORDS):
+            ledger = await self._source.another()
+            await ledger.outcomes.release(self._held.all())
+            await ledger.workers.leave(self._worker)
 
 
 class Session(Generic[AnyLedger]):
@@ -40,12 +98,13 @@ class Session(Generic[AnyLedger]):
         give_up: timedelta,
         limit: timedelta = timedelta(0),
         hosts: Callable[[], Sequence[HostLease]] = lambda: (),
+        deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
         """Not on the list of workers yet, see `join`.
 
         *lease* returns how long a lease is just now, *hosts* which hosts are leased.
         Gives up where the ledger has not answered for *give_up*. *limit* is how long
-        the event loop may stand still, see `Watchdog`; 0: for ever.
+        the event loop may stand still, 0: for ever; for this and *deadlines* see `Watchdog`.
         """
         self.opened = ledger
         self.retry = LedgerRetry(give_up)
@@ -60,7 +119,7 @@ class Session(Generic[AnyLedger]):
             self.stats, in_flight=lambda: len(self.held), lag=lambda: self.watchdog.lag()
         )
         self.heartbeat = Heartbeat(ledger, self.worker, self.stats, lease=lease, signs=signs)
-        self.spare = SpareConnection(
+        self.standby = Standby(
             ledger,
             self.held,
             worker=self.worker,
@@ -69,7 +128,11 @@ class Session(Generic[AnyLedger]):
             hosts=hosts,
         )
         self.watchdog = Watchdog(
-            self.stats, limit=limit, renew_every=lease() / 3, upkeep=self.spare
+            self.stats,
+            limit=limit,
+            renew_every=lease() / 3,
+            upkeep=self.standby,
+            deadlines=deadlines,
         )
 
     @property

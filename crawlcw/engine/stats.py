@@ -59,7 +59,7 @@ class Stats:
     leases_lost: int = 0  #: results dropped because another worker holds the task now
     stalls: int = 0  #: times that the event loop stood still for a second or more
     longest_stall: float = 0.0  #: seconds
-    forgiven: int = 0  #: failures that such times excuse
+    forgiven: int = 0  #: failures that such times explain
     loop_lag: Histogram = field(default_factory=Histogram)  #: ten times a second
     internal_errors: int = 0  #: of crawlcw itself; each has put a page back
     ledger_operations: Counter[str] = field(default_factory=Counter)  #: asked, by name

@@ -1,32 +1,36 @@
-"""A thread beside an event loop, for when that stands still: a callback keeps it, or never returns.
+"""Watchdog thread beside an event loop, for callbacks that block the loop or never return.
 
 The loop ticks; the thread sees the last tick. While the loop stands still the
-thread tells whose code keeps it, renews over a connection of its own what the
-process holds, and at the limit ends the process, so that the page is found out
-as one that crashes its worker.
+thread logs whose code keeps it, renews over a standby connection what the
+process holds, and ends the process at the limit: crash accounting then finds the page.
+A request that failed because the loop stood still has not failed by itself, see `explains`.
+
+C code may hold the interpreter's lock, as a regular expression that takes for ever does.
+Then neither a thread nor a signal handler of Python runs; a timer of CPU time ends the process.
 """
 
 import asyncio
 import faulthandler
 import logging
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Protocol, Self
 
 import anyio
 from anyio import to_thread
 
 from crawlcw.api.user_code import Called, running_in
-from crawlcw.engine.fuse import Fuse
 from crawlcw.engine.stats import Stats
+from crawlcw.errors import FetchError, Reason
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.stalls import STANDSTILL, TICK, Silence, Stalls
@@ -36,16 +40,19 @@ logger = logging.getLogger(__name__)
 #: What a process ends with whose event loop was kept for longer than is allowed.
 STUCK = 124
 _LOOK_EVERY = 0.25
-_RELIGHT_EVERY = 1.0
+_RESTART_EVERY = 1.0
 #: What telling of it may take before the process ends all the same.
 _LAST_WORDS = 2.0
-#: The fuse is for where the thread does not get to run.
+#: The timer of CPU time is for where the thread does not get to run.
 _LONGER = 5.0
 _MOST_TOLD = 100
+_SIGNAL = getattr(signal, "SIGVTALRM", None)
+_TIMER = getattr(signal, "ITIMER_VIRTUAL", None)
+_users = 0  # watchdogs that have made the timer ready
 
 
 class Upkeep(Protocol):
-    """What has to go on while a loop stands still; used in another one."""
+    """The connection that is used while the loop stands still, in the thread's own loop."""
 
     async def renew(self) -> None:
         """Renew what the process holds; may raise anything."""
@@ -55,30 +62,39 @@ class Upkeep(Protocol):
 
 
 class Watchdog:
-    """Watches the event loop that it is entered in, for as long as the block."""
+    """Watches the event loop that it is entered in, for as long as the block.
+
+    One that is not entered watches nothing, and explains no failure.
+    """
 
     def __init__(
         self,
         stats: Stats,
         *,
         limit: timedelta,
-        renew_every: timedelta,
-        upkeep: Upkeep,
+        renew_every: timedelta = timedelta(0),
+        upkeep: Upkeep | None = None,
+        deadlines: Mapping[Reason, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """End the process when user code keeps the loop for longer than *limit* (0: never)."""
-        self.stalls = Stalls(now=clock())
+        """End the process when user code keeps the loop for longer than *limit* (0: never).
+
+        *deadlines* are the time limits of requests in seconds, by the reason that a request
+        fails with when one is over.
+        """
+        self.stalls = Stalls(now=float("inf"))
         self.limit = limit.total_seconds()
         self._stats = stats
         self._renew_every = renew_every.total_seconds()
         self._upkeep = upkeep
+        self._deadlines = deadlines
         self._clock = clock
         self._renewed = clock()
         self._told: set[str] = set()
         self._active = 0
         self._begun: Called | None = None  #: what user code has begun since the last tick
-        self._lit = 0.0
-        self._fuse = Fuse(0)
+        self._timer_began = 0.0
+        self._timer = _CpuTimer(0)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
         #: Lets the thread see at once that it is to end: it sleeps between its looks.
@@ -90,6 +106,18 @@ class Watchdog:
     def stalled(self, began: float) -> float:
         """Return for how many seconds the loop has stood still since *began*."""
         return self.stalls.since(began, now=self._clock())
+
+    def explains(self, error: FetchError, began: float) -> bool:
+        """Return whether a request that *began* then failed only because the loop stood still.
+
+        Such failures are counted as `forgiven`.
+        """
+        limits = self._deadlines
+        if error.deadline is not None:
+            limits = {**limits, error.reason: error.deadline}
+        explained = self.stalls.explains(error.underlying, began, now=self._clock(), limits=limits)
+        self._stats.forgiven += explained
+        return explained
 
     def lag(self) -> float:
         """Return by how many seconds the loop was late at most since this was asked last.
@@ -103,13 +131,13 @@ class Watchdog:
         """Note that user code begins in the loop; it is to `end`."""
         self._active += 1
         self._begun = called
-        self._fuse.light()
+        self._timer.start()
 
     def end(self) -> None:
         """Note that user code has ended."""
         self._active -= 1
         if not self._active:
-            self._fuse.put_out()
+            self._timer.stop()
 
     def renew_every(self, pause: timedelta) -> None:
         """Renew after that *pause* from now on, while the loop stands still."""
@@ -134,8 +162,8 @@ class Watchdog:
         now = self._clock()
         self.stalls = Stalls(now=now)
         self._renewed = now
-        self._fuse = Fuse(self.limit + min(_LONGER, self.limit))
-        self._fuse.lay()
+        self._timer = _CpuTimer(self.limit + min(_LONGER, self.limit))
+        self._timer.register()
         self._tick()
         self._thread = threading.Thread(target=self._run, name="crawlcw watchdog", daemon=True)
         self._thread.start()
@@ -149,7 +177,7 @@ class Watchdog:
                 self._wake()
         if self._tick_handle is not None:
             self._tick_handle.cancel()
-        self._fuse.remove()
+        self._timer.unregister()
         thread = self._thread
         if thread is not None:
             with anyio.CancelScope(shield=True):
@@ -167,9 +195,9 @@ class Watchdog:
             # Where the thread did not get to see it.
             self._tell(self._begun, lag)
         self._begun = None
-        if self._active and now - self._lit >= _RELIGHT_EVERY:
-            self._lit = now
-            self._fuse.light()
+        if self._active and now - self._timer_began >= _RESTART_EVERY:
+            self._timer_began = now
+            self._timer.start()
         self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _run(self) -> None:
@@ -204,8 +232,9 @@ class Watchdog:
         if renewal is not None:
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)
-        with suppress(Exception):
-            await asyncio.wait_for(self._upkeep.close(), _LAST_WORDS)
+        if self._upkeep is not None:
+            with suppress(Exception):
+                await asyncio.wait_for(self._upkeep.close(), _LAST_WORDS)
 
     def _look(self, lag: float, silent: float) -> None:
         frame = self._frame()
@@ -213,7 +242,7 @@ class Watchdog:
         self._tell(called, lag)
         # Python runs, if not in the loop: the time is taken here.
         if self._active:
-            self._fuse.light()
+            self._timer.start()
         if called is not None and self.limit and silent >= self.limit:
             self._end_process(called, frame)
 
@@ -234,6 +263,8 @@ class Watchdog:
         )
 
     async def _renew(self) -> None:
+        if self._upkeep is None:
+            return
         try:
             await asyncio.wait_for(self._upkeep.renew(), max(self._renew_every, _LAST_WORDS))
         except Exception as error:
@@ -263,3 +294,47 @@ class Watchdog:
         with suppress(Exception):
             faulthandler.dump_traceback(file=2)
         os._exit(STUCK)
+
+
+class _CpuTimer:
+    """Dumps all stacks and ends the process by SIGVTALRM after some CPU time of its own.
+
+    A process that was stopped, or whose machine slept, has used none.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        """End the process after *seconds* of CPU time; 0: never."""
+        self._seconds = seconds
+        self._ready = False
+
+    def register(self) -> None:
+        """Make ready, where the system has such a timer and no other code uses it."""
+        global _users  # a process has one such timer
+        if not self._seconds or self._ready or _SIGNAL is None or _TIMER is None:
+            return
+        if not _users and signal.getsignal(_SIGNAL) is not signal.SIG_DFL:
+            return
+        # Chained to the default, which ends the process.
+        faulthandler.register(_SIGNAL, file=2, chain=True)
+        _users += 1
+        self._ready = True
+
+    def start(self) -> None:
+        """Start from the beginning."""
+        if self._ready and _TIMER is not None:
+            signal.setitimer(_TIMER, self._seconds)
+
+    def stop(self) -> None:
+        """Stop."""
+        if self._ready and _TIMER is not None:
+            signal.setitimer(_TIMER, 0)
+
+    def unregister(self) -> None:
+        """Stop for good."""
+        global _users  # as above
+        if self._ready and _SIGNAL is not None:
+            self.stop()
+            self._ready = False
+            _users -= 1
+            if not _users:
+                faulthandler.unregister(_SIGNAL)

@@ -1,13 +1,12 @@
-"""When an event loop stood still, and which failures that excuses. No I/O.
+"""Standstills of an event loop, and the failures that they explain. No I/O.
 
 Times are in seconds, of any clock that runs forward.
 """
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
 
-from crawlcw.errors import FetchError, Reason
+from crawlcw.errors import Reason
 
 #: How often a loop that runs shows that it does.
 TICK = 0.1
@@ -15,19 +14,9 @@ TICK = 0.1
 STANDSTILL = 1.0
 #: Smaller lags than this are those of a loop that is busy.
 _COUNTED_FROM = 0.1
-#: Lags that are no standstill excuse a timeout where they took such a part of it.
+#: Lags that are no standstill explain a timeout where they took such a part of it.
 _PART = 0.2
 _KEPT = 4_096
-
-
-class Excuses(Protocol):
-    """What a loop that stood still is to blame for; times are of the monotonic clock."""
-
-    def failure(self, error: FetchError, began: float) -> bool:
-        """Return whether what *began* then has failed for the loop alone."""
-
-    def seconds(self, began: float) -> float:
-        """Return for how long the loop has stood still since *began*."""
 
 
 class Stalls:
@@ -53,7 +42,7 @@ class Stalls:
         """Return for how long it has stood still since *began*."""
         return sum(self._lengths(began, now))
 
-    def excuses(
+    def explains(
         self, reason: Reason, began: float, *, now: float, limits: Mapping[Reason, float]
     ) -> bool:
         """Return whether an attempt that *began* then may have failed for the loop alone.

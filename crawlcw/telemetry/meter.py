@@ -4,17 +4,14 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
+from crawlcw.engine.heartbeat import resident_memory
 from crawlcw.engine.instruments import Seen, Unseen
 from crawlcw.engine.stats import Stats
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.measures import Measures, counted
-
-_PAGE = resource.getpagesize()
-_STATM = Path("/proc/self/statm")
 
 #: The counters of a worker on a use case's tasks: it fetches nothing, and has no items.
 _OF_WORK = tuple(
@@ -121,11 +118,3 @@ class _Fetch(_Timed):
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         self._meter.in_flight -= 1
-
-
-def resident_memory() -> int:
-    """Return the bytes of this process in memory, or the most there were so far."""
-    try:
-        return int(_STATM.read_text().split()[1]) * _PAGE
-    except (OSError, ValueError, IndexError):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

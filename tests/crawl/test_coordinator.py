@@ -35,6 +35,7 @@ from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Added, Claimed, Tally, TaskFilter
@@ -47,16 +48,6 @@ from crawlcw.testing import Replay, ReplayDownloader
 from tests.support.ledgers import START, Instead, make_task, make_tasks, success
 
 T = TypeVar("T")
-
-
-class NothingExcused:
-    """The excuses of a loop that nobody watches."""
-
-    def failure(self, _error: FetchError, _began: float) -> bool:
-        return False
-
-    def seconds(self, _began: float) -> float:
-        return 0.0
 
 
 class QuickSelector(selectors.DefaultSelector):
@@ -239,7 +230,7 @@ class Around:
                 at_once=2 * self.settings.concurrency,
                 ledger=waiting,
                 on_change=changed.set,
-                excuses=NothingExcused(),
+                watchdog=Watchdog(self.stats, limit=timedelta(0)),
             ),
             changed=changed,
             state=KeptState(Spider(), waiting),

@@ -16,9 +16,10 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.hooks import hooked
-from crawlcw.crawl.watch import Unwatched
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
 from crawlcw.testing import DownloaderContract, Replay, ReplayDownloader
 
@@ -41,7 +42,7 @@ class Hooked(Spider):
 class TestAllThatIsLayeredOnIt(DownloaderContract):
     def downloader(self, default: Downloader) -> Downloader:
         told = AuthorizingDownloader(default, Credentials(headers=[("Accept-Language", "da")]))
-        return hooked(told, Hooked(), Unwatched(60.0))
+        return hooked(told, Hooked(), Watchdog(Stats(), limit=timedelta(minutes=1)))
 
 
 class Plain:

@@ -11,9 +11,8 @@ import anyio
 import pytest
 
 from crawlcw.engine import heartbeat
-from crawlcw.engine.heartbeat import Heartbeat
+from crawlcw.engine.heartbeat import Heartbeat, VitalSigns
 from crawlcw.engine.stats import Stats
-from crawlcw.engine.vital_signs import VitalSigns
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerError, LedgerUnavailableError
 from crawlcw.ledger.protocol import Tally, Worker

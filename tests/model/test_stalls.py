@@ -1,4 +1,4 @@
-"""When a loop stood still, and what that excuses, in times that one can check in the head."""
+"""When a loop stood still, and what that explains, in times that one can check in the head."""
 
 import pytest
 
@@ -22,8 +22,8 @@ def with_stalls(*stalls: tuple[float, float]) -> Stalls:
     return found
 
 
-def excused(stalls: Stalls, reason: Reason, began: float, now: float) -> bool:
-    return stalls.excuses(reason, began, now=now, limits=LIMITS)
+def explained(stalls: Stalls, reason: Reason, began: float, now: float) -> bool:
+    return stalls.explains(reason, began, now=now, limits=LIMITS)
 
 
 def test_a_loop_that_ticks_does_not_lag():
@@ -48,31 +48,31 @@ def test_a_stall_that_lasts_is_counted_as_well():
     assert stalls.since(0, now=5 + TICK) == pytest.approx(5)
 
 
-def test_a_timeout_that_would_not_have_come_without_the_stall_is_excused():
-    assert excused(with_stalls((7, 10)), Reason.TIMEOUT_CONNECT, 0, 10.1)
+def test_a_timeout_that_would_not_have_come_without_the_stall_is_explained():
+    assert explained(with_stalls((7, 10)), Reason.TIMEOUT_CONNECT, 0, 10.1)
 
 
 def test_a_timeout_that_would_have_come_all_the_same_is_not():
-    assert not excused(with_stalls((11, 14)), Reason.TIMEOUT_CONNECT, 0, 14)
-    assert not excused(with_stalls((5, 8), (19.1, 19.15)), Reason.TIMEOUT_CONNECT, 9, 19.15)
+    assert not explained(with_stalls((11, 14)), Reason.TIMEOUT_CONNECT, 0, 14)
+    assert not explained(with_stalls((5, 8), (19.1, 19.15)), Reason.TIMEOUT_CONNECT, 9, 19.15)
 
 
-def test_many_small_lags_excuse_a_timeout_only_where_they_are_a_part_of_it():
+def test_many_small_lags_explain_a_timeout_only_where_they_are_a_part_of_it():
     busy = with_stalls(*((n, n + 0.3) for n in range(1, 11)))
     a_little = with_stalls((3, 3.3), (10, 10.3))
 
-    assert excused(busy, Reason.TIMEOUT_CONNECT, 0, 10.3)
-    assert not excused(a_little, Reason.TIMEOUT_CONNECT, 0, 10.3)
+    assert explained(busy, Reason.TIMEOUT_CONNECT, 0, 10.3)
+    assert not explained(a_little, Reason.TIMEOUT_CONNECT, 0, 10.3)
 
 
-def test_a_server_that_hung_up_is_excused_by_a_stall_of_a_second():
-    assert excused(with_stalls((5, 6.1)), Reason.DISCONNECTED, 0, 6.1)
-    assert not excused(with_stalls((5, 5.8)), Reason.DISCONNECTED, 0, 5.8)
+def test_a_server_that_hung_up_is_explained_by_a_stall_of_a_second():
+    assert explained(with_stalls((5, 6.1)), Reason.DISCONNECTED, 0, 6.1)
+    assert not explained(with_stalls((5, 5.8)), Reason.DISCONNECTED, 0, 5.8)
 
 
 @pytest.mark.parametrize("reason", [Reason.TLS, Reason.CONNECT, Reason.HTTP_STATUS])
 def test_other_failures_are_not_the_loops(reason: Reason):
-    assert not excused(with_stalls((5, 9)), reason, 0, 9)
+    assert not explained(with_stalls((5, 9)), reason, 0, 9)
 
 
 def test_silence_grows_until_something_is_heard():

@@ -26,9 +26,7 @@ async def tracker_on(store: Ledgers, *, chain: tuple[str, ...] = (), **policy: A
     given = {"lease": TTL, "backoff_base": timedelta(seconds=4)} | policy
     tracker = Tracker(ledger, UseCase("books", chain=chain), Policy(**given), give_up=TTL)
     session = tracker.session
-    session.watchdog = Unwatched(
-        session.stats, limit=timedelta(0), renew_every=TTL, upkeep=session.spare
-    )
+    session.watchdog = Unwatched(session.stats, limit=timedelta(0))
     return tracker
 
 

@@ -9,13 +9,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import crawlcw
 from crawlcw.cli.processes.channel import Account
+from crawlcw.engine.heartbeat import resident_memory
 from crawlcw.engine.stats import Stats
 from crawlcw.model.histogram import BOUNDS, Histogram, added
 from crawlcw.model.transitions import Event
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.exposition import Snapshot, exposed
 from crawlcw.telemetry.measures import Measures, counted, together, words
-from crawlcw.telemetry.meter import Meter, resident_memory
+from crawlcw.telemetry.meter import Meter
 from tests.support.ledgers import make_lease
 
 pytestmark = pytest.mark.quick

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.spare import SpareConnection
+from crawlcw.engine.session import Standby
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from tests.support.ledgers import claimed, make_task
@@ -35,9 +35,9 @@ async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_oth
         beats.append(over)
 
     # The loop came to stand still before it has seen the answer.
-    spare = SpareConnection(ledger, HeldLeases(), worker="a", lease=lambda: HOUR, beat=beat)
-    await spare.renew()
-    await spare.close()
+    standby = Standby(ledger, HeldLeases(), worker="a", lease=lambda: HOUR, beat=beat)
+    await standby.renew()
+    await standby.close()
 
     renewed, left = [await ledger.tasks.get(each.id) for each in (mine, others)]
     assert renewed is not None
