@@ -11,7 +11,6 @@ from base64 import b32encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha1
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from crawlcw.archive.exchange import Exchange
@@ -66,6 +65,9 @@ class Packer:
 
     def about_the_file(self, name: str, *, spider: str) -> bytes:
         """Return the record that a file begins with: who has written it, and as what."""
+        # Here, for it takes longer to load than all else of this package.
+        from importlib.metadata import PackageNotFoundError, version
+
         try:
             software = f"crawlcw/{version('crawlcw')}"
         except PackageNotFoundError:

@@ -8,6 +8,7 @@ where the contents are, and a name is never empty, hidden or a device's.
 import mimetypes
 import re
 import unicodedata
+from functools import cache
 from itertools import groupby
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
@@ -22,9 +23,6 @@ _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
 #: Of Unicode's categories: letters, numbers, and the marks that letters of many scripts need.
 _KEPT = ("L", "N", "M")
-#: Python's own table: that of the machine would make other names on another one.
-_TYPES = mimetypes.MimeTypes()
-_EXTENSIONS = frozenset({*_TYPES.types_map[True], *_TYPES.encodings_map})
 
 
 def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -> str:
@@ -37,11 +35,20 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
     named = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
     found = _EXTENSION.search(named)
     extension = found[0].lower() if found else ""
-    if "." + extension.rpartition(".")[2] not in _EXTENSIONS:
-        announced = _TYPES.guess_extension(content_type.partition(";")[0].strip().lower())
+    types = _types()
+    known = "." + extension.rpartition(".")[2]
+    if known not in types.types_map[True] and known not in types.encodings_map:
+        announced = types.guess_extension(content_type.partition(";")[0].strip().lower())
         extension = announced or extension
     stem = _harmless(named[: found.start()] if found else named)
     return f"{sha256}-{stem}{extension}" if stem else f"{sha256}{extension}"
+
+
+@cache
+def _types() -> mimetypes.MimeTypes:
+    """Return Python's own table: that of the machine would make other names on another one."""
+    # Not when this is imported: Python reads the machine's tables first, 20 ms of each start.
+    return mimetypes.MimeTypes()
 
 
 def _disposed(header: str) -> str:

@@ -14,7 +14,6 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import (
     confirming,
-    dropping,
     exporting,
     exposing,
     ledger_option,
@@ -26,7 +25,6 @@ from crawlcw.cli.processes import first_processes
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl import descriptors
-from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 
@@ -140,6 +138,8 @@ def command(
         made, settings = made_as_told(environment=os.environ)
         descriptors.secure(settings.concurrency)
         if fresh:
+            from crawlcw.cli import dropping
+
             loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
         to_stdout = any(target.is_stdout for target in outputs)
         wanted = showing.Output(
@@ -148,6 +148,8 @@ def command(
 
         async def write_items(ledger: Ledger) -> None:
             if outputs:
+                from crawlcw.feeds.export import Wanted, export
+
                 await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
 
         return loop.run(
