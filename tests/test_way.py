@@ -26,14 +26,15 @@ KNOWN = """
     downloader.attempt_cookies downloader.bounds downloader.connector downloader.content_types
     downloader.credentials downloader.decoding downloader.heads downloader.memory_budget
     downloader.passages downloader.proxy_pool downloader.proxying downloader.rendering
-    downloader.routes downloader.saving downloader.trust engine.batching engine.excuses
-    engine.fuse engine.instruments engine.leases engine.patience engine.pool
-    engine.retrying_ledger engine.run_alone engine.stats engine.watchdog ledger.documents
+    downloader.routes downloader.saving downloader.trust engine.batching
+    engine.instruments engine.leases engine.ledger_retry engine.pool
+    engine.run_alone engine.stats engine.watchdog ledger.documents
     ledger.kind ledger.sqlite.clock ledger.sqlite.connection ledger.sqlite.leases
     ledger.sqlite.ledger ledger.sqlite.outcomes ledger.sqlite.priorities ledger.sqlite.queries
     ledger.sqlite.rows ledger.sqlite.store ledger.sqlite.tasks ledger.sqlite.writes model.clock
-    model.dropped model.health model.hosts model.item_values model.network model.request_options model.retry
-    model.sanitize model.spider_state model.stalls model.stored_page model.task
+    model.dropped model.health model.hosts model.item_values model.network
+    model.request_options model.retry model.sanitize model.spider_state model.stalls
+    model.stored_page model.task
     model.transitions model.urls model.values model.visits
 """
 
