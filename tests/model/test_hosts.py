@@ -437,7 +437,7 @@ def test_whatever_comes_delays_and_rests_stay_within_their_bounds(happenings, ch
         before = host
         now += timedelta(hours=2)  # every rest is over
         if what in ("success", "no-page"):
-            host = succeeded(host, latency=value, policy=POLICY)
+            host = succeeded(host, latency=value, policy=POLICY, sent=now)
             assert host.failures == host.page_failures == 0
             assert host.delay <= max(before.delay, value)
         elif what == "page":
