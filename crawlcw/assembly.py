@@ -39,7 +39,6 @@ from crawlcw.crawl.own_downloader import downloader_of
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirect_targets import RedirectTargets
 from crawlcw.crawl.redirects import attempt
 from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
@@ -280,7 +279,6 @@ class _Assembly:
             heartbeat=session.heartbeat,
             watch=self.watch,
             internal_errors=self._internal_errors,
-            coming=self._targets,
             state=self._state,
             worker=session.worker,
         )
@@ -313,11 +311,6 @@ class _Assembly:
             on_change=self.changed.set,
             watchdog=self.session.watchdog,
         )
-
-    @cached_property
-    def _targets(self) -> RedirectTargets:
-        session = self.session
-        return RedirectTargets(session.ledger, session.held, worker=session.worker)
 
     @cached_property
     def ending(self) -> Ending:
@@ -390,7 +383,6 @@ class _Assembly:
             watchdog=self.session.watchdog,
             hooked=self._hooked,
             recorder=self._recorder,
-            targets=self._targets,
             state=self._state,
             instruments=self._instruments,
             identities=self._identities,
@@ -426,12 +418,11 @@ class _Assembly:
         return MovedPages(
             settings=self.settings,
             ledger=session.ledger,
-            frontier=self.frontier,
             robots=self.robots,
             scope=self.scope,
+            proxies=self.proxies,
             held=session.held,
             seen=self.seen,
-            targets=self._targets,
             revisits=self._revisits,
             recorder=self._recorder,
             adder=self._adder,

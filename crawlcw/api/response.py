@@ -45,7 +45,7 @@ class Response(Document):
       server has cut off its content coding), `checksum` (of that only the checksum is
       missing); None: it is whole
     - `file`: where the body was saved, for a request with `save_to`; `body` is empty then
-    - `elapsed`: from the first byte sent to the last received, redirects included; of
+    - `elapsed`: from the first byte sent to the last received, with redirects in place; of
       a file that is saved, until its headers were received
     """
 

@@ -74,7 +74,9 @@ class Settings:
         "`user:password` for Basic authentication at the origins of the start URLs",
         unit="login",
     )
-    timeout: Duration = Duration("30s", "for one attempt, redirects included", minimum=_AN_INSTANT)
+    timeout: Duration = Duration(
+        "30s", "for one attempt, with redirects in place", minimum=_AN_INSTANT
+    )
     connect_timeout: Duration = Duration(
         "10s", "to connect, name look-up included", minimum=_AN_INSTANT
     )

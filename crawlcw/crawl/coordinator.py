@@ -93,14 +93,10 @@ class Coordinator:
         heartbeat: Heartbeat,
         watch: NetworkWatch,
         internal_errors: InternalErrors,
-        coming: Container[bytes],
         state: KeptState,
         worker: str,
     ) -> None:
-        """*coming* are tasks that a fetcher is about to claim by itself.
-
-        *host_leaser* and *robots_gate* set *changed* when they have something to do for it.
-        """
+        """*host_leaser* and *robots_gate* set *changed* when they have something to do."""
         self.host_leaser = host_leaser
         self.pool = Pool(settings.concurrency)
         self._ledger = ledger
@@ -115,7 +111,6 @@ class Coordinator:
         self._heartbeat = heartbeat
         self._watch = watch
         self._internal_errors = internal_errors
-        self._coming = coming
         self._state = state
         self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
@@ -480,7 +475,7 @@ class Coordinator:
         found: dict[str, list[Task]] = {}
         for task in page:
             # A lease of ours that ran out during an outage shows up again.
-            if task.id in self._held or task.id in spared or task.id in self._coming:
+            if task.id in self._held or task.id in spared:
                 continue
             # What waits for an origin that was given up is ignored, all of it at once, but for
             # tasks that a method is called for.
@@ -603,7 +598,7 @@ class Coordinator:
         return await self._drained()
 
     def _is_shared(self, task: Task) -> bool:
-        if task.id in self._held or task.id in self._coming or task.host not in self._frontier:
+        if task.id in self._held or task.host not in self._frontier:
             return False
         host = self._frontier[task.host]
         return host.lease is None and not host.leaving

@@ -36,7 +36,6 @@ from crawlcw.crawl.outcomes import (
     Slot,
 )
 from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirect_targets import RedirectTargets, Way
 from crawlcw.crawl.redirects import REDIRECTS, attempt, is_page
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
@@ -97,7 +96,6 @@ class Fetcher:
     #: Puts the browser and the spider's hooks before a downloader.
     hooked: Callable[[Downloader], Downloader]
     recorder: Recorder
-    targets: RedirectTargets
     state: KeptState
     identities: Identities
     bans: Bans
@@ -171,13 +169,7 @@ class Fetcher:
             return lease
         with memory_budget.page(), self.recorder.page():
             async with rendering.OpenPages():
-                with self.targets.way(lease.task.id) as way:
-                    try:
-                        return await self._page(self._begun(lease, slot, means), way)
-                    finally:
-                        if way.taken:
-                            # Others may have added what it has come to nothing with.
-                            self.frontier.look(lease.task.host)
+                return await self._page(self._begun(lease, slot, means))
 
     def _begun(self, lease: Lease, slot: Slot, means: Means) -> Attempt:
         return Attempt(
@@ -189,10 +181,10 @@ class Fetcher:
             began=time.monotonic(),
         )
 
-    async def _page(self, begun: Attempt, way: Way) -> Done | Lease:
+    async def _page(self, begun: Attempt) -> Done | Lease:
         lease, slot = begun.lease, begun.slot
         try:
-            response = await self._fetch(begun, way)
+            response = await self._fetch(begun)
         except StopCrawl as wish:
             self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(wish)))
             raise NotTriedError from wish
@@ -216,7 +208,7 @@ class Fetcher:
         if response.page is None:
             slot.free()
         if moved:
-            return await self.moved.redirected(begun, response, way)
+            return await self.moved.redirected(begun, response)
         if same:
             return await self.settling.unchanged(begun, response)
         if (handed_on := await self.moved.refreshed(begun, response)) is not None:
@@ -225,7 +217,7 @@ class Fetcher:
             return await self.moved.parsed(begun, response)
         return await self.settling.parsed(begun, response)
 
-    async def _fetch(self, begun: Attempt, way: Way) -> Response:
+    async def _fetch(self, begun: Attempt) -> Response:
         """Ask for a page, with robots.txt and scope asked at every hop."""
         request, task, means = begun.request, begun.lease.task, begun.means
         if self.settings.obey_robots:
@@ -240,7 +232,7 @@ class Fetcher:
                     downloader=self._as_identified(request, means),
                     settings=self.settings,
                     admit=self._admit_hop,
-                    stays=self.moved.stays(begun, way),
+                    follows=self.moved.follows(begun),
                     cookies=means.identified is not None,
                 )
                 seen.answered(status=response.status, size=response.size)

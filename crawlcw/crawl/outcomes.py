@@ -33,14 +33,14 @@ from crawlcw.crawl.host_health import Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.identities import Identified, Identities, LoggedOutError
 from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirect_targets import RedirectTargets, Way
-from crawlcw.crawl.redirects import onward, portable_headers, status_error, throttles
+from crawlcw.crawl.redirects import loop_message, onward, portable_headers, status_error, throttles
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.spider_fault import SpiderFaultError
 from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
@@ -53,7 +53,7 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.health import Cause
 from crawlcw.model.retry import RetryPolicy, backoff
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import WAITING, Lease, ResponseInfo, Status, Task, task_id
+from crawlcw.model.task import WAITING, Lease, Record, ResponseInfo, Status, Task, task_id
 from crawlcw.model.tracebacks import describe_error
 from crawlcw.model.transitions import (
     Failed,
@@ -620,64 +620,72 @@ def _in_words(told: Mapping[str, int | str]) -> str:
 
 #: A page that sends its reader on within this time is a redirect by other means.
 _REDIRECTING = timedelta(seconds=5)
-_A_SECOND = timedelta(seconds=1)
+#: So many redirects to known tasks are remembered before those are forgotten that have ended.
+_REMEMBERED = 10_000
+#: Pages that lead to one another are looked for among so many.
+_LONGEST_LOOP = 100
+#: So often a redirect is put off, twice as long each time, while its target is another process's.
+_MOST_WAITED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedPages:
-    """What every fetcher of a process hands moved pages on by."""
+    """Redirects, and the tasks of the pages where they lead.
+
+    A redirect ends its task, and its target is a task of its own, one of the same depth. Tasks
+    that redirect to one another have no page: the one whose redirect closes the circle fails.
+    Redirects that are followed in place (see `follows`) end at a page in hand, which is recorded
+    once, under the URL where it really is.
+    """
 
     settings: Settings
     ledger: Ledger
-    frontier: Frontier
     robots: Robots
     scope: Scope
+    proxies: ProxyPool
     held: HeldLeases
     seen: SeenFilter
-    targets: RedirectTargets
     revisits: Revisits
     recorder: Recorder
     adder: TaskAdder
     settling: Settling
     worker: str
+    #: The leases of tasks that redirect, and where they lead, until their outcome is recorded.
+    led: dict[bytes, tuple[Lease, bytes]] = field(default_factory=dict)
+    #: How often a task was put off because another process worked on its target.
+    waited: Counter[bytes] = field(default_factory=Counter)
 
-    def stays(self, attempt: Attempt, way: Way) -> Callable[[str], Awaitable[bool]] | None:
-        """Return what says whether a redirect is followed here, or None where all are.
+    def follows(self, attempt: Attempt) -> Callable[[str], bool] | None:
+        """Return a test for targets that the attempt itself asks for, or None where it asks all.
 
-        Another host has another owner, so what it is asked for is a task of
-        its own; and so it is on a host that is served with a delay, for which
-        it has to wait, and of a page that has a task already. But with a session the
-        way through it may be what matters, and what it leads to shows who is logged
-        out; and a form, or a request that is to be repeated, is not a page.
+        Another spelling of its own URL cannot be another task. With a session the way to a page
+        may be what matters, and the target shows a session that is logged out; a form, or a
+        request that is to be repeated, is not a page. Through a pool of proxies one proxy asks
+        for all hops within a host: two that are sent to different places lead in a circle.
         """
         task, request = attempt.lease.task, attempt.request
         plain = request.method == "GET" and task.id == request.identity()[1]
         if attempt.means.identified is not None or not plain:
             return None
+        in_place = self.proxies.asks_for(request.url)
 
-        async def stays(url: str) -> bool:
+        def follows(url: str) -> bool:
             location = urls.locate(url)
-            if location.host != task.host:
-                return False
-            # Another spelling of its own URL cannot be another task.
-            if task_id(location) == task.id:
-                return True
-            return not self.frontier.delay(task.host) and await way.goes_on(url)
+            return task_id(location) == task.id or (in_place and location.host == task.host)
 
-        return stays
+        return follows
 
-    async def redirected(self, attempt: Attempt, response: Response, way: Way) -> Done | Lease:
-        """Hand on a page that is to be fetched by the owner of its host, later, or is anyway."""
+    async def redirected(self, attempt: Attempt, response: Response) -> Done | Lease:
+        """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
         lease, refusal = attempt.lease, None
         try:
-            target = self._target(lease, onward(attempt.request, response), way)
-            leads_back = await self.targets.lead_back(lease.task, target.id)
-            if leads_back is None:
-                # Two processes that wait for each other are not to come back together.
-                return put_off(lease, until=self.ledger.now() + random.uniform(1, 3) * _A_SECOND)
-            if leads_back:
-                message = f"the redirects lead back to {lease.task.url}"
-                refusal = FetchError(Reason.REDIRECT_LOOP, message)
+            target, known = await self._target(lease, onward(attempt.request, response))
+            if known is not None and await self._leads_back(lease.task, known):
+                raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
+        except _ElsewhereError:
+            # Two processes that wait for each other are not to come back together.
+            wait = random.uniform(0.5, 1.5) * 2 ** self.waited[lease.task.id]
+            return put_off(lease, until=self.ledger.now() + timedelta(seconds=wait))
         except FetchError as error:
             refusal = error
         await self.settling.kept(self.recorder.keep(attempt.request))
@@ -700,15 +708,11 @@ class MovedPages:
         lease, request = attempt.lease, attempt.request
         if request.method != "GET" or lease.task.id != request.identity()[1]:
             return None
-        rules = self.robots.known(refresh.url)
-        if rules is not None and not rules.allows(refresh.url):
-            return None
         try:
             home = onward(request, response, refresh=refresh.url)
-            target = self._target(lease, home, None)
+            target, known = await self._target(lease, home)
         except FetchError:
             return None
-        known = await self.ledger.tasks.get(target.id)
         # Its own child is what an earlier attempt handed on, and crashed before it ended.
         if known is not None and known.task.parent != lease.task.id:
             return None
@@ -716,7 +720,7 @@ class MovedPages:
         return self._handed_on(lease, target, response)
 
     async def parsed(self, attempt: Attempt, response: Response) -> Done:
-        """Record a page once, under the URL where it really is.
+        """Record a page that redirects followed in place led to, under the URL where it is.
 
         That URL is a task like any other. Where this process can claim it, the
         response in hand is parsed as its page; where it is known and taken,
@@ -725,11 +729,7 @@ class MovedPages:
         lease, request = attempt.lease, attempt.request
         # Of another origin that is no secret: it may be asked again.
         headers = portable_headers(request, url=response.url)
-        home_request = request.elsewhere(response.url, headers=headers)
-        home_request.changed = _like(lease.task)
-        target = home_request.task(
-            now=self.ledger.now(), depth=lease.task.depth, parent=lease.task.id
-        )
+        target = self._at(lease.task, request.elsewhere(response.url, headers=headers), hops=0)
         if target.id == lease.task.id or lease.task.id != request.identity()[1]:
             # The same resource by another spelling, or a `dont_filter` request.
             return await self.settling.parsed(attempt, response)
@@ -749,31 +749,85 @@ class MovedPages:
             raise
         return replace(parsed, settlements=(*parsed.settlements, alias))
 
-    def _target(self, lease: Lease, home: Request, way: Way | None) -> Task:
-        """Return the task of what a redirect leads to; raises `FetchError` where it may not."""
-        home.changed = _like(lease.task)
+    async def _target(self, lease: Lease, home: Request) -> tuple[Task, Record | None]:
+        """Return the task of a redirect's target, and its record where it is known already.
+
+        Raises `FetchError` where the target may not be asked for.
+        """
         self.scope.admit_url(home.url)
-        if way is not None and home.identity()[1] in way.known:
-            # Asked for by another way, or just here by another task: no link further.
-            return home.task(
-                now=self.ledger.now(),
-                depth=lease.task.depth,
-                parent=lease.task.id,
-                hops=lease.task.hops,
-            )
+        rules = self.robots.known(home.url)
+        if rules is not None and not rules.allows(home.url):
+            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {home.url}")
+        hops = lease.task.hops + 1
+        target = self._at(lease.task, home, hops=hops)
         deepest = lease.task.options.max_depth
         if deepest is None:
             deepest = self.settings.max_depth
-        if deepest is not None and lease.task.depth >= deepest:
+        if deepest is not None and target.depth > max(deepest, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
-        # Hosts that lead to one another for ever have no other end than this number.
-        hops = lease.task.hops + 1
-        if hops > self.settings.max_redirects:
+        # Before the ledger is asked: of two that lead to each other the later one finds this.
+        self.led.pop(lease.task.id, None)
+        self.led[lease.task.id] = (lease, target.id)
+        if len(self.led) > _REMEMBERED:
+            del self.led[next(iter(self.led))]
+        known = await self.ledger.tasks.get(target.id)
+        # Pages that lead to one another for ever have no other end than this number.
+        if known is None and hops > self.settings.max_redirects:
             message = f"more than {self.settings.max_redirects} redirects, the last one to "
             raise FetchError(Reason.REDIRECT_LIMIT, message + home.url)
-        return home.task(
-            now=self.ledger.now(), depth=lease.task.depth + 1, parent=lease.task.id, hops=hops
-        )
+        return target, known
+
+    def _at(self, task: Task, home: Request, *, hops: int) -> Task:
+        """Return the task of the page that *task* leads to, due in its place.
+
+        Within a host it is as deep as *task*, for a redirect is no link. On another host it is one
+        link deeper.
+        """
+        home.changed = _like(task)
+        now = self.ledger.now()
+        target = home.task(now=now, depth=task.depth, parent=task.id, hops=hops)
+        due = now if task.due is None else min(now, task.due)
+        return replace(target, due=due, depth=task.depth + (target.host != task.host))
+
+    async def _leads_back(self, task: Task, known: Record) -> bool:
+        """Return whether a known task, where *task* leads, leads to *task* again.
+
+        The chain ends at a task that has not ended: its own redirect will see this one. Raises
+        `_ElsewhereError` where another process works on that one, and may just have seen as little:
+        *task* is to be tried again. A few times are enough, for each try is a request.
+        """
+        # What ended before this task was brought back, to be visited again, has been then.
+        since = task.update_time if task.settled and not task.retry else None
+        record: Record | None = known
+        target = known.task.id
+        for _ in range(_LONGEST_LOOP):
+            lease, following = self.led.get(target, (None, None))
+            if lease is None or not self.held.holds(lease):
+                if record is None or record.task.id != target:
+                    record = await self.ledger.tasks.get(target)
+                if record is None or (since is not None and record.task.update_time < since):
+                    return False
+                self._check_elsewhere(record.task, task)
+                following = record.leads_to
+            if following is None:
+                return False
+            if following == task.id:
+                del self.led[task.id]
+                return True
+            target = following
+        return False
+
+    def _check_elsewhere(self, target: Task, task: Task) -> None:
+        """Raise `_ElsewhereError` where another process works on *target*, a few times a task."""
+        lock = target.lock or ""
+        if target.status is not Status.PROCESSING or lock.partition(":")[0] == self.worker:
+            return
+        if len(self.waited) > _REMEMBERED:
+            self.waited.clear()
+        self.waited[task.id] += 1
+        if self.waited[task.id] <= _MOST_WAITED:
+            raise _ElsewhereError
+        del self.waited[task.id]
 
     def _handed_on(self, lease: Lease, target: Task, response: Response) -> Done:
         alias = self._alias(lease, response, final_url=target.url)
@@ -805,6 +859,10 @@ class MovedPages:
             )
             self.held.add(claimed.leases)
         return next(iter(claimed.leases), None)
+
+
+class _ElsewhereError(Exception):
+    """Another process works on the target of a redirect."""
 
 
 def _like(task: Task) -> datetime | None:

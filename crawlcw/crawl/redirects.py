@@ -37,12 +37,12 @@ async def attempt(
     downloader: Downloader,
     settings: Settings,
     admit: Admit | None = None,
-    stays: Callable[[str], Awaitable[bool]] | None = None,
+    follows: Callable[[str], bool] | None = None,
     cookies: bool = False,
 ) -> Response:
     """Return the response that *request* leads to, redirects followed.
 
-    A redirect to a URL that *stays* says no to is returned as it is, see
+    A redirect to a URL for which *follows* returns false is returned as it is, see
     `onward`, and so is one that is a page itself, see `is_page`.
 
     *cookies* says that they are kept. *admit* is asked about the target of every
@@ -63,7 +63,7 @@ async def attempt(
                         request,
                         downloader=downloader,
                         admit=admit,
-                        stays=stays,
+                        follows=follows,
                         settings=settings,
                         cookies=cookies or settings.cookies,
                     )
@@ -95,6 +95,12 @@ def portable_headers(request: Request, *, url: str) -> tuple[tuple[str, str], ..
     if urls.origin_of(request.url) == urls.origin_of(url):
         return request.headers
     return _harmless(request.headers)
+
+
+def loop_message(url: str, *, cookies: bool = False) -> str:
+    """Return the message of a `redirect-loop`; *cookies* says that they are kept."""
+    hint = "" if cookies else "; perhaps the site needs cookies"
+    return f"the redirects lead back to {url}{hint}"
 
 
 def is_page(response: Response, request: Request, settings: Settings) -> bool:
@@ -129,7 +135,7 @@ async def _followed(
     *,
     downloader: Downloader,
     admit: Admit | None,
-    stays: Callable[[str], Awaitable[bool]] | None,
+    follows: Callable[[str], bool] | None,
     settings: Settings,
     cookies: bool,
 ) -> Response:
@@ -153,14 +159,14 @@ async def _followed(
         except FetchError as error:
             error.hop = hops + 1  # the host has answered
             raise _with(response, error) from None
-        if stays is not None and not await stays(target):
+        if follows is not None and not follows(target):
             break
         hop = _next(hop, response.status, same_origin=urls.origin_of(url) == urls.origin_of(target))
         url = target
         visits[hop.method, url] += 1
         if visits[hop.method, url] > allowed_visits:
             raise _with(
-                response, FetchError(Reason.REDIRECT_LOOP, _loop_message(url, cookies=cookies))
+                response, FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
             )
         if hops > settings.max_redirects:
             message = f"more than {settings.max_redirects} redirects, the last one to {url}"
@@ -251,8 +257,3 @@ def _unconditional(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str
 def _harmless(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     kept = HARMLESS | _ABOUT_THE_BODY
     return tuple(pair for pair in headers if pair[0].lower() in kept)
-
-
-def _loop_message(url: str, *, cookies: bool) -> str:
-    hint = "" if cookies else "; perhaps the site needs cookies"
-    return f"the redirects lead back to {url}{hint}"

@@ -26,7 +26,7 @@ class Instruments(Protocol):
     """What is told of each step. A block that an exception leaves has failed for that."""
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
-        """Enter the block of one attempt at a page, redirects included."""
+        """Enter the block of one attempt at a page."""
 
     def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
         """Enter the block in which a callback runs."""

@@ -13,7 +13,7 @@ class RequestOptions:
     browser: bool | None = None  #: whether the page is rendered in a browser
     save_to: str | None = None  #: the folder its body is saved in; None: it is read into memory
     truncate: bool | None = None  #: whether a body over `max_body` is cut, or fails
-    timeout: float | None = None  #: seconds for one attempt, redirects included
+    timeout: float | None = None  #: seconds for one attempt
     retry_statuses: tuple[int, ...] | None = None  #: answers that are tried again
     accept_statuses: tuple[int, ...] | None = None  #: answers that are pages, besides 200 to 299
     max_depth: int | None = None  #: links from a start URL, on this page and all that it leads to

@@ -147,7 +147,7 @@ class ResponseInfo:
     final_url: str
     content_type: str | None = None
     bytes: int = 0  #: of the decoded body
-    elapsed: float = 0.0  #: seconds, redirects included
+    elapsed: float = 0.0  #: seconds, with redirects in place
     etag: str | None = None
     last_modified: str | None = None
     truncated: str | None = None  #: why the body is not whole, if it is not

@@ -82,7 +82,7 @@ LEDGER_OPERATIONS = _counter(
 )
 LOOP_STALLS = _counter("loop_stalls", "Times that an event loop stood still for 1 s or more.")
 CPU = _counter("worker_cpu_seconds", "CPU time of the workers, of user and system.")
-FETCH = _histogram("fetch_duration_seconds", "An attempt at a page, its redirects included.")
+FETCH = _histogram("fetch_duration_seconds", "An attempt at a page, with redirects in place.")
 PARSE = _histogram("parse_duration_seconds", "A callback, and the turns that it waited for.")
 COMMIT = _histogram("commit_duration_seconds", "Writing the links and outcomes of a group.")
 LOOP_LAG = _histogram("loop_lag_seconds", "By how much an event loop ran late, ten times a second.")

@@ -240,7 +240,6 @@ class Around:
             heartbeat=heartbeat,
             watch=watch,
             internal_errors=InternalErrors(waiting, self.stats, end=lambda *_: None),
-            coming=set(),
             worker="a",
         )
 

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, BrokenBarrierError, Thread
 from typing import Any
 
 import pytest
@@ -21,9 +21,13 @@ pytestmark = pytest.mark.thorough
 class Site:
     """Serves `/` with links to all that redirects, and pages; a host is any name of loopback."""
 
-    def __init__(self, moved: Mapping[str, str]) -> None:
-        """*moved* says where a URL leads; `A` and `B` are two hosts."""
+    def __init__(self, moved: Mapping[str, str], *, at_once: int = 0) -> None:
+        """*moved* says where a URL leads; `A` and `B` are two hosts.
+
+        So often, *at_once*, those that are under way are answered when all of them are.
+        """
         self.asked: Counter[str] = Counter()
+        meeting = Barrier(max(1, len(moved)))
         site = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,6 +36,10 @@ class Site:
             def do_GET(self) -> None:  # the name that the base class calls
                 place = site.short(f"http://{self.headers['Host']}{self.path}")
                 site.asked[place] += 1
+                if place in moved and site.asked[place] <= at_once:
+                    # Who has come to an end comes no more.
+                    with suppress(BrokenBarrierError):
+                        meeting.wait(timeout=20)
                 links = "".join(f'<a href="{site.long(each)}">x</a>' for each in moved)
                 body = b"" if place in moved or place[1:] != "/" else links.encode()
                 self.send_response(301 if place in moved else 200)
@@ -66,8 +74,8 @@ class Site:
 
 
 @contextmanager
-def served(moved: Mapping[str, str]) -> Iterator[Site]:
-    site = Site(moved)
+def served(moved: Mapping[str, str], *, at_once: int = 0) -> Iterator[Site]:
+    site = Site(moved, at_once=at_once)
     thread = Thread(target=site.serve)
     thread.start()
     try:
@@ -158,6 +166,17 @@ def test_pages_that_redirect_to_one_another_are_a_loop(
     # Whichever page it is asked for, what became of it is said.
     for place in loop:
         assert "redirect-loop" in crawled.show(place)
+
+
+def test_two_processes_that_see_a_loop_at_the_same_moments_find_it(tmp_path: Path):
+    """Each of them has a host, and both are answered at once, again and again."""
+    with served({"A/1": "B/2", "B/2": "A/1"}, at_once=2) as site:
+        crawled = Crawled(site, tmp_path, f"sqlite:///{tmp_path}/ledger.db", "--processes", "2")
+
+    outcomes = crawled.outcomes()
+    assert sorted([outcomes["A/1"], outcomes["B/2"]]) == [REDIRECT, LOOP], outcomes
+    # In the same process it is found at once.
+    assert max(site.asked["A/1"], site.asked["B/2"]) <= 5, site.asked
 
 
 def test_redirects_are_counted_apart_and_shown_with_what_became_of_their_pages(

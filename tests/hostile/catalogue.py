@@ -38,7 +38,7 @@ class Endpoint:
     rows: tuple[str, ...]
     outcome: Outcome  #: of a single attempt, and of a crawl but for `or_else`
     or_else: Outcome | None = None
-    """Of a crawl that is slower, or has a delay: a redirect is handed on as a task then."""
+    """Of a crawl, where a redirect's target is a task of its own."""
 
     def allows(self, outcome: Outcome) -> bool:
         """Return whether a crawl may end the page so."""
@@ -46,6 +46,7 @@ class Endpoint:
 
 
 WHOLE = Outcome(Status.FINISHED)
+MOVED = Outcome(Status.FINISHED, Reason.REDIRECT)
 CUT = Outcome(Status.FINISHED, truncated="bytes")
 CODING_CUT = Outcome(Status.FINISHED, truncated="coding")
 #: Its first 10 MiB keep the parser busy for too long, or make too large a tree.
@@ -196,9 +197,13 @@ _TABLE: tuple[tuple[str, Outcome, str], ...] = (
     ("4.16", WHOLE, "/growing-path/ /calendar"),
 )
 
-#: A redirect that is handed on has done its part; where it leads ends as it does.
-_HANDED_ON = "/ping /pong /endless-redirects /to-404 /to-silent /to-disallowed /quoted-location"
-_OR_ELSE = dict.fromkeys(_HANDED_ON.split(), WHOLE) | {
+#: Redirects have done their part in a crawl; where they lead ends as it does.
+_MOVED = """
+    /301 /302 /303 /307 /308 /302-with-endless-body /ping /pong /endless-redirects /ten-redirects
+    /to-404 /to-204 /to-silent /to-disallowed /to-fragment /relative-location /two-locations
+    /latin-1-location /utf-8-location /quoted-location
+"""
+_OR_ELSE = dict.fromkeys([*_MOVED.split(), *(f"/alias-{n}" for n in range(50))], MOVED) | {
     # Where its body comes with it: see /204-with-body.
     "/204-and-a-body-later": PROTOCOL,
 }

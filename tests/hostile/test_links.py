@@ -29,7 +29,7 @@ OTHER = "http://b.example/"
 
 
 async def test_redirects_that_lead_nowhere_come_to_an_end(tmp_path: Path):
-    """HOSTILE 4.1: a loop is seen at the second visit, and hops are counted."""
+    """HOSTILE 4.1: a loop is seen at its last page, and hops are counted over all tasks."""
     endless = {f"http://a.example/{n}": to(f"/{n + 1}") for n in range(40)}
     pages = {
         HOME: links("/self", "/there", "/0"),
@@ -41,9 +41,12 @@ async def test_redirects_that_lead_nowhere_come_to_an_end(tmp_path: Path):
     crawled = await crawl(pages | endless, tmp_path)
 
     assert crawled.outcome("http://a.example/self") == "redirect-loop"
-    assert crawled.outcome("http://a.example/there") == "redirect-loop"
-    assert crawled.outcome("http://a.example/0") == "redirect-limit"
+    assert crawled.outcome("http://a.example/there") == "finished"
+    assert crawled.outcome("http://a.example/back") == "redirect-loop"
+    assert crawled.outcome("http://a.example/10") == "redirect-limit"
     assert "http://a.example/11" not in crawled.requested
+    # Each page of the loop is asked for once.
+    assert crawled.requested.count("http://a.example/there") == 1
 
 
 async def test_every_hop_is_asked_for_scope_and_robots(tmp_path: Path):

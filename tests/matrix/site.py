@@ -77,9 +77,11 @@ class Site:
         return _page(request, f"n-{number}")
 
     async def moved(self, request: web.Request) -> web.StreamResponse:
-        """Send every page's reader on, by a redirect or by the page itself."""
+        """Send every page's reader on, by one redirect or two, or by the page itself."""
         number = _number(request)
         target = f"/there/{number}"
+        if number % 4 == 1 and request.path.startswith("/moved/"):
+            return web.Response(status=302, headers={"Location": f"/between/{number}"})
         if number % 2:
             return web.Response(status=302, headers={"Location": target})
         refresh = f'<meta http-equiv="refresh" content="0; url={target}">'
@@ -213,6 +215,7 @@ async def _running(site: Site) -> AsyncIterator[None]:
         "versioned": site.versioned,
         "rude": site.rude,
         "moved": site.moved,
+        "between": site.moved,
         "there": site.there,
         "member": site.member,
         "metered": site.metered,
