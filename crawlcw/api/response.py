@@ -320,19 +320,22 @@ class _Places(dict[str, Location | Refusal]):
         self._resolve = urls.resolver(base, encoding=encoding)
 
     def __missing__(self, address: str) -> Location | Refusal:
-        place = self[address] = self._resolve(address)
+        target, mark, _ = address.partition("#")
+        # A space before a fragment is of the address, and not around it.
+        whole = not mark or not target or target[-1] <= " "
+        place = self[address] = self._resolve(address) if whole else self[target]
         return place
 
 
 def _address(target: "Link") -> str | None:
     """Return what stands in the place of a link, if anything does."""
-    if target is None or isinstance(target, str):
-        return target
     if isinstance(target, LexborNode):
         # It reads what is asked for; `attributes` reads all.
         of_node = target.attrs
         href = of_node.get("href")  # which may be empty: a link to the page itself
         return of_node.get("src") if href is None else href
+    if target is None or isinstance(target, str):
+        return target
     try:
         root = target.root
     except AttributeError:

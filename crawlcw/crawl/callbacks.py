@@ -222,11 +222,7 @@ class _Pace:
         self._within = within
         self._turn = turn
         self._spent = 0.0
-        self._began = time.monotonic()
-
-    def is_over(self) -> bool:
-        """Return whether it is the turn of all else."""
-        return time.monotonic() - self._began >= _SLICE
+        self.over = time.monotonic() + _SLICE  #: when it is the turn of all else
 
     async def rest(self, *, counts: bool) -> None:
         """Let all else have its turn; raises `TimeoutError` where the things took too long.
@@ -234,12 +230,12 @@ class _Pace:
         Of what is yielded asynchronously the time does not *count*: it has a limit itself.
         """
         if counts:
-            step = time.monotonic() - self._began
+            step = time.monotonic() - self.over + _SLICE
             self._spent += min(step, _LONGEST_STEP)
             if self._within and self._spent > self._within:
                 raise TimeoutError(f"{self._called.name} did not end within {self._within:g} s")
         await self._turn()
-        self._began = time.monotonic()
+        self.over = time.monotonic() + _SLICE
 
 
 async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
@@ -248,18 +244,22 @@ async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
         result = await result
     if isinstance(result, AsyncIterator):
         async for thing in result:
-            if (waits := sorter.take(thing)) is not None:
+            if isinstance(thing, Request):
+                sorter.take_request(thing)
+            elif thing is not None and (waits := sorter.sink.take(thing)) is not None:
                 await waits
             # It need not have awaited anything.
-            if pace.is_over():
+            if time.monotonic() >= pace.over:
                 await pace.rest(counts=False)
         return
     # A name for it: else an error in here would end the generator, and `_place_of` not find it.
     found = things(result)
     for thing in found:
-        if (waits := sorter.take(thing)) is not None:
+        if isinstance(thing, Request):
+            sorter.take_request(thing)
+        elif thing is not None and (waits := sorter.sink.take(thing)) is not None:
             await waits
-        if pace.is_over():
+        if time.monotonic() >= pace.over:
             await pace.rest(counts=True)
 
 
@@ -331,16 +331,8 @@ class _Sorter:
         self._yielded: set[bytes] = set()
         #: What became of plain links, by address: why each was dropped, None: it was not.
         self._taken: dict[str, str | None] = {}
-        self._sink = sink
+        self.sink = sink
         self.produced = Produced(items=sink.items, items_dropped=sink.dropped)
-
-    def take(self, thing: object) -> Awaitable[None] | None:
-        """Take a request or an item; return what is to be awaited for it, if anything."""
-        if isinstance(thing, Request):
-            self._take_request(thing)
-        elif thing is not None:
-            return self._sink.take(thing)
-        return None
 
     def take_refresh(self, response: Response) -> None:
         """Follow where a page sends its reader: a link like any other, to the same callback."""
@@ -350,9 +342,10 @@ class _Sorter:
         if response.obey_robots and response.robots.nofollow:
             self.produced.dropped.note(NOFOLLOW, refresh.url)
             return
-        self._take_request(response.request.elsewhere(refresh.url))
+        self.take_request(response.request.elsewhere(refresh.url))
 
-    def _take_request(self, request: Request) -> None:
+    def take_request(self, request: Request) -> None:
+        """Make a task of a request, or drop it."""
         self._links += 1
         if self._links >= self._scope.max_links:
             for response in self._responses:

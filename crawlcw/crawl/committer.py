@@ -35,6 +35,9 @@ class CommitListener(Protocol):
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Wake the hosts of tasks that were added."""
 
+    def has_idle_fetchers(self) -> bool:
+        """Return whether a fetcher waits for a task."""
+
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """*more*: a group left new tasks, or tasks to be tried *again*, of these hosts."""
 
@@ -76,7 +79,9 @@ class Committer:
 
     async def run(self) -> None:
         """Write group after group until cancelled."""
-        await write_in_groups(self._done, self._seen_writing)
+        await write_in_groups(
+            self._done, self._seen_writing, workers_wait=self._listener.has_idle_fetchers
+        )
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""

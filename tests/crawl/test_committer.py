@@ -101,6 +101,9 @@ class Writing:
         self.ledger.entries.append(("announce", len(told)))
         self.announced.update(task.url for task in told)
 
+    def has_idle_fetchers(self) -> bool:
+        return True
+
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         self.told.append((more, set(again)))
 

@@ -1,8 +1,9 @@
 """Groups of what is written: large ones in turn, and of a slow ledger a few side by side."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -40,10 +41,13 @@ class Slow:
 
 
 @asynccontextmanager
-async def written() -> AsyncIterator[Slow]:
+async def written(
+    workers_wait: Callable[[], bool] = lambda: True,
+) -> AsyncIterator[Slow]:
     slow = Slow()
+    writing = partial(write_in_groups, slow.queue, slow.write, workers_wait=workers_wait)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(write_in_groups, slow.queue, slow.write)
+        tasks.start_soon(writing)
         yield slow
         tasks.cancel_scope.cancel()
 
@@ -60,6 +64,25 @@ async def test_what_comes_while_a_group_is_written_is_the_next_group(
 
     assert slow.groups == [[1], [2, 3, 4], [5]]
     assert slow.most == 1
+
+
+async def test_groups_are_apart_until_a_worker_waits_for_what_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(batching, "_APART", 1000.0)
+    wait = False
+    async with written(workers_wait=lambda: wait) as slow:
+        await slow.put(1, 2)
+        await slow.let_go()
+        await slow.put(3)
+        alone = list(slow.groups)
+        wait = True
+        with anyio.fail_after(20):
+            while slow.groups == alone:
+                await anyio.sleep(0.001)
+
+    assert alone == [[1]]
+    assert slow.groups == [[1], [2, 3]]
 
 
 async def test_of_a_slow_ledger_three_groups_are_waited_for_at_once(
