@@ -88,6 +88,7 @@ from crawlcw.model.visits import Visit
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: What a claim of a tracked task reads besides.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
+_VISIT_FIELDS = tuple(field.name for field in fields(Visit))
 #: No key of anybody's begins like these once it is escaped.
 _BLOB = "%aside"
 #: A time without a zone, as its ISO 8601 text: every date of a store is an instant.
@@ -281,7 +282,7 @@ def source_document(settlement: Settlement) -> Document:
 
 def visit_document(visit: Visit) -> Document:
     """Return a task's `visit`, without what is not known."""
-    found = {field.name: getattr(visit, field.name) for field in fields(Visit)}
+    found = {name: getattr(visit, name) for name in _VISIT_FIELDS}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -14,19 +14,19 @@ class LedgerClock:
     """A clock that is set by measurements and runs evenly in between."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+        self.monotonic = monotonic  #: the time that measurements are taken with, in seconds
         self._offset = time.time() - monotonic()
-        self._latest = 0.0
+        self._latest = 0  #: milliseconds
+        self._shown = datetime.fromtimestamp(0, UTC)
 
     def now(self) -> datetime:
         """Return the time in UTC, in whole milliseconds, never earlier than before."""
-        seconds = max(self._monotonic() + self._offset, self._latest)
-        self._latest = seconds
-        return datetime.fromtimestamp(int(seconds * 1000) / 1000, UTC)
-
-    def monotonic(self) -> float:
-        """Return the time that measurements are taken with, in seconds."""
-        return self._monotonic()
+        # Asked several times in a millisecond: each page needs it six times.
+        milliseconds = int((self.monotonic() + self._offset) * 1000)
+        if milliseconds > self._latest:
+            self._latest = milliseconds
+            self._shown = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return self._shown
 
     def set(self, ledger_time: datetime, *, asked: float, answered: float) -> None:
         """Take over what the ledger's clock showed between two readings of `monotonic`.

@@ -149,7 +149,7 @@ class SqliteLedger:
 
     def now(self) -> datetime:
         """Return this machine's time, which all processes on the file share."""
-        return self.store.now()
+        return self.store.clock()
 
     async def close(self) -> None:
         """See `Ledger.close`."""

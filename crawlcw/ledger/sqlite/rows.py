@@ -14,6 +14,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 INT64 = 1 << 63
 #: SQLite's own limit for a row is 10**9 bytes.
 _LARGEST_VALUE = 1 << 28
+_SHORT = 1 << 20
 
 TIMES = frozenset(
     {
@@ -54,7 +55,11 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if (convert := _TO_COLUMN.get(name)) is not None:
             row[name] = convert(value)
-        else:
+        # Nearly all is short ASCII, or a small number.
+        elif type(value) is str:
+            if len(value) > _SHORT or not value.isascii():
+                _check_size(value)
+        elif type(value) is not int or not -INT64 <= value < INT64:
             _check_plain(name, value)
     if "_id" in row:
         row["id"] = row.pop("_id")
