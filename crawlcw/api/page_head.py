@@ -51,7 +51,13 @@ class RobotsDirectives:
     nofollow: bool = False  #: its links are not to be followed
 
     def __or__(self, other: "RobotsDirectives") -> "RobotsDirectives":
+        if other is _NO_DIRECTIVES:
+            return self
         return RobotsDirectives(self.noindex or other.noindex, self.nofollow or other.nofollow)
+
+
+#: What most pages ask for.
+_NO_DIRECTIVES = RobotsDirectives()
 
 
 def product_token(user_agent: str) -> str:
@@ -61,7 +67,7 @@ def product_token(user_agent: str) -> str:
 
 def refresh(value: str) -> tuple[timedelta, str] | None:
     """Return what a Refresh says: after how long, and the link; None where it has no link."""
-    found = _REFRESH.match(value)
+    found = _REFRESH.match(value) if value else None
     seconds, link = found.groups() if found else ("", None)
     if not link:
         return None
@@ -76,7 +82,9 @@ def directives(header: str, *, robot: str) -> RobotsDirectives:
 
     What stands behind the name of a robot (`otherbot: noindex, nofollow`) is for that one.
     """
-    robot, ours, found = robot.lower(), True, RobotsDirectives()
+    if not header:
+        return _NO_DIRECTIVES
+    robot, ours, found = robot.lower(), True, _NO_DIRECTIVES
     for part in header.lower().split(","):
         name, colon, rest = part.partition(":")
         word = part
@@ -116,8 +124,8 @@ class Head:
     def directives(self, *, robot: str) -> RobotsDirectives:
         """Return what the metas named `robots` and *robot* ask for."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
-        found = RobotsDirectives()
-        if any(name.encode() in self._lower for name in names):
+        found = _NO_DIRECTIVES
+        if names[0].encode() in self._lower or names[1].encode() in self._lower:
             for name, content in self._metas("name"):
                 if name in names:
                     for word in content.lower().split(","):
@@ -154,4 +162,4 @@ def _directive(word: str) -> RobotsDirectives:
             return RobotsDirectives(noindex=True)
         case "nofollow":
             return RobotsDirectives(nofollow=True)
-    return RobotsDirectives()
+    return _NO_DIRECTIVES

@@ -21,6 +21,7 @@ from collections.abc import (
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from traceback import FrameSummary
+from types import GeneratorType
 from typing import Any
 
 from crawlcw.api.page_head import product_token
@@ -173,7 +174,7 @@ async def run(
     pace = _Pace(called, within, turn)
     try:
         result = callback(*arguments)
-        if items.awaits or inspect.isawaitable(result) or isinstance(result, AsyncIterator):
+        if items.awaits or _may_wait(result):
             async with time_limit(called, within, stalled=stalled):
                 await _sort(result, sorter, pace)
         else:
@@ -238,16 +239,25 @@ class _Pace:
         self.over = time.monotonic() + _SLICE
 
 
+def _may_wait(result: object) -> bool:
+    """Return whether what a callback returned is to be awaited, as a whole or in its parts."""
+    if isinstance(result, GeneratorType):  # most are, and ABCs take long to tell
+        return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
+    return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
+
+
 async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
     """Sort what a callback yields or returns, at once or asynchronously."""
-    if inspect.isawaitable(result):
+    waits = _may_wait(result)
+    if waits and inspect.isawaitable(result):
         result = await result
-    if isinstance(result, AsyncIterator):
+        waits = isinstance(result, AsyncIterator)
+    if waits:
         async for thing in result:
             if isinstance(thing, Request):
                 sorter.take_request(thing)
-            elif thing is not None and (waits := sorter.sink.take(thing)) is not None:
-                await waits
+            elif thing is not None and (kept := sorter.sink.take(thing)) is not None:
+                await kept
             # It need not have awaited anything.
             if time.monotonic() >= pace.over:
                 await pace.rest(counts=False)
@@ -257,8 +267,8 @@ async def _sort(result: Any, sorter: "_Sorter", pace: _Pace) -> None:
     for thing in found:
         if isinstance(thing, Request):
             sorter.take_request(thing)
-        elif thing is not None and (waits := sorter.sink.take(thing)) is not None:
-            await waits
+        elif thing is not None and (kept := sorter.sink.take(thing)) is not None:
+            await kept
         if time.monotonic() >= pace.over:
             await pace.rest(counts=True)
 
@@ -291,7 +301,7 @@ def things(result: Any) -> Iterable[object]:
     """Return what a callback returned as the things in it."""
     if result is None:
         return ()
-    if isinstance(result, Generator):
+    if isinstance(result, GeneratorType | Generator):
         return _to_its_end(result)
     if isinstance(result, Request) or is_item(result) or not isinstance(result, Iterable):
         return (result,)

@@ -35,9 +35,6 @@ class CommitListener(Protocol):
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Wake the hosts of tasks that were added."""
 
-    def has_idle_fetchers(self) -> bool:
-        """Return whether a fetcher waits for a task."""
-
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """*more*: a group left new tasks, or tasks to be tried *again*, of these hosts."""
 
@@ -77,11 +74,9 @@ class Committer:
         #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
         self._kept = SeenFilter()
 
-    async def run(self) -> None:
-        """Write group after group until cancelled."""
-        await write_in_groups(
-            self._done, self._seen_writing, workers_wait=self._listener.has_idle_fetchers
-        )
+    async def run(self, workers_wait: Callable[[], bool]) -> None:
+        """Write group after group until cancelled; at once while *workers_wait* for tasks."""
+        await write_in_groups(self._done, self._seen_writing, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""

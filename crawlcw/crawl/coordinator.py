@@ -303,7 +303,7 @@ class Coordinator:
 
     def _may_dispatch(self) -> bool:
         # First what is most often not so: this is asked several times a page.
-        if not self.has_idle_fetchers():
+        if not self.pool.has_idle_workers():
             return False
         if self._stopping or self._paused or self._watch.network.in_doubt:
             return False
@@ -357,7 +357,7 @@ class Coordinator:
         for host in self._frontier.health.half_open(now=time.monotonic()):
             self._robots_gate.probe(host, background)
         await self.host_leaser.give_back(background)
-        if await self.host_leaser.lease(hungry=self.has_idle_fetchers()):
+        if await self.host_leaser.lease(hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
         await self.host_leaser.make_way()
         await self.host_leaser.share_out()
@@ -391,10 +391,6 @@ class Coordinator:
         # finds the host by its sweep.
         await self.announce(lease.task for lease in leases)
         return count
-
-    def has_idle_fetchers(self) -> bool:
-        """Return whether a fetcher waits for a task."""
-        return self.pool.dispatched < self.pool.size
 
     def _is_hungry(self, host: HeldHost) -> bool:
         serving = not (host.leaving or host.busy)
@@ -699,7 +695,7 @@ class Coordinator:
 
     def _next_look(self) -> float:
         """Return when there is something to look at, if nothing changes before."""
-        hungry = self.has_idle_fetchers()
+        hungry = self.pool.has_idle_workers()
         until = min(time.monotonic() + _LONGEST_IDLE, self.host_leaser.next_look(hungry=hungry))
         return min(until, self._look_at, self._next_refill_at()) if self._is_low() else until
 

@@ -209,7 +209,7 @@ class Crawl:
         # committer, and until it is written its leases need the renewer.
         async with anyio.create_task_group() as background:
             background.start_soon(self._keep_up)
-            background.start_soon(self._parts.committer.run)
+            background.start_soon(self._parts.committer.run, pool.has_idle_workers)
             background.start_soon(self._parts.identities.run)
             background.start_soon(self._alarms.run)
             background.start_soon(self._parts.steering.run)

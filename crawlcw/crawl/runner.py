@@ -1,6 +1,7 @@
 """Run the methods of a spider on its pages, one after the other, in the event loop."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,19 +27,31 @@ class Turns:
     """Lets one callback begin or go on in each tick of the loop, so that all else has its turns."""
 
     def __init__(self) -> None:
-        self._waiting = asyncio.Lock()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._taken = False
 
     async def take(self) -> None:
         """Wait for a tick that no other has taken, those that came first before."""
-        if self._taken or self._waiting.locked():
-            async with self._waiting:
-                while self._taken:  # noqa: ASYNC110  # a tick is what this waits for
-                    await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        if self._taken:
+            turn = loop.create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()  # it had the turn already
+                raise
         self._taken = True
-        asyncio.get_running_loop().call_soon(self._next)
+        loop.call_soon(self._next)
 
     def _next(self) -> None:
+        """Give the turn to the first that waits; it stays taken until that has had it."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
         self._taken = False
 
 

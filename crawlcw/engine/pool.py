@@ -35,6 +35,10 @@ class Pool:
         """How many leases nobody has begun with."""
         return self._queue.qsize()
 
+    def has_idle_workers(self) -> bool:
+        """Return whether a worker waits for a lease."""
+        return self.dispatched < self.size
+
     def resize(self, size: int) -> None:
         """Let so many workers work from now on; where they are fewer, what is begun is finished."""
         self.size = size

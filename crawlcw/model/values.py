@@ -111,7 +111,7 @@ def _str(value: object) -> str:
 
 def parts(thing: object) -> Mapping[Any, Any] | None:
     """Return the named parts of a mapping, dataclass, attrs or pydantic object, or None."""
-    if isinstance(thing, Mapping):
+    if type(thing) is dict or isinstance(thing, Mapping):
         return thing
     if isinstance(thing, type):
         return None

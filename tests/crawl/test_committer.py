@@ -101,9 +101,6 @@ class Writing:
         self.ledger.entries.append(("announce", len(told)))
         self.announced.update(task.url for task in told)
 
-    def has_idle_fetchers(self) -> bool:
-        return True
-
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         self.told.append((more, set(again)))
 
@@ -115,7 +112,7 @@ class Writing:
         return leases
 
     async def run(self) -> None:
-        await self._committer.run()
+        await self._committer.run(lambda: True)
 
     async def write(self, *done: Done) -> None:
         """Write all of these, as one group if they fit."""

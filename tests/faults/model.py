@@ -613,10 +613,6 @@ class Worker(Process):
     async def announce(self, tasks: Iterable[Task]) -> None:
         """There are no hosts here."""
 
-    def has_idle_fetchers(self) -> bool:
-        """Return that there is always one."""
-        return True
-
     def written(self, *, more: bool, again: Iterable[str]) -> None:
         """Look at the ledger again."""
         self._changed.send()
