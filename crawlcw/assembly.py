@@ -33,11 +33,9 @@ from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
-from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.outcomes import CallbackErrors, Done, InternalErrors, Means, MovedPages, Settling
 from crawlcw.crawl.own_downloader import downloader_of
 from crawlcw.crawl.parsing import Parsing
-from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.recording import Recorder
 from crawlcw.crawl.redirects import attempt
 from crawlcw.crawl.reparsing import Reparser, Saving
@@ -53,6 +51,7 @@ from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.steering import Steering
 from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
+from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader import memory_budget
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
@@ -211,12 +210,8 @@ class _Assembly:
         return Robots(self.downloader, self.settings, clock=clock, now=self.ledger.now)
 
     @cached_property
-    def probes(self) -> Probes:
-        return Probes(self.downloader, self.settings, now=self.ledger.now)
-
-    @cached_property
-    def watch(self) -> NetworkWatch:
-        return NetworkWatch(self.probes, self.rests, ledger_now=self.ledger.now)
+    def watch(self) -> UplinkWatch:
+        return UplinkWatch(self.downloader, self.settings, self.rests, ledger_now=self.ledger.now)
 
     @cached_property
     def frontier(self) -> Frontier:
@@ -234,7 +229,7 @@ class _Assembly:
             ),
             failures=stats.host_failures,
             given_up=stats.hosts_given_up,
-            network=self.watch.network,
+            uplink=self.watch.uplink,
             rests=self.rests,
             ledger_now=self.ledger.now,
         )
@@ -303,7 +298,6 @@ class _Assembly:
         return RobotsGate(
             self.frontier,
             self.robots,
-            self.probes,
             self.watch,
             self.proxies,
             at_once=2 * self.settings.concurrency,

@@ -63,7 +63,7 @@ class Bans:
         host = urls.parse(task.url).raw_host or ""
         if count >= most:
             # Every proxy is refused it, so it says nothing of them.
-            self._proxies.bans.pardon(host)
+            self._proxies.bans.unban(host)
             return True
         self._counts[task.id] = count
         if len(self._counts) > _KEPT:

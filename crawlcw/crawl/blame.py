@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from crawlcw.api.response import Response
 from crawlcw.crawl.host_health import OF_PAGE, Fault
 from crawlcw.crawl.hosts import Frontier
-from crawlcw.crawl.network_watch import NetworkWatch
+from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
@@ -26,25 +26,23 @@ logger = logging.getLogger(__name__)
 _FEW_HOSTS = 100
 
 
-def is_in_doubt(
-    watch: NetworkWatch,
+async def uplink_is_to_blame(
+    watch: UplinkWatch,
     frontier: Frontier,
     host: str,
     reason: Reason,
     *,
     scheme: str,
     began: float,
-    sent: datetime | None,
+    page: bytes | None = None,
 ) -> bool:
-    """Note that a request to an origin failed; return whether our own network may be to blame.
+    """Note that a request to an origin failed; return whether our own uplink may be to blame.
 
-    What such a failure still shows is kept: whether the host's name has an address.
-    *began* is the monotonic time of the request, and *sent* the ledger's; None where
-    the origin's failures are not counted for it.
+    That takes a check of the uplink where no host answers. What such a failure still shows is
+    kept: whether the host's name has an address. *began* is the monotonic time of the request;
+    *page* is a task that would pay for the failure.
     """
-    now = time.monotonic()
-    last = sent is not None and frontier.health.is_last(host, reason, scheme=scheme, sent=sent)
-    if not watch.network.failed(host, reason, sent=began, now=now, scheme=scheme, last=last):
+    if not await watch.is_to_blame(host, reason, sent=began, page=page):
         return False
     if reason in PAST_THE_NAME:
         frontier.health.resolved(host, scheme=scheme)
@@ -74,7 +72,7 @@ class Blame:
     """Tells the frontier and the network how attempts ended; returns whose fault failures were."""
 
     def __init__(
-        self, ledger: Ledger, frontier: Frontier, watch: NetworkWatch, proxies: ProxyPool
+        self, ledger: Ledger, frontier: Frontier, watch: UplinkWatch, proxies: ProxyPool
     ) -> None:
         self._ledger = ledger
         self._frontier = frontier
@@ -83,7 +81,7 @@ class Blame:
 
     def may_begin(self, task: Task) -> bool:
         """Return whether the origin of a task may be asked now."""
-        if task.host not in self._frontier or self._watch.network.in_doubt:
+        if task.host not in self._frontier or self._watch.uplink.is_blocked:
             return False
         # A loop that stood still must not ask a host that has a new owner.
         if not self._frontier.queues.may_ask(task.host, now=time.monotonic()):
@@ -101,9 +99,9 @@ class Blame:
             return None
         return health.lost_origin(task)
 
-    def answered(self, task: Task) -> None:
-        """Note that the task's own origin answered, whatever it said."""
-        self._watch.answered(task.host)
+    def answered(self) -> None:
+        """Note that a host answered, whatever it said."""
+        self._watch.answered()
 
     def answered_well(self, task: Task, *, latency: float, sent: datetime) -> None:
         """Note an answer that is no sign of load; the arguments are `HostHealth.answered`'s."""
@@ -127,7 +125,7 @@ class Blame:
                 now=time.monotonic(),
             )
         if good_url is not None:
-            self._watch.network.remember(task.host, good_url)
+            self._watch.uplink.learned(task.host, good_url)
 
     async def failed(
         self,
@@ -144,7 +142,7 @@ class Blame:
         monotonic one; *has_own_proxy* says that it goes through its session's proxy alone.
         """
         if error.hop > 1:
-            self.answered(task)
+            self.answered()
         if proxys := self.of_proxy(
             task, error, sent=sent, began=began, has_own_proxy=has_own_proxy
         ):
@@ -153,8 +151,10 @@ class Blame:
             return OF_PAGE
         reason = error.underlying
         scheme = scheme_of(task.url)
-        if is_in_doubt(
-            self._watch, self._frontier, task.host, reason, scheme=scheme, began=began, sent=sent
+        # A page of its own pays once less for a silence that is over: its origin has its strikes.
+        page = None if error.reason in HOST_FAILURES else task.id
+        if await uplink_is_to_blame(
+            self._watch, self._frontier, task.host, reason, scheme=scheme, began=began, page=page
         ):
             return Fault(Cause.UPLINK)
         if error.reason not in HOST_FAILURES:

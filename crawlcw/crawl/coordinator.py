@@ -27,9 +27,9 @@ from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.host_queues import AHEAD, bonus
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots_gate import RobotsGate
+from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.engine.heartbeat import Heartbeat
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.ledger_retry import LedgerRetry
@@ -91,7 +91,7 @@ class Coordinator:
         stats: Stats,
         retry: LedgerRetry,
         heartbeat: Heartbeat,
-        watch: NetworkWatch,
+        watch: UplinkWatch,
         internal_errors: InternalErrors,
         state: KeptState,
         worker: str,
@@ -305,7 +305,7 @@ class Coordinator:
         # First what is most often not so: this is asked several times a page.
         if not self.pool.has_idle_workers():
             return False
-        if self._stopping or self._paused or self._watch.network.in_doubt:
+        if self._stopping or self._paused or self._watch.uplink.is_blocked:
             return False
         return self._pages_left() > self.pool.dispatched + self._unwritten()
 

@@ -182,7 +182,7 @@ class Fetcher:
         )
 
     async def _page(self, begun: Attempt) -> Done | Lease:
-        lease, slot = begun.lease, begun.slot
+        slot = begun.slot
         try:
             response = await self._fetch(begun)
         except StopCrawl as wish:
@@ -196,7 +196,7 @@ class Fetcher:
             return await self.settling.unanswered(begun, refusal)
         # Before the page is parsed: that takes time as well, and is not its host's.
         begun.stood = self.watchdog.stalled(begun.began)
-        self.blame.answered(lease.task)
+        self.blame.answered()
         request = begun.request
         same = _is_unmodified(request, response)
         wanted = same or is_page(response, request, self.settings)

@@ -170,6 +170,8 @@ class HostHealth:
             )
             if cause is Cause.PAGE:
                 host.answered += 1
+                host.state.page_refused(self._policy)
+                pace(self._queues, host, now=now)
                 return OF_PAGE
             if cause is None:
                 rest = self._policy.rest(1, retry_after=retry_after)
@@ -244,15 +246,6 @@ class HostHealth:
         self._rests.note(name, until=until, why=why)
         self._rest(host, (until - moment).total_seconds(), now=now)
         return Fault(Cause.ORIGIN, self._behind(host, until))
-
-    def is_last(self, name: str, reason: Reason, *, scheme: str, sent: datetime) -> bool:
-        """Return whether `host_failed` would give the origin up."""
-        host = self._hosts.get(name)
-        if host is None or host.state.origin(scheme).given_up is not None:
-            return False
-        after = host.state.copy()
-        after.origin_failed(scheme, reason, now=self._ledger_now(), sent=sent, policy=self._policy)
-        return after.origin(scheme).given_up is not None
 
     def _rest(self, host: HeldHost, rest: float, *, now: float) -> None:
         """Ask nothing of a host for *rest* seconds, and give it back if that is long."""

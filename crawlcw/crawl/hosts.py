@@ -25,8 +25,8 @@ from crawlcw.downloader.memory_budget import deadline_paused
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
 from crawlcw.model import urls
+from crawlcw.model.health import Uplink
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
-from crawlcw.model.network import Network
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Lease
 
@@ -53,14 +53,14 @@ class Frontier:
         page_limit: PageLimit,
         failures: Counter[str],
         given_up: dict[str, str],
-        network: Network,
+        uplink: Uplink,
         rests: Rests,
         ledger_now: Callable[[], datetime],
     ) -> None:
         """Hold no host yet.
 
         *held* are the tasks' leases. *may_share* says whether *limit_of* leaves any host
-        without limits. *network* is told which pages hosts have answered before. For
+        without limits. *uplink* is told which pages hosts have answered before. For
         *failures*, *given_up* and *rests* see `HostHealth`.
         """
         self.may_share = may_share
@@ -71,7 +71,7 @@ class Frontier:
         self._held = held
         self._limit_of = limit_of
         self._usable = lease.total_seconds() * (1 - _MARGIN)
-        self._network = network
+        self._uplink = uplink
         self._ledger_now = ledger_now
         self._hosts: dict[str, HeldHost] = {}
         #: Hosts that are shared and failed us: until when we leave them alone.
@@ -129,7 +129,7 @@ class Frontier:
             self.health.to_lose.add(name)
         for origin in state.origins.values():
             if origin.good_url is not None and not origin.failures:
-                self._network.remember(name, origin.good_url)
+                self._uplink.learned(name, origin.good_url)
         if state.not_before is not None:
             self.queues.rest(
                 name, until=now + (state.not_before - self._ledger_now()).total_seconds()

@@ -6,10 +6,10 @@ between each other, and the host's next page keeps it after them.
 
 import time
 
-from crawlcw.crawl.blame import is_in_doubt
+from crawlcw.crawl.blame import uplink_is_to_blame
 from crawlcw.crawl.hosts import Frontier, HostTurns
-from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.robots import Robots
+from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.errors import FetchError, ProxiesAwayError
 from crawlcw.model import urls
@@ -24,7 +24,7 @@ class HeldHosts:
         robots: Robots,
         frontier: Frontier,
         turns: HostTurns,
-        watch: NetworkWatch,
+        watch: UplinkWatch,
         proxies: ProxyPool,
     ) -> None:
         self._robots = robots
@@ -42,7 +42,7 @@ class HeldHosts:
         """See `logins.Politeness.asked`."""
         self._frontier.sent(urls.locate(url).host, at=time.monotonic())
 
-    def failed(self, url: str, error: FetchError, *, began: float) -> bool:
+    async def failed(self, url: str, error: FetchError, *, began: float) -> bool:
         """See `logins.Politeness.failed`."""
         if isinstance(error, ProxiesAwayError):
             return True
@@ -51,12 +51,11 @@ class HeldHosts:
         if error.hop > 1 or error.underlying not in HOST_FAILURES:
             return False
         host, scheme = urls.locate(url).host, urls.scheme_of(url)
-        return is_in_doubt(
+        return await uplink_is_to_blame(
             self._watch,
             self._frontier,
             host,
             error.underlying,
             scheme=scheme,
             began=began,
-            sent=None,
         )

@@ -53,7 +53,7 @@ class Politeness(Protocol):
     def asked(self, url: str) -> None:
         """Note that it was asked for just now."""
 
-    def failed(self, url: str, error: FetchError, *, began: float) -> bool:
+    async def failed(self, url: str, error: FetchError, *, began: float) -> bool:
         """Return whether our own network may be to blame for a failure."""
 
 
@@ -171,7 +171,7 @@ class _Login:
                     cookies=True,
                 )
         except FetchError as error:
-            if politeness.failed(location.url, error, began=began):
+            if await politeness.failed(location.url, error, began=began):
                 self.innocent = True
             raise
         finally:

@@ -327,7 +327,7 @@ class Settling:
         attempt.stood = self.watchdog.stalled(attempt.began)
         response, identified = refused.response, attempt.means.identified
         # Before the session is looked after, which takes a while: the host has answered now.
-        self.blame.answered(attempt.lease.task)
+        self.blame.answered()
         why = f"HTTP {response.status} for {response.url}"
         if isinstance(refused, BannedError):
             reason, own = Reason.BANNED, await self._is_banned_alone(attempt, response, why)

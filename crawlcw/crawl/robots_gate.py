@@ -14,12 +14,11 @@ from datetime import datetime
 import anyio
 import anyio.abc
 
-from crawlcw.crawl.blame import is_in_doubt, nothing_else_waits
+from crawlcw.crawl.blame import nothing_else_waits, uplink_is_to_blame
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.hosts import Frontier
-from crawlcw.crawl.network_watch import NetworkWatch
-from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import VALID, Robots, Rules, origin_of
+from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
@@ -41,8 +40,7 @@ class RobotsGate:
         self,
         frontier: Frontier,
         robots: Robots,
-        probes: Probes,
-        watch: NetworkWatch,
+        watch: UplinkWatch,
         proxies: ProxyPool,
         *,
         at_once: int,
@@ -57,7 +55,6 @@ class RobotsGate:
         """
         self._frontier = frontier
         self._robots = robots
-        self._probes = probes
         self._watch = watch
         self._proxies = proxies
         self._room = anyio.Semaphore(at_once)
@@ -125,17 +122,17 @@ class RobotsGate:
         """Ask for a page that was answered well before; the host is opened after that."""
         sent, began = self._ledger.now(), time.monotonic()
         try:
-            response = await self._probes.ask(url)
+            response = await self._watch.ask(url)
         except FetchError as error:
             if error.status is not None:
-                self._watch.answered(name)
+                self._watch.answered()
             if not self._proxies.may_be_to_blame(error, url, is_fixed=False):
                 await self._host_failed(name, url, error, sent=sent, began=began)
             return
         finally:
             self._frontier.sent(name, at=began)
         self._proxies.got(url, response.proxy)
-        self._watch.answered(name)
+        self._watch.answered()
         stood = self._watchdog.stalled(began)
         self._frontier.health.answered(
             name,
@@ -158,7 +155,7 @@ class RobotsGate:
             await self._failed(name, url, error, sent=sent, began=began)
             return
         self._proxies.got(asked, None)
-        self._watch.answered(name)
+        self._watch.answered()
         self._frontier.health.resolved(name, scheme=scheme_of(url))
         record = RobotsRecord(
             origin=origin_of(url),
@@ -194,8 +191,8 @@ class RobotsGate:
         if isinstance(error, ProxiesAwayError):
             return
         reason, scheme = error.underlying, scheme_of(url)
-        if is_in_doubt(
-            self._watch, self._frontier, name, reason, scheme=scheme, began=began, sent=sent
+        if await uplink_is_to_blame(
+            self._watch, self._frontier, name, reason, scheme=scheme, began=began
         ):
             return
         in_haste = await nothing_else_waits(

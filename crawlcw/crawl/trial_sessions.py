@@ -95,6 +95,6 @@ class _Person:
     def asked(self, url: str) -> None:
         """Do nothing: a person does not ask often."""
 
-    def failed(self, url: str, error: FetchError, *, began: float) -> bool:  # noqa: ARG002  # the port's
+    async def failed(self, url: str, error: FetchError, *, began: float) -> bool:  # noqa: ARG002  # the port's
         """Return False: the person who tries it sees whether the network is away."""
         return False

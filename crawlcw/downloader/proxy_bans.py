@@ -45,7 +45,7 @@ class ProxyBans:
             extra={"event": "proxy_banned", "proxy": str(proxy), "host": host},
         )
 
-    def pardon(self, host: str) -> None:
+    def unban(self, host: str) -> None:
         """Take back the bans of a host that bans whichever proxy asks."""
         for key in [key for key in self._known if key[1] == host]:
             del self._known[key]

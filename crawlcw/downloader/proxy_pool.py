@@ -1,10 +1,10 @@
 """Which proxy a request goes through, and what their answers and failures show of them.
 
-A proxy that cannot be reached is to blame itself. Where something else goes wrong through
-one, nobody can tell at first whose fault it was: the page is asked for once more, through
-another proxy. Where that works, the others get a strike; where it fails alike, and one of
-them is known to work, it is the page's or its origin's. So no proxy that fails gives a host
-or a page up, and no host that is away lets proxies rest.
+Each proxy has a circuit breaker (`health.ProxyBreaker`). One that cannot be reached has failed
+itself. Where something else goes wrong behind a proxy, the page is asked for once more, through
+another one. Where that works, the others get a strike; where it fails alike, and one of
+them is known to work, it is the page's or its origin's failure. So no proxy that fails gives a
+host or a page up, and no host that is away opens a proxy's breaker.
 """
 
 import logging
@@ -22,11 +22,10 @@ from crawlcw.api.settings import Settings
 from crawlcw.downloader.passages import check_installed
 from crawlcw.downloader.proxy_bans import ProxyBans
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
-from crawlcw.model import proxies, proxy_health, urls
+from crawlcw.model import proxies, urls
 from crawlcw.model.durations import format_duration
-from crawlcw.model.health import HOST_FAILURES
+from crawlcw.model.health import HOST_FAILURES, ProxyBreaker, State
 from crawlcw.model.proxies import Proxy, ProxyEnvironment
-from crawlcw.model.proxy_health import ProxyHealth
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -54,11 +53,11 @@ class ProxyPool:
         self._environment = environment or ProxyEnvironment()
         self._policy = settings.host_policy
         self._clock = clock
-        self._health: OrderedDict[Proxy, ProxyHealth] = OrderedDict()
+        self._health: OrderedDict[Proxy, ProxyBreaker] = OrderedDict()
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
         self.bans = ProxyBans(clock)
-        #: By URL, the proxies that are to blame if another one gets the page.
-        self._doubted: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
+        #: By URL, the proxies that get a strike if another one gets the page.
+        self._tried: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
         #: By origin, which proxy was answered last and when.
         self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
         #: Is told why, where no proxy works any more.
@@ -70,8 +69,7 @@ class ProxyPool:
     def is_lost(self) -> bool:
         """Whether no proxy works any more, and nobody should wait for one."""
         now, known = self._clock(), [self.health(proxy) for proxy in self._all()]
-        lost = (proxy_health.is_lost(each, now=now, policy=self._policy) for each in known)
-        return bool(known) and all(lost)
+        return bool(known) and all(each.is_lost(now=now) for each in known)
 
     def asks_for(self, url: str) -> bool:
         """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
@@ -90,14 +88,14 @@ class ProxyPool:
         target = urls.parse(url)
         candidates = self._candidates(target)
         host = target.raw_host or ""
-        doubted = self._doubted.get(url, ())
+        tried = self._tried.get(url, ())
         last = None
         for step in range(len(candidates)):
             place = (self._turn + step) % len(candidates)
             proxy = candidates[place]
             if proxy in without or self.wait(proxy, host) > 0:
                 continue
-            if proxy not in doubted:
+            if proxy not in tried:
                 self._turn = place + 1
                 return proxy
             last = proxy
@@ -114,20 +112,24 @@ class ProxyPool:
         """Return for how many seconds a proxy is not to be used at all."""
         return self.health(proxy).ready_at - self._clock()
 
-    def health(self, proxy: Proxy) -> ProxyHealth:
-        """Return what is known of a proxy."""
-        return self._health.get(proxy) or ProxyHealth()
+    def health(self, proxy: Proxy) -> ProxyBreaker:
+        """Return the breaker of a proxy."""
+        found = self._health.get(proxy)
+        if found is None:
+            found = ProxyBreaker()
+            _remember(self._health, proxy, found)
+        return found
 
     def is_dead(self, proxy: Proxy) -> bool:
         """Return whether nobody should wait for a proxy any more."""
-        return proxy_health.is_dead(self.health(proxy), policy=self._policy)
+        return self.health(proxy).state is State.DEAD
 
     def answered(self, proxy: Proxy, response: Response) -> None:
         """Note an answer through a proxy, which has reached its server, or has said no itself."""
         if response.status >= 400 and _may_speak(proxy, response.url):
             return
         origin = urls.origin_of(response.url)
-        _remember(self._health, proxy, proxy_health.worked(self.health(proxy)))
+        self.health(proxy).answered()
         _remember(self._answered, origin, (proxy, self._clock()))
 
     def got(self, url: str, proxy: Proxy | None) -> None:
@@ -135,30 +137,31 @@ class ProxyPool:
 
         Others that failed it have a strike.
         """
-        for doubted in self._doubted.pop(url, ()):
-            if proxy not in (None, doubted):
-                self._overruled(doubted)
+        for tried in self._tried.pop(url, ()):
+            if proxy not in (None, tried):
+                self._strike(tried)
 
     def failed(self, proxy: Proxy, error: ProxyFailedError) -> None:
         """Note that a proxy could not be used, by its own fault."""
-        change = proxy_health.refused if error.for_good else proxy_health.failed
-        self._failed(proxy, error.message, change)
-
-    def _overruled(self, proxy: Proxy) -> None:
-        why = f"the proxy {proxy} fails where another one gets through"
-        self._failed(proxy, why, proxy_health.overruled)
-
-    def _failed(self, proxy: Proxy, why: str, change: Callable[..., ProxyHealth]) -> None:
-        now, before = self._clock(), self.health(proxy)
-        after = change(before, why, now=now, policy=self._policy)
-        _remember(self._health, proxy, after)
-        if after.ready_at == before.ready_at:
+        breaker, now = self.health(proxy), self._clock()
+        if error.for_good:
+            breaker.refuse(error.message, now=now, policy=self._policy)
+        elif not breaker.fault(error.message, now=now, policy=self._policy):
             return
-        rest = format_duration(timedelta(seconds=round(after.ready_at - now)))
+        self._opened(breaker, proxy, now)
+
+    def _strike(self, proxy: Proxy) -> None:
+        why = f"the proxy {proxy} fails where another one gets through"
+        breaker, now = self.health(proxy), self._clock()
+        if breaker.strike(why, now=now, policy=self._policy):
+            self._opened(breaker, proxy, now)
+
+    def _opened(self, breaker: ProxyBreaker, proxy: Proxy, now: float) -> None:
+        rest = format_duration(timedelta(seconds=round(breaker.ready_at - now)))
         logger.warning(
             "a proxy rests for %s: %s",
             rest,
-            printable(why),
+            printable(breaker.why),
             extra={"event": "proxy_failed", "proxy": str(proxy)},
         )
         self._check_lost()
@@ -171,8 +174,8 @@ class ProxyPool:
     def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
         """Return after how many seconds another proxy may tell whose fault a failure was.
 
-        None where it is the page's or its origin's. A proxy that *is_fixed*, a session's, is
-        overruled by others that the origin has answered.
+        None where it is the page's or its origin's. A proxy that *is_fixed*, a session's, gets a
+        strike where the origin has answered others.
         """
         proxy = self._concerned(error)
         if proxy is None:
@@ -184,8 +187,8 @@ class ProxyPool:
         if proxy not in self.proxies:
             return None
         if is_fixed:
-            return 0.0 if self._is_overruled(proxy, error, url) else None
-        tried = tuple(dict.fromkeys((*self._doubted.pop(url, ()), proxy)))
+            return 0.0 if self._fails_alone(proxy, error, url) else None
+        tried = tuple(dict.fromkeys((*self._tried.pop(url, ()), proxy)))
         alike = len(tried) > 1 and any(map(self._is_proven, tried))
         if alike or len(tried) >= _MOST_TRIED:
             return None
@@ -197,7 +200,7 @@ class ProxyPool:
         ]
         if not waits:
             return None
-        _remember(self._doubted, url, tried)
+        _remember(self._tried, url, tried)
         return min(waits)
 
     def _concerned(self, error: FetchError) -> Proxy | None:
@@ -212,15 +215,14 @@ class ProxyPool:
         return None if is_said_by_servers and self._is_proven(proxy) else proxy
 
     def _is_proven(self, proxy: Proxy) -> bool:
-        health = self.health(proxy)
-        return health.has_worked and not health.failures
+        return self.health(proxy).is_proven
 
-    def _is_overruled(self, proxy: Proxy, error: FetchError, url: str) -> bool:
+    def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
         """Give a session's proxy a strike, where others have been answered by the origin."""
         other, at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
         recent = other != proxy and self._clock() - at < _RECENT
         if recent and (error.underlying in HOST_FAILURES or error.proxy is None):
-            self._overruled(proxy)
+            self._strike(proxy)
             return True
         return False
 

@@ -375,7 +375,9 @@ def _shows_a_limit(probe: _Probe, delay: float) -> bool:
     moment later. But that is said once of a page, or some would never pay.
     """
     first = sum(probe.pages.values())
-    return first > 0 and (delay > 0 or (first >= _MANY and not probe.mixed))
+    # After a rest it does in any case.
+    many = _MANY - probe.rested
+    return first > 0 and (delay > 0 or (first >= many and not probe.mixed))
 
 
 # --- the pace of a host
@@ -567,7 +569,7 @@ class Uplink:
         self._deferred: OrderedDict[bytes, None] = OrderedDict()  #: pages deferred for a silence
 
     @property
-    def is_in_doubt(self) -> bool:
+    def is_blocked(self) -> bool:
         """Whether no tasks are to be begun with."""
         return self.breaker.state not in (State.CLOSED, State.DEAD)
 

@@ -121,6 +121,11 @@ class Host:
             self.failures, self.given_up = 0, None
         return failures > 0 and not origin.failures
 
+    def page_refused(self, policy: Policy) -> None:
+        """Note a page that paid for a refusal (429): an adaptive delay may be too short still."""
+        if self.delay:
+            self._slow(policy, longest=health.LONGEST_FOR_PAGES)
+
     def page_failed(self, policy: Policy) -> None:
         """Note a page that failed by itself; ten in a row slow the host down."""
         self.failed += 1

@@ -20,11 +20,10 @@ import pytest
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl import blame, outcomes
-from crawlcw.crawl.host_health import HostHealth
 from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model import health, network, urls
-from crawlcw.model.health import Cause, Origin
+from crawlcw.model import health, urls
+from crawlcw.model.health import Cause, Origin, Uplink
 from crawlcw.model.task import Record, Status
 from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
 from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
@@ -249,7 +248,7 @@ def _no_good_page_is_known(patch: pytest.MonkeyPatch) -> None:
 
 
 def _the_network_is_always_there(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(network.Network, "failed", lambda *_, **__: False)
+    patch.setattr(Uplink, "failed", lambda *_, **__: Cause.ORIGIN)
 
 
 def _any_hop_is_evidence(patch: pytest.MonkeyPatch) -> None:
@@ -258,10 +257,6 @@ def _any_hop_is_evidence(patch: pytest.MonkeyPatch) -> None:
 
 def _a_name_is_gone_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(health, "_DNS_FAILURES", frozenset())
-
-
-def _a_witness_speaks_for_a_minute(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HostHealth, "is_last", lambda *_, **__: False)
 
 
 def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
@@ -277,7 +272,6 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]] = {
     _the_network_is_always_there: (69,),
     _any_hop_is_evidence: (45,),
     _a_name_is_gone_at_once: (4,),
-    _a_witness_speaks_for_a_minute: (70239,),
     _who_comes_too_early_pays: (70021,),
 }
 
@@ -293,8 +287,9 @@ def test_without_a_protection_something_goes_wrong(
     assert any(failure(seed, monkeypatch, within=within) for seed in MUTANTS[mutant])
 
 
-#: Of hosts with limits and with pages that are always throttled, on one origin or on both.
-ONCE_BAD = (70005, 70027, 70050, 70159, 70253)
+#: Of hosts with limits and with pages that are always throttled, on one origin or on both; and
+#: of a network that goes away right after it was seen to be there.
+ONCE_BAD = (70005, 70027, 70035, 70050, 70151, 70159, 70239, 70253)
 
 
 @pytest.mark.parametrize("seed", sorted({*chain.from_iterable(MUTANTS.values()), *ONCE_BAD}))

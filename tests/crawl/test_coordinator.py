@@ -24,11 +24,10 @@ from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.network_watch import NetworkWatch
 from crawlcw.crawl.outcomes import InternalErrors
-from crawlcw.crawl.probes import Probes
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
+from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine import ledger_retry
 from crawlcw.engine.heartbeat import Heartbeat
@@ -187,9 +186,8 @@ class Around:
         loop = asyncio.get_running_loop()
         web = Refusing({"http://example.com/robots.txt": robots} if robots else {})
         self.failures = web.failures
-        probes = Probes(web, self.settings, now=ledger.now)
         rests = Rests()
-        watch = NetworkWatch(probes, rests, ledger_now=ledger.now)
+        watch = UplinkWatch(web, self.settings, rests, ledger_now=ledger.now)
         self.frontier = Frontier(
             held=self.held,
             limit_of=lambda host: limit_of(host, Limits({}), self.settings),
@@ -199,7 +197,7 @@ class Around:
             page_limit=PageLimit(most=None, unlimited=(), full=set()),
             failures=self.stats.host_failures,
             given_up=self.stats.hosts_given_up,
-            network=watch.network,
+            uplink=watch.uplink,
             rests=rests,
             ledger_now=ledger.now,
         )
@@ -224,7 +222,6 @@ class Around:
             robots_gate=RobotsGate(
                 self.frontier,
                 Robots(web, self.settings, clock=loop.time, now=ledger.now),
-                probes,
                 watch,
                 ProxyPool(self.settings),
                 at_once=2 * self.settings.concurrency,

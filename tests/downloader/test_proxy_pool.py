@@ -247,7 +247,7 @@ def test_a_ban_is_for_one_host_and_longer_each_time(clock: Clock):
     clock.now += 600
     pool.bans.ban(A, "shop.example")
     assert pool.wait(A, "shop.example") == 1200
-    pool.bans.pardon("shop.example")
+    pool.bans.unban("shop.example")
     assert pool.wait(A, "shop.example") <= 0
 
 

@@ -18,6 +18,7 @@ from crawlcw.model.health import (
     Origin,
     Policy,
     State,
+    Uplink,
 )
 from tests.support.state_diagram import breaker_diagram
 
@@ -328,3 +329,141 @@ def test_a_page_that_is_always_refused_pays_at_the_latest_at_its_third_refusal(s
         asked.good()
 
     assert causes[-1] is Cause.PAGE
+
+
+# --- the uplink
+
+
+class Checked(Uplink):
+    """An uplink with a count of its checks."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        super().__init__(on_check=self._count)
+
+    def _count(self) -> None:
+        self.checks += 1
+
+
+def answered_by(*hosts: str, now: float = 0.0) -> Checked:
+    uplink = Checked()
+    for host in hosts:
+        uplink.answered(now=now)
+        uplink.learned(host, f"http://{host}/")
+    return uplink
+
+
+def fails(
+    uplink: Uplink,
+    host: str = "x",
+    *,
+    sent: float,
+    now: float,
+    reason: Reason = Reason.CONNECT,
+    page: bytes | None = None,
+) -> Cause | None:
+    return uplink.failed(host, reason, sent=sent, now=now, page=page)
+
+
+def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():
+    uplink = answered_by("a", "b")
+
+    assert fails(uplink, sent=1, now=3) is None
+    assert fails(uplink, "y", sent=0, now=3) is None
+
+    assert (uplink.breaker.state, uplink.checks) == (State.CHECKING, 1)
+    assert uplink.good_pages == [("b", "http://b/"), ("a", "http://a/")]
+
+
+def test_where_a_good_page_answers_the_failure_counts():
+    uplink = answered_by("a", "b")
+    fails(uplink, sent=1, now=3)
+
+    uplink.answered(now=3.5)
+
+    assert fails(uplink, sent=1, now=3.5) is Cause.ORIGIN
+    assert uplink.breaker.state is State.CLOSED
+
+
+def test_where_none_answers_nothing_counts_that_was_sent_before_one_does():
+    uplink = answered_by("a", "b")
+    fails(uplink, sent=3, now=4)
+    uplink.unanswered(now=5)
+
+    assert fails(uplink, sent=3, now=5) is Cause.UPLINK
+    uplink.answered(now=9)
+    assert fails(uplink, sent=8, now=11, reason=Reason.TIMEOUT_READ) is Cause.UPLINK
+    assert fails(uplink, sent=9.5, now=9.9, reason=Reason.TIMEOUT_READ) is Cause.ORIGIN
+
+
+def test_the_good_pages_are_asked_again_with_longer_and_longer_pauses():
+    uplink = answered_by("a", "b")
+    fails(uplink, sent=3, now=4)
+
+    assert [uplink.unanswered(now=5 + n) for n in range(7)] == [0.5, 1, 2, 4, 8, 8, 8]
+
+
+def test_a_failure_during_which_another_host_answered_counts():
+    uplink = answered_by("a", "b", now=5)
+
+    assert fails(uplink, sent=4, now=6) is Cause.ORIGIN
+    assert uplink.checks == 0
+
+
+def test_what_was_under_way_when_the_last_answer_came_is_checked_after_a_silence():
+    uplink = answered_by("a", "b", now=5)
+
+    assert fails(uplink, sent=4, now=15, reason=Reason.TIMEOUT_READ) is None
+
+
+@pytest.mark.parametrize("hosts", [(), ("a",), ("x", "a")])
+def test_without_two_other_hosts_to_ask_failures_count(hosts: tuple[str, ...]):
+    assert fails(answered_by(*hosts), sent=1, now=3) is Cause.ORIGIN
+
+
+@pytest.mark.parametrize("reason", [Reason.TLS, Reason.HTTP_STATUS, Reason.PROTOCOL])
+def test_what_only_a_server_can_do_says_that_the_uplink_is_there(reason: Reason):
+    assert fails(answered_by("a", "b"), sent=1, now=3, reason=reason) is Cause.ORIGIN
+
+
+def test_a_page_is_deferred_once_for_a_silence_that_was_over_before_it_was_checked():
+    uplink = answered_by("a", "b")
+    uplink.answered(now=10)
+
+    read = Reason.TIMEOUT_READ
+    assert fails(uplink, sent=5, now=11, reason=read, page=b"1") is Cause.UPLINK
+    assert fails(uplink, sent=5, now=11, reason=read, page=b"1") is Cause.ORIGIN
+    assert fails(uplink, sent=5, now=11) is Cause.ORIGIN, "an origin has its strikes"
+    uplink.answered(now=10.8)
+    assert fails(uplink, sent=10.5, now=11, reason=read, page=b"2") is Cause.ORIGIN
+
+
+def test_after_an_hour_failures_count_until_a_host_answers():
+    uplink = answered_by("a", "b")
+    fails(uplink, sent=1, now=3)
+    now = 3.0
+    while uplink.breaker.state is not State.DEAD:
+        now += uplink.unanswered(now=now)
+
+    assert 3600 <= now <= 3620
+    assert not uplink.is_blocked
+    assert fails(uplink, sent=9000, now=9001) is Cause.ORIGIN
+    uplink.answered(now=9002)
+    assert fails(uplink, sent=9100, now=9101) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("xyz"), st.floats(0, 900)), max_size=60))
+def test_dead_hosts_come_to_their_end_where_a_good_page_answers(failures: list[tuple[str, float]]):
+    """Each failure counts once the uplink was checked, which is at most once a second."""
+    uplink = answered_by("a", "b")
+    now, checks = 0.0, 0
+    for host, pause in failures:
+        now += pause
+        cause = fails(uplink, host, sent=now, now=now)
+        if cause is None:
+            checks += 1
+            uplink.answered(now=now)
+            cause = fails(uplink, host, sent=now, now=now)
+        assert cause is Cause.ORIGIN
+
+    assert uplink.checks == checks <= now + 1

@@ -5,11 +5,9 @@ from datetime import timedelta
 import pytest
 
 from crawlcw.errors import SettingsError
-from crawlcw.model import proxy_health
+from crawlcw.model.health import LONGEST_OUTAGE, ProxyBreaker, State
 from crawlcw.model.hosts import HostPolicy
-from crawlcw.model.network import LONGEST_OUTAGE
 from crawlcw.model.proxies import NoProxy, Proxy, ProxyEnvironment, address_of, is_loopback, parse
-from crawlcw.model.proxy_health import ProxyHealth
 
 pytestmark = pytest.mark.quick
 POLICY = HostPolicy(
@@ -138,50 +136,56 @@ def test_no_other_host_is_this_machine(host: str):
     assert (address_of(host) is not None) is host.startswith("10")
 
 
+def failing(times: int, *, has_worked: bool = False) -> ProxyBreaker:
+    """A proxy that has failed so often, each time right after its rest."""
+    proxy = ProxyBreaker(has_worked=has_worked)
+    for _ in range(times):
+        proxy.fault("refused", now=max(0.0, proxy.ready_at), policy=POLICY)
+    return proxy
+
+
 def test_a_proxy_rests_twice_as_long_each_time_and_is_dead_after_some():
-    health, rests, now = ProxyHealth(), [], 0.0
+    proxy, rests, now = ProxyBreaker(), [], 0.0
     for _ in range(4):
-        health = proxy_health.failed(health, "refused", now=now, policy=POLICY)
-        rests.append(health.ready_at - now)
-        now = health.ready_at
+        assert proxy.fault("refused", now=now, policy=POLICY)
+        rests.append(proxy.ready_at - now)
+        now = proxy.ready_at
 
     assert rests == [10, 20, 40, 60]
-    assert proxy_health.is_dead(health, policy=POLICY)
-    assert not proxy_health.is_dead(proxy_health.worked(health), policy=POLICY)
+    assert proxy.state is State.DEAD
+    proxy.answered()
+    assert (proxy.state, proxy.is_proven) == (State.CLOSED, True)
 
 
 def test_failures_that_were_under_way_together_count_once():
-    first = proxy_health.failed(ProxyHealth(), "refused", now=5.0, policy=POLICY)
+    proxy = ProxyBreaker()
+    proxy.fault("refused", now=5.0, policy=POLICY)
 
-    assert proxy_health.failed(first, "refused", now=6.0, policy=POLICY) == first
+    assert not proxy.fault("refused", now=6.0, policy=POLICY)
+    assert (proxy.failures, proxy.ready_at) == (1, 15.0)
 
 
 def test_a_proxy_that_has_worked_has_an_hour_for_it_may_be_our_network():
-    new, known = ProxyHealth(), proxy_health.worked(ProxyHealth())
-    for _ in range(3):
-        new = proxy_health.failed(new, "refused", now=new.ready_at, policy=POLICY)
-        known = proxy_health.failed(known, "refused", now=known.ready_at, policy=POLICY)
-
-    assert proxy_health.is_lost(new, now=100.0, policy=POLICY)
-    assert not proxy_health.is_lost(known, now=100.0, policy=POLICY)
-    assert proxy_health.is_lost(known, now=LONGEST_OUTAGE, policy=POLICY)
+    assert failing(3).is_lost(now=100.0)
+    assert not failing(3, has_worked=True).is_lost(now=100.0)
+    assert failing(3, has_worked=True).is_lost(now=LONGEST_OUTAGE)
 
 
 def test_a_proxy_that_refuses_us_is_dead_at_once_even_if_it_has_worked():
-    health = proxy_health.worked(ProxyHealth())
+    proxy = ProxyBreaker(has_worked=True)
 
-    health = proxy_health.refused(health, "HTTP 407", now=0.0, policy=POLICY)
+    proxy.refuse("HTTP 407", now=0.0, policy=POLICY)
 
-    assert proxy_health.is_lost(health, now=1.0, policy=POLICY)
+    assert proxy.is_lost(now=1.0)
 
 
 def test_a_failure_that_another_proxy_has_not_may_be_chance_three_in_a_row_are_not():
-    health, ready = ProxyHealth(), []
-    for _ in range(3):
-        health = proxy_health.overruled(health, "fails", now=1.0, policy=POLICY)
-        ready.append(health.ready_at)
+    proxy = ProxyBreaker()
 
-    assert ready == [0.0, 0.0, 41.0]
+    opened = [proxy.strike("fails", now=1.0, policy=POLICY) for _ in range(3)]
+
+    assert opened == [False, False, True]
+    assert proxy.ready_at == 41.0
 
 
 def test_a_proxy_is_a_value():

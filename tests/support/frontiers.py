@@ -12,8 +12,8 @@ from crawlcw.crawl.host_health import Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Reason
+from crawlcw.model.health import Uplink
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
-from crawlcw.model.network import Network
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_task
@@ -62,7 +62,7 @@ class Process:
             page_limit=PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full),
             failures=self.failures,
             given_up=self.given_up,
-            network=Network(),
+            uplink=Uplink(),
             rests=Rests(),
             ledger_now=self.ledger_now,
         )
