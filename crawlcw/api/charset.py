@@ -84,6 +84,10 @@ def choose(content_type: str | None, body: bytes) -> str:
     return declared or ("utf-8" if is_utf8 else "cp1252")
 
 
+#: Longer attributes of a <meta> are not kept in memory.
+_SHORT_META = 200
+
+
 @lru_cache(256)
 def named(label: str) -> str | None:
     """Return the name of the encoding that the web means by *label*, None where it knows none.
@@ -129,11 +133,16 @@ def _of_metas(tags: re.Pattern[bytes], source: bytes) -> str | None:
     """Return the encoding that the first <meta> names that names one."""
     for found in tags.finditer(source):
         attributes = found["meta"]
-        if attributes and (name := _of_meta(attributes)) is not None:
+        if not attributes:
+            continue
+        # The pages of a site have the same one.
+        of_meta = _of_meta if len(attributes) <= _SHORT_META else _of_meta.__wrapped__
+        if (name := of_meta(attributes)) is not None:
             return name
     return None
 
 
+@lru_cache(256)
 def _of_meta(attributes: bytes) -> str | None:
     said: dict[bytes, bytes] = {}
     for name, *values in _ATTRIBUTE.findall(attributes):

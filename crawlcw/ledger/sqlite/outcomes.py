@@ -63,7 +63,8 @@ class Outcomes:
         if not apply(db, self._store.sql, statement, write, guard):
             return False
         if write.items is not None:
-            db.execute(self._store.sql.forget_items, (write.task_id,))
+            if lease.task.settled:  # else it has none yet
+                db.execute(self._store.sql.forget_items, (write.task_id,))
             db.executemany(self._store.sql.add_item, write.items)
             if write.kept_versions:
                 self._keep_version(db, lease, write)
