@@ -16,14 +16,14 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, check, entry_urls, has_own_start, logs_in, scope
 from crawlcw.archive.bodies import Bodies, folder_of
 from crawlcw.archive.reading import StoredPages
-from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.bans import Bans
 from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.crawl import Crawl, Parts
-from crawlcw.crawl.ending import Ending
+from crawlcw.crawl.crawl import Crawl, Ending, Parts
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.hooks import hooked
@@ -42,13 +42,11 @@ from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.robots_gate import RobotsGate
-from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.seeds import Seeds
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.crawl.start_names import StartNames
-from crawlcw.crawl.steering import Steering
 from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.crawl.uplink import UplinkWatch

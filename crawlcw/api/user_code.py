@@ -6,14 +6,19 @@ is how a crawl ends what it has begun; code that cancels its own task does not e
 """
 
 import asyncio
+import logging
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 import anyio
+
+from crawlcw.errors import LedgerGoneError, LedgerUnavailableError, SpiderError, StopCrawl
+from crawlcw.model.sanitize import printable
+from crawlcw.model.tracebacks import describe_error, text_of
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -197,3 +202,28 @@ async def time_limit(
         raise TimeoutError(f"{called.name} did not end within {seconds:g} s") from None
     finally:
         checking.cancel()
+
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def spider_code(what: str, *, stop: Callable[[str], None]) -> Iterator[None]:
+    """Turn whatever the spider's own code raises into one clear error, its cause attached.
+
+    *what* names the code for people. A `StopCrawl` is no error: *stop* is told why.
+    """
+    cancellation = Cancellation()
+    try:
+        yield
+    except StopCrawl as told:
+        stop(printable(text_of(told)))
+    except (SpiderError, LedgerGoneError, LedgerUnavailableError):
+        raise
+    except BaseException as error:
+        if cancellation.passes(error):
+            raise
+        logger.debug("the spider's %s raised", what, exc_info=True, extra={"event": "spider_error"})
+        raise SpiderError(
+            f"the spider's {what} raised {printable(describe_error(error))}"
+        ) from error

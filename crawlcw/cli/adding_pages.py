@@ -11,7 +11,7 @@ from itertools import count
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider, callback_named
 from crawlcw.cli.reading_on import as_they_come
-from crawlcw.crawl.link_verdicts import LinkVerdicts
+from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import ChangedTask, Task
@@ -37,13 +37,11 @@ class Fed:
 class PageAdder:
     """Adds requests to a ledger, some hundred at a time, in flat memory."""
 
-    def __init__(
-        self, ledger: Ledger, spider: Spider | None, verdicts: LinkVerdicts | None
-    ) -> None:
+    def __init__(self, ledger: Ledger, spider: Spider | None, checks: LinkChecks | None) -> None:
         """*spider* is None where its code is not here: scope and callbacks are not known then."""
         self._ledger = ledger
         self._spider = spider
-        self._verdicts = verdicts
+        self._checks = checks
         self._callbacks: set[str] = set()
         # Each request that is not to be filtered is a task of its own, of this call too.
         self._salt = secrets.token_hex(8)
@@ -96,9 +94,9 @@ class PageAdder:
         self._check_callback(request.callback)
         if request.errback is not None:
             self._check_callback(request.errback)
-        verdict = None if self._verdicts is None else self._verdicts.refusal(request.url)
-        if verdict is not None:
-            self._refuse(verdict.reason, request.url)
+        refusal = None if self._checks is None else self._checks.refusal(request.url)
+        if refusal is not None:
+            self._refuse(refusal.reason, request.url)
             return None
         try:
             return request.task(now=now, salt=f"{self._salt} {next(self._numbers)}".encode())

@@ -10,7 +10,7 @@ import anyio
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.spider_code import spider_code
+from crawlcw.api.user_code import spider_code
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FAILURE_REASONS, SpiderError
 from crawlcw.model.alarms import ATTEMPTS, FailureAlarm, StallAlarm

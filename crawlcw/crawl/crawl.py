@@ -10,17 +10,19 @@ import asyncio
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 import anyio
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, begin, end
+from crawlcw.api.user_code import spider_code
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.alarms import Alarms
 from crawlcw.crawl.committer import Committer
+from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.crawl.ending import LAST_WORDS, Ending
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
@@ -28,20 +30,69 @@ from crawlcw.crawl.outcomes import Done
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seeder import Seeder
-from crawlcw.crawl.spider_code import spider_code
-from crawlcw.crawl.steering import Steering
 from crawlcw.downloader.browser import Browser
+from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import Session
 from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.dropped import merged
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.telemetry.measures import Measures
 from crawlcw.telemetry.meter import Meter
 
 logger = logging.getLogger(__name__)
+
+#: What giving back leases may take when the crawl was told to end at once.
+LAST_WORDS = timedelta(seconds=2)
+
+
+class Ending:
+    """The end of one crawl; all of it may be called from signal handlers of the loop."""
+
+    def __init__(self, coordinator: Coordinator, retry: LedgerRetry, *, grace: timedelta) -> None:
+        self._coordinator = coordinator
+        self._retry = retry
+        self._grace = grace
+        self._scope = anyio.CancelScope()
+        self.at_once = False
+        #: Why the crawl ends itself; None while it does not.
+        self.early: EarlyEnd | None = None
+
+    def stop(self) -> None:
+        """See `Crawl.stop`."""
+        logger.debug(
+            "stopping: up to %s for what is under way",
+            format_duration(self._grace),
+            extra={"event": "stopping"},
+        )
+        self._retry.shorten(self._grace)
+        self._coordinator.stop()
+
+    def end(self, reason: FinishReason, detail: str) -> None:
+        """End soon, as by `stop`, for a finish reason of the crawl's own; the first one counts."""
+        if self.early is None:
+            self.early = EarlyEnd(reason=reason, detail=detail)
+            logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
+            self.stop()
+
+    def wished(self, why: str) -> None:
+        """End as the spider itself has asked."""
+        self.end(FinishReason.STOPPED_BY_SPIDER, why)
+
+    def stop_now(self) -> None:
+        """See `Crawl.stop_now`."""
+        self.at_once = True
+        self._retry.shorten(LAST_WORDS)
+        self._coordinator.stop()
+        self._scope.cancel()
+
+    def grace(self) -> anyio.CancelScope:
+        """Return the scope of the wait for what is under way: the grace, from now on."""
+        self._scope.deadline = anyio.current_time() + self._grace.total_seconds()
+        return self._scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

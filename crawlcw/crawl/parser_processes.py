@@ -8,14 +8,16 @@ cannot travel.
 import asyncio
 import logging
 import os
+import signal
+import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 
 import anyio
 
 from crawlcw.crawl import parser_child
-from crawlcw.crawl.socket_process import ProcessEndedError, SocketProcess
 from crawlcw.errors import ParseRefusedError
 from crawlcw.model.sanitize import printable
 
@@ -25,7 +27,7 @@ _MOST = 2
 #: So much longer than its time of CPU may a page take: the process was stopped, or gets no CPU.
 _LONGER = 12
 _STARTS_WITHIN = 60.0
-#: A page is convicted by so many deaths: a process may be killed by chance.
+#: So many deaths are the page's fault: a process may be killed by chance.
 _DEATHS = 2
 #: After so many failures in a row nobody tries to start one any more.
 _FAILURES = 3
@@ -35,12 +37,95 @@ class NoParserError(Exception):
     """No process could be started; the text says why."""
 
 
+class ProcessEndedError(Exception):
+    """The process has ended, or hung up, before it answered; the text says how."""
+
+    def __init__(self, code: int) -> None:
+        """*code* is its exit code, or less than 0 for a signal that ended it."""
+        died = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+        super().__init__(died)
+        self.code = code
+
+
+class _Process:
+    """One process at the other end of a socket.
+
+    It is to be killed in the end, even where its start was cancelled or has failed.
+    """
+
+    def __init__(self) -> None:
+        self._process: Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id, which it keeps until its end was waited for."""
+        return self._started.pid
+
+    async def start(
+        self, command: Callable[[int], Sequence[str]], *, env: Mapping[str, str]
+    ) -> None:
+        """Run what *command* makes of the number of its socket, in the environment *env*.
+
+        It writes nothing, and ends with its parent, out of reach of a terminal's Ctrl-C.
+        Raises `OSError`.
+        """
+        ours, theirs = socket.socketpair()
+        # As soon as the process has its end, only this one keeps it open: what we read ends
+        # with the process.
+        with theirs:
+            self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+            self._process = await asyncio.create_subprocess_exec(
+                *command(theirs.fileno()),
+                env=env,
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def send(self, content: bytes) -> None:
+        """Send *content*; whether it arrived shows in what is read."""
+        assert self._writer is not None
+        self._writer.write(content)
+
+    async def read(self, size: int) -> bytes:
+        """Return the next *size* bytes that it sends; raises `ProcessEndedError`."""
+        assert self._reader is not None
+        try:
+            return await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, OSError):
+            raise ProcessEndedError(await self.wait()) from None
+
+    async def wait(self) -> int:
+        """Wait for its end; return its exit code, or less than 0 for a signal that ended it."""
+        return await self._started.wait()
+
+    async def kill(self) -> None:
+        """End it at once, if it has not ended yet."""
+        if self._writer is not None:
+            self._writer.close()
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            # Who is cancelled meanwhile must not leave a zombie behind.
+            with anyio.CancelScope(shield=True):
+                await self._process.wait()
+
+    @property
+    def _started(self) -> Process:
+        assert self._process is not None
+        return self._process
+
+
 class _Parser:
     """One process."""
 
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
-        self._process = SocketProcess()
+        self._process = _Process()
         self.at_work = False
 
     @property

@@ -14,11 +14,11 @@ import anyio
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, has_own_start
+from crawlcw.api.user_code import spider_code
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.seeds import MOST_HOSTS, Seeds, fingerprint, is_deeper
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.crawl.spider_code import spider_code
 from crawlcw.crawl.start_names import noted_starts
 from crawlcw.downloader.addresses import MOST_START_NAMES
 from crawlcw.downloader.credentials import Credentials

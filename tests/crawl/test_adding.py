@@ -3,8 +3,7 @@
 from datetime import timedelta
 
 from crawlcw.api.request import EACH_RUN
-from crawlcw.crawl.adding import TaskAdder
-from crawlcw.crawl.run_start import RunStart
+from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.ledger.protocol import Ledger
 from tests.support.ledgers import LEASE, FakeClock, changed_task, claimed_one, success
 

@@ -18,7 +18,7 @@ from crawlcw import (
     url_list,
 )
 from crawlcw.api import sitemap_spider
-from crawlcw.crawl import url_lists
+from crawlcw.crawl import runner
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.task import Status
@@ -265,7 +265,7 @@ class Lists(Spider):
     name = "lists"
     start_urls = [f"{SITE}/list"]
     settings = Settings(obey_robots=False, max_links_per_page=10, max_pages=1)
-    number = 2 * url_lists.SLICE + 7
+    number = 2 * runner.SLICE + 7
 
     async def start(self):
         yield Request(self.start_urls[0], self.parse_list, priority=9)
@@ -296,7 +296,7 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     kind: type[Lists], crawls: Crawls, monkeypatch: pytest.MonkeyPatch
 ):
     written = []
-    whole = url_lists.run
+    whole = runner._run_list
 
     async def run(*arguments, write, **more):
         async def counted(tasks, too_deep):
@@ -305,7 +305,7 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
 
         return await whole(*arguments, write=counted, **more)
 
-    monkeypatch.setattr(url_lists, "run", run)
+    monkeypatch.setattr(runner, "_run_list", run)
     answers = {f"{SITE}/list": "list", f"{SITE}/0": "page"}
 
     report = await run_spider(
@@ -313,7 +313,7 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     )
 
     # The last ones come with the page's outcome, where there is a good one.
-    assert written == [url_lists.SLICE, url_lists.SLICE, *([7] if kind is Raising else [])]
+    assert written == [runner.SLICE, runner.SLICE, *([7] if kind is Raising else [])]
     ledger = await open_ledger(crawls.ledger_url, "lists")
     counts = await ledger.queries.counts()
     depths = {record.task.depth for record in await ledger.queries.find(TaskFilter(), limit=50)}
@@ -326,7 +326,7 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
 
 
 class Checked(Lists):
-    number = url_lists.SLICE
+    number = runner.SLICE
 
     def item(self, item, response):
         if response.url.endswith("/list"):

@@ -32,11 +32,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from crawlcw.api.spider import Spider
 from crawlcw.crawl import committer
-from crawlcw.crawl.adding import TaskAdder
+from crawlcw.crawl.adding import RunStart, TaskAdder
 from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.crawl.run_start import RunStart
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.engine import leases, run_alone
 from crawlcw.engine.leases import HeldLeases, Renewer

@@ -17,7 +17,7 @@ from crawlcw.cli.adding_pages import Fed, PageAdder
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.reading_on import as_they_come
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.link_verdicts import LinkVerdicts
+from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Added
@@ -191,8 +191,8 @@ async def _feed(
     ledger = await open_ledger(ledger_url, name, settings=settings)
     try:
         state = await ledger.notes.state()
-        verdicts = None if spider is None else LinkVerdicts.by(spider, settings, state)
-        adder = PageAdder(ledger, spider, verdicts)
+        checks = None if spider is None else LinkChecks.by(spider, settings, state)
+        adder = PageAdder(ledger, spider, checks)
         await adder.add_all(requests)
         return adder.fed
     finally:

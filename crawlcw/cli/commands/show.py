@@ -9,7 +9,7 @@ import click
 
 from crawlcw.cli import ledger_option, loading, loop, selecting, task_objects
 from crawlcw.cli.terminal import logs
-from crawlcw.crawl.link_verdicts import LinkVerdicts, Verdict
+from crawlcw.crawl.link_checks import LinkChecks, Refusal
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import inert
 from crawlcw.ledger.documents import trace_document
@@ -129,28 +129,28 @@ def _moment(time: datetime) -> str:
 
 async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
     """Raise a `UsageError` that says why nothing is recorded; for a program write it as well."""
-    verdict, why = (
+    refusal, why = (
         (None, "no task has this key") if ledger.kind.tracked else await _why_not(name, key, ledger)
     )
     if as_json:
-        reason = None if verdict is None else str(verdict.reason)
+        reason = None if refusal is None else str(refusal.reason)
         found = {"url": key, "recorded": False, "refused": reason, "why": why}
         click.echo(inert.visible(values.to_json(found)))
     raise UsageError(f"nothing is recorded of {key!r}: {why}")
 
 
-async def _why_not(name: str, key: str, ledger: Ledger) -> tuple[Verdict | None, str]:
+async def _why_not(name: str, key: str, ledger: Ledger) -> tuple[Refusal | None, str]:
     """Return what a crawl says to a link to a URL, and in words why it is not there."""
     try:
         spider = loading.make(loading.find(name), ())
     except SpiderError:
         return None, "no page that was parsed has led there (its spider is not here to say more)"
     settings = ledger_option.settings_of(spider)
-    verdicts = LinkVerdicts.by(spider, settings, await ledger.notes.state())
-    verdict = await verdicts.refusal_now(key, ledger)
-    if verdict is not None:
-        return verdict, f"a link there is not followed, {verdict.reason}: {verdict.why}"
+    checks = LinkChecks.by(spider, settings, await ledger.notes.state())
+    refusal = await checks.refusal_now(key, ledger)
+    if refusal is not None:
+        return refusal, f"a link there is not followed, {refusal.reason}: {refusal.why}"
     deep = ""
-    if verdicts.max_depth is not None:
-        deep = f" (up to depth {verdicts.max_depth:,}; deeper ones are kept as refused-depth)"
+    if checks.max_depth is not None:
+        deep = f" (up to depth {checks.max_depth:,}; deeper ones are kept as refused-depth)"
     return None, f"no page that was parsed has led there, though a link would be followed{deep}"

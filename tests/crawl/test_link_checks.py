@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from crawlcw import Settings, Spider
-from crawlcw.crawl.link_verdicts import LinkVerdicts
+from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.crawl.seeds import Seeds
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
@@ -28,10 +28,10 @@ class Anywhere(Spider):
             yield request
 
 
-def verdicts(spider: Spider | None = None, *, seeds: tuple[str, ...] = ()) -> LinkVerdicts:
+def checks(spider: Spider | None = None, *, seeds: tuple[str, ...] = ()) -> LinkChecks:
     spider = spider or Books()
     written = Seeds(fingerprint="f", hosts=frozenset(seeds)).document() if seeds else None
-    return LinkVerdicts.by(spider, spider.settings, {"seeds": written})
+    return LinkChecks.by(spider, spider.settings, {"seeds": written})
 
 
 async def known(ledger: Ledger, **state: object) -> None:
@@ -53,15 +53,15 @@ async def known(ledger: Ledger, **state: object) -> None:
     ids=str,
 )
 def test_a_link_is_judged_by_its_url(url: str, reason: str | None):
-    verdict = verdicts().refusal(url)
+    refusal = checks().refusal(url)
 
-    assert (None if verdict is None else verdict.reason) == reason
+    assert (None if refusal is None else refusal.reason) == reason
 
 
 def test_hosts_that_start_has_led_to_are_in_scope():
-    assert verdicts(seeds=("other.test",)).refusal("http://other.test/") is None
-    assert verdicts(Anywhere()).refusal("http://other.test/") is None
-    assert verdicts(Anywhere(), seeds=("a.test",)).refusal("http://other.test/") is not None
+    assert checks(seeds=("other.test",)).refusal("http://other.test/") is None
+    assert checks(Anywhere()).refusal("http://other.test/") is None
+    assert checks(Anywhere(), seeds=("a.test",)).refusal("http://other.test/") is not None
 
 
 async def test_what_robots_txt_forbids_is_told_from_the_ledger(ledger: Ledger):
@@ -69,17 +69,17 @@ async def test_what_robots_txt_forbids_is_told_from_the_ledger(ledger: Ledger):
     expires = START + timedelta(days=1)
     await known(ledger, robots=RobotsRecord(origin="http://books.test", body=body, expires=expires))
 
-    refused = await verdicts().refusal_now("http://books.test/private/1", ledger)
+    refused = await checks().refusal_now("http://books.test/private/1", ledger)
     assert refused is not None
     assert (refused.reason, "books.test" in refused.why) == (Reason.REFUSED_ROBOTS, True)
-    assert await verdicts().refusal_now("http://books.test/public", ledger) is None
-    assert await verdicts().refusal_now("https://books.test/private/1", ledger) is None
+    assert await checks().refusal_now("http://books.test/public", ledger) is None
+    assert await checks().refusal_now("https://books.test/private/1", ledger) is None
 
 
 async def test_a_host_that_was_given_up_is_named(ledger: Ledger):
     await known(ledger, given_up=Reason.DNS_NXDOMAIN)
 
-    refused = await verdicts().refusal_now("http://books.test/1", ledger)
+    refused = await checks().refusal_now("http://books.test/1", ledger)
 
     assert refused is not None
     assert refused.reason == Reason.DNS_NXDOMAIN
@@ -92,11 +92,11 @@ async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger):
     tally = Tally(dropped={"too-many-links": 4}, examples={"too-many-links": (link,)})
     await ledger.workers.beat(worker.name, tally)
 
-    refused = await verdicts().refusal_now(link, ledger)
+    refused = await checks().refusal_now(link, ledger)
 
     assert refused is not None
     assert (refused.reason, refused.why) == (
         "too-many-links",
         "a page had a link there, which was dropped",
     )
-    assert verdicts().max_depth == 3
+    assert checks().max_depth == 3

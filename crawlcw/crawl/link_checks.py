@@ -1,4 +1,4 @@
-"""What a crawl would say to a link: the decisions of `callbacks`, made without a request."""
+"""Checks of a link without a request: the decisions that `callbacks` makes in a crawl."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from crawlcw.model.hosts import Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Refusal:
     """Why a link is not followed."""
 
     reason: str
     why: str  #: for people
 
 
-class LinkVerdicts:
+class LinkChecks:
     """Judges links as the crawls of a spider on a ledger do."""
 
     def __init__(self, spider: Spider, settings: Settings, *, seeded: Iterable[str] = ()) -> None:
@@ -38,31 +38,31 @@ class LinkVerdicts:
         self._scope = Scope.of(self._hosts or (), settings)
 
     @classmethod
-    def by(cls, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> "LinkVerdicts":
+    def by(cls, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> "LinkChecks":
         """Return those of a spider by what its crawls have written down, `Notes.state`."""
         seeds = Seeds.read(state.get("seeds"))
         return cls(spider, settings, seeded=frozenset() if seeds is None else seeds.hosts)
 
-    def refusal(self, url: str) -> Verdict | None:
+    def refusal(self, url: str) -> Refusal | None:
         """Return why no crawl of the spider follows a link to *url*, None where it does."""
         try:
             location = urls.locate(url)
             if self._hosts is not None:
                 self._scope.admit(location.host)
         except FetchError as error:
-            return Verdict(reason=error.reason, why=error.message)
+            return Refusal(reason=error.reason, why=error.message)
         if (trap := self._scope.traps.why(location.canonical)) is not None:
-            return Verdict(reason=trap, why="its URL looks as if the site made such without end")
+            return Refusal(reason=trap, why="its URL looks as if the site made such without end")
         return None
 
-    async def refusal_now(self, url: str, ledger: Ledger) -> Verdict | None:
+    async def refusal_now(self, url: str, ledger: Ledger) -> Refusal | None:
         """Return the same with what the ledger knows of the host, and of links not followed."""
-        if (verdict := self.refusal(url)) is not None:
-            return verdict
+        if (refusal := self.refusal(url)) is not None:
+            return refusal
         location = urls.locate(url)
         host = (await ledger.hosts.get([location.host])).get(location.host)
-        if host is not None and (verdict := self._by_host(host, location.url)) is not None:
-            return verdict
+        if host is not None and (refusal := self._by_host(host, location.url)) is not None:
+            return refusal
         return _among((await ledger.workers.tally()).examples, (url, location.url))
 
     @property
@@ -70,24 +70,24 @@ class LinkVerdicts:
         """How many links a page may lie from a start URL; those that lie deeper are kept."""
         return self._scope.max_depth
 
-    def _by_host(self, host: Host, url: str) -> Verdict | None:
+    def _by_host(self, host: Host, url: str) -> Refusal | None:
         settings = self._settings
         if host.given_up is not None:
-            return Verdict(reason=host.given_up, why=f"{host.name} was given up")
+            return Refusal(reason=host.given_up, why=f"{host.name} was given up")
         record = host.robots
         if not settings.obey_robots or record is None or record.origin != robots.origin_of(url):
             return None
         agent = product_token(settings.user_agent)
         if robots.parse(record.body.encode("utf-8", "replace"), agent=agent).allows(url):
             return None
-        return Verdict(
+        return Refusal(
             reason=Reason.REFUSED_ROBOTS, why=f"the robots.txt of {host.name} forbids it"
         )
 
 
-def _among(examples: Examples, links: Iterable[str]) -> Verdict | None:
+def _among(examples: Examples, links: Iterable[str]) -> Refusal | None:
     """Return why a link was not followed that is among the few which are remembered."""
     for reason, some in examples.items():
         if any(link in some for link in links):
-            return Verdict(reason=reason, why="a page had a link there, which was dropped")
+            return Refusal(reason=reason, why="a page had a link there, which was dropped")
     return None
