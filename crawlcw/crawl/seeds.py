@@ -1,17 +1,16 @@
-"""Which seeds a ledger has: where all of them are there, `start()` need not be run again.
+"""Seeds that a ledger has: where all of them are there, `start()` need not run again.
 
-What a spider would start with is told by a fingerprint of its arguments, its
-plain attributes and the code that `start()` reaches. It errs on one side only:
-where it cannot tell, or anything has changed, the crawl seeds again.
+A fingerprint of the spider tells whether it would start with the same: its source, its
+arguments, and plain values of its classes and its module. It errs on one side only: after
+any change, and where it cannot tell, the crawl seeds again.
 """
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from hashlib import blake2b
-from pathlib import PurePath
-from types import CodeType, FunctionType
+from pathlib import Path, PurePath
 from typing import Any
 
 from crawlcw.api.spider import Spider, arguments_of
@@ -47,17 +46,26 @@ def is_deeper(max_depth: int | None, *, than: int | None) -> bool:
 
 
 def fingerprint(spider: Spider) -> str | None:
-    """Return what changes when the spider may start with something else.
+    """Return a digest that changes when the spider may start with other requests.
 
-    None where nobody can tell: it was given an argument that is no plain value.
+    None where that cannot be told: an argument is no plain value, or a source file cannot be
+    read. A change that has nothing to do with `start()` changes it as well.
     """
-    told = _Fingerprint(spider)
+    told = _Fingerprint()
+    kinds = type(spider).__mro__
     try:
         told.value(arguments_of(spider))
-    except _NotPlainError:
+        for kind in kinds[: kinds.index(Spider)]:
+            module = sys.modules[kind.__module__]
+            told.value([kind.__qualname__, Path(str(module.__file__)).read_bytes()])
+            told.plain(vars(module))
+            told.plain(vars(kind))
+    except (_NotPlainError, AttributeError, KeyError, OSError):
         return None
-    told.attributes()
-    told.function(type(spider).start)
+    told.plain(vars(spider))
+    urls = spider.start_urls
+    # A collection of another kind, such as the lines of a file, is gone through.
+    told.plain({"start_urls": urls if isinstance(urls, list | tuple) else list(urls)})
     return told.digest.hexdigest()
 
 
@@ -66,11 +74,8 @@ class _NotPlainError(Exception):
 
 
 class _Fingerprint:
-    def __init__(self, spider: Spider) -> None:
+    def __init__(self) -> None:
         self.digest = blake2b(digest_size=16)
-        self._spider = spider
-        self._module = type(spider).__module__
-        self._functions: set[CodeType] = set()
 
     def value(self, value: object) -> None:
         """Take in a plain value; raises `_NotPlainError` for any other."""
@@ -101,67 +106,14 @@ class _Fingerprint:
         text = f"{kind} {value!r}".encode("utf-8", "surrogatepass")
         self.digest.update(b"%d:%b" % (len(text), text))
 
-    def _value_if_plain(self, name: str, value: object) -> None:
-        # What it had taken in before it met something else is told all the same.
-        try:
+    def plain(self, named: Mapping[str, object]) -> None:
+        """Take in what has a public name, as far as it is plain."""
+        for name, value in sorted(named.items()):
+            if name.startswith("__"):
+                continue
             self._mark("named", name)
-            self.value(value)
-        except _NotPlainError:
-            self._mark("not plain", type(value).__name__)
-
-    def attributes(self) -> None:
-        """Take in what the spider has, and its class: what `start()` may be made of."""
-        self._mark("spider", type(self._spider).__qualname__)
-        for kind in type(self._spider).__mro__:
-            if kind in (Spider, object):
-                break
-            self._named(vars(kind))
-        self._named(vars(self._spider))
-        urls = self._spider.start_urls
-        # A collection of another kind, such as the lines of a file, is gone through.
-        self._value_if_plain("start_urls", urls if isinstance(urls, list | tuple) else list(urls))
-
-    def _named(self, attributes: Mapping[str, object]) -> None:
-        for name, value in sorted(attributes.items()):
-            if not name.startswith("__"):
-                self._value_if_plain(name, value)
-
-    def function(self, function: Callable[..., object]) -> None:
-        """Take in the code of a function, and of those of the same module that it names."""
-        inner = inspect.unwrap(function)
-        if not isinstance(inner, FunctionType) or inner.__code__ in self._functions:
-            return
-        self._value_if_plain("defaults", inner.__defaults__)
-        self._value_if_plain("keywords", inner.__kwdefaults__)
-        cells = (_content(cell) for cell in inner.__closure__ or ())
-        self._reached(zip(inner.__code__.co_freevars, cells, strict=False))
-        self._code(inner.__code__, inner.__globals__)
-
-    def _code(self, code: CodeType, module: Mapping[str, object]) -> None:
-        self._functions.add(code)
-        self._mark("code", code.co_code)
-        self._value_if_plain("names", code.co_names)
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                self._code(constant, module)
-            else:
-                self._value_if_plain("constant", constant)
-        named = [(name, module[name]) for name in code.co_names if name in module]
-        methods = inspect.getmembers_static(type(self._spider), inspect.isroutine)
-        self._reached([*named, *((n, m) for n, m in methods if n in code.co_names)])
-
-    def _reached(self, named: Iterable[tuple[str, object]]) -> None:
-        for name, value in named:
-            function = getattr(value, "__func__", value)  # of a class or static method
-            if isinstance(function, FunctionType):
-                if function.__module__ == self._module:
-                    self.function(function)
-            else:
-                self._value_if_plain(name, value)
-
-
-def _content(cell: Any) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty yet
-        return None
+            try:
+                self.value(value)
+            except _NotPlainError:
+                # What it had taken in before it met something else is told all the same.
+                self._mark("not plain", type(value).__name__)

@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crawlcw import Request, Spider
+from crawlcw.cli.loading import find, make
 from crawlcw.crawl.seeds import Seeds, fingerprint, is_deeper
 from tests.support.docs import REPOSITORY
-
-WORDS = ["a", "b"]
 
 
 class Plain(Spider):
@@ -23,27 +22,8 @@ class Plain(Spider):
         yield {"n": 1}
 
 
-def helped(word: str) -> str:
-    return f"http://a.example/{word}"
-
-
-class Words(Spider):
-    name = "words"
-
-    async def start(self):
-        for word in WORDS:
-            yield Request(self.address(helped(word)))
-
-    @staticmethod
-    def address(word: str) -> str:
-        return word
-
-    def parse(self, response):
-        yield {"n": 1}
-
-
 def test_the_same_spider_has_the_same_fingerprint_in_every_process():
-    spiders = "Plain(region='x'), Words()"
+    spiders = "Plain(region='x'), OtherStart()"
     code = f"from tests.crawl.test_seeds import *; print(*map(fingerprint, [{spiders}]))"
 
     def told(hashing: str) -> str:
@@ -96,33 +76,53 @@ def test_spiders_that_start_with_something_else_have_other_fingerprints():
     assert len(set(fingerprints)) == len(spiders)
 
 
+SPIDER = """
+from pathlib import Path
+
+from crawlcw import Request, Spider
+from crawlcw.cli.loading import find, make
+
+WORDS = Path({words!r}).read_text().split()
+
+
+class Words(Spider):
+    name = "words"
+
+    async def start(self):
+        for word in WORDS:
+            yield Request(f"http://a.example/{{word}}")
+
+    def parse(self, response):
+        yield {{"n": 1}}
+"""
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        lambda patch: patch.setattr(sys.modules[__name__], "WORDS", ["a", "c"]),
-        lambda patch: patch.setattr(sys.modules[__name__], "helped", lambda word: word),
-        lambda patch: patch.setattr(Words, "address", staticmethod(lambda word: word + "/")),
-        lambda patch: patch.setattr(Words, "start", OtherStart.start),
-        lambda patch: patch.setattr(Words, "pages", 3, raising=False),
-    ],
-    ids=["a global", "a function", "a method", "start", "an attribute"],
+    ("name", "text"),
+    [("words.py", "\n# a comment"), ("words.txt", " c")],
+    ids=["its source", "a file that its module reads"],
 )
-def test_what_the_code_of_start_reaches_is_part_of_it(
-    monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch], None]
+def test_a_change_of_a_file_that_a_spider_comes_from_changes_its_fingerprint(
+    tmp_path: Path, name: str, text: str
 ):
-    before = fingerprint(Words())
+    (tmp_path / "words.txt").write_text("a b")
+    (tmp_path / "words.py").write_text(SPIDER.format(words=str(tmp_path / "words.txt")))
+    spider = f"{tmp_path}/words.py"
+    before = fingerprint(make(find(spider), ()))
+    assert before == fingerprint(make(find(spider), ()))
 
-    change(monkeypatch)
+    with (tmp_path / name).open("a") as file:
+        file.write(text)
 
-    assert fingerprint(Words()) != before
+    after = fingerprint(make(find(spider), ()))
+    assert None not in (before, after)
+    assert after != before
 
 
-def test_what_only_callbacks_do_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch):
-    before = fingerprint(Words())
+def test_a_spider_without_a_source_file_has_no_fingerprint(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(sys.modules[__name__], "__file__")
 
-    monkeypatch.setattr(Words, "parse", lambda self, response: {"n": 2})
-
-    assert fingerprint(Words()) == before
+    assert fingerprint(Plain()) is None
 
 
 def test_an_argument_that_is_no_plain_value_has_no_fingerprint():
