@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from crawlcw.crawl.crawl import Crawl
     from crawlcw.downloader.aiohttp import AiohttpDownloader
     from crawlcw.downloader.protocol import Downloader
-    from crawlcw.engine.stats import FinishReason, Report
     from crawlcw.errors import (
         CrawlcwError,
         DropItem,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from crawlcw.ledger.kind import LedgerKind
     from crawlcw.ledger.protocol import Ledger
     from crawlcw.ledger_opening import open_ledger
+    from crawlcw.model.counters import FinishReason, Report
     from crawlcw.model.standstill import Standstill
     from crawlcw.model.task import Status
 
@@ -94,7 +94,7 @@ _HOMES = {
     "DropItem": "crawlcw.errors",
     "FeedEntry": "crawlcw.api.syndication",
     "FetchError": "crawlcw.errors",
-    "FinishReason": "crawlcw.engine.stats",
+    "FinishReason": "crawlcw.model.counters",
     "LeaseLostError": "crawlcw.errors",
     "Ledger": "crawlcw.ledger.protocol",
     "LedgerConfigurationError": "crawlcw.errors",
@@ -104,7 +104,7 @@ _HOMES = {
     "LedgerUnavailableError": "crawlcw.errors",
     "Limit": "crawlcw.api.host_limits",
     "Reason": "crawlcw.errors",
-    "Report": "crawlcw.engine.stats",
+    "Report": "crawlcw.model.counters",
     "Request": "crawlcw.api.request",
     "Response": "crawlcw.api.response",
     "Rule": "crawlcw.api.rules",

@@ -61,12 +61,13 @@ from crawlcw.downloader.saving import SavingDownloader
 from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import FinishReason, Report, Stats
+from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model import urls
+from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.hosts import Calls
 from crawlcw.model.proxies import ProxyEnvironment
 from crawlcw.model.standstill import Rests

@@ -5,9 +5,9 @@ from collections import Counter
 import pytest
 
 from crawlcw import Settings, run_spider
-from crawlcw.engine.stats import Report
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
+from crawlcw.model.counters import Report
 from crawlcw.model.task import Status
 from tests.support import docs
 from tests.support.crawl_process import Store

@@ -34,7 +34,7 @@ from crawlcw.model.standstill import Standstill
 
 if TYPE_CHECKING:
     from crawlcw.downloader.protocol import Downloader
-    from crawlcw.engine.stats import Report
+    from crawlcw.model.counters import Report
 
 #: A spider's name is the name of its collection; MongoDB and SQLite both take these.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")

@@ -11,8 +11,8 @@ from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.crawl import Crawl
-from crawlcw.engine.stats import FinishReason
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.counters import FinishReason
 from crawlcw.telemetry.meter import Meter
 
 

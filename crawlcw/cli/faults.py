@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from crawlcw.api.settings_fields import tolerance
-from crawlcw.engine.stats import FinishReason, Report
+from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.sanitize import printable
 
 _NAMED = 3

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from crawlcw.api.settings import Settings
-from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import CrawlcwError
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable, redacted
 
 

@@ -13,7 +13,7 @@ from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL, OK
 from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.cli.terminal import progress
 from crawlcw.cli.terminal.console import PlainConsole
-from crawlcw.engine.stats import Report
+from crawlcw.model.counters import Report
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import anyio
 
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import descriptors
-from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import SettingsError
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 
 if TYPE_CHECKING:

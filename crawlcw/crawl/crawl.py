@@ -33,10 +33,9 @@ from crawlcw.crawl.seeder import Seeder
 from crawlcw.downloader.browser import Browser
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import Session
-from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.dropped import merged
+from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, Standstill
@@ -212,33 +211,14 @@ class Crawl:
             reason, detail = self.ending.reason, self.ending.detail
         queries, in_time = self._session.ledger.queries, self._session.retry.in_time
         counts = await in_time(queries.counts)
-        report = Report(
+        report = Report.of(
+            self.stats.counted(),
             spider=self.spider.name,
             finish_reason=reason,
             elapsed=self.stats.elapsed,
-            pages=self.stats.pages,
-            items=self.stats.items,
-            unchanged=self.stats.unchanged,
             released=self._released,
             counts=counts,
-            redirects=self.stats.redirects,
-            failures=dict(self.stats.failures.most_common()),
-            host_failures=dict(self.stats.host_failures.most_common()),
-            links_dropped=dict(self.stats.links_dropped.most_common()),
-            leases_lost=self.stats.leases_lost,
-            link_examples=merged([self.stats.link_examples]),
-            items_by_callback=dict(self.stats.items_by_callback.most_common()),
-            items_dropped=dict(self.stats.items_dropped.most_common()),
-            stalls=self.stats.stalls,
-            longest_stall=self.stats.longest_stall,
-            forgiven=self.stats.forgiven,
-            truncated=self.stats.truncated,
-            internal_errors=self.stats.internal_errors,
             detail=detail,
-            over_full=self.stats.over_full,
-            given_up=self.stats.given_up,
-            hosts_given_up=dict(self.stats.hosts_given_up),
-            more_hosts_given_up=self.stats.more_hosts_given_up,
             failed_before=failed_pages(await in_time(queries.reasons) or {}),
             any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )

@@ -63,7 +63,7 @@ class LinkChecks:
         host = (await ledger.hosts.get([location.host])).get(location.host)
         if host is not None and (refusal := self._by_host(host, location.url)) is not None:
             return refusal
-        return _among((await ledger.workers.tally()).examples, (url, location.url))
+        return _among((await ledger.workers.tally()).link_examples, (url, location.url))
 
     @property
     def max_depth(self) -> int | None:

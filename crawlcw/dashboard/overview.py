@@ -6,7 +6,7 @@ from typing import Any
 from crawlcw.dashboard.kept import Kept
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FAILURE_REASONS
-from crawlcw.ledger.protocol import Group, Tally, TaskFilter, Worker
+from crawlcw.ledger.protocol import Counters, Group, TaskFilter, Worker
 from crawlcw.ledger.searching import SearchedLedger, Wanted
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
@@ -60,7 +60,7 @@ class Overview:
         return [row(record) for record in found.records]
 
 
-def _numbers(look: Look, tally: Tally) -> dict[str, Any]:
+def _numbers(look: Look, tally: Counters) -> dict[str, Any]:
     return {
         "name": look.name,
         "kind": look.kind.value,

@@ -18,8 +18,7 @@ import anyio
 
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerError, LedgerUnavailableError
-from crawlcw.ledger.protocol import Ledger, Tally, Worker
-from crawlcw.model.dropped import merged
+from crawlcw.ledger.protocol import Ledger, Worker
 from crawlcw.model.rates import Point, Vitals, minute_of
 from crawlcw.model.sanitize import printable
 from crawlcw.model.transitions import Event
@@ -136,12 +135,12 @@ class Heartbeat:
     async def beat(self) -> None:
         """Write it down once; raises `LedgerError`."""
         await self._ledger.workers.beat(
-            self._worker, self.tally(), hungry=self._hungry, vitals=self._show()
+            self._worker, self._stats.counted(), hungry=self._hungry, vitals=self._show()
         )
 
     async def beat_over(self, ledger: Ledger) -> None:
         """Do so over another connection, while the loop stands still; raises `LedgerError`."""
-        await ledger.workers.beat(self._worker, self.tally(), vitals=self._show())
+        await ledger.workers.beat(self._worker, self._stats.counted(), vitals=self._show())
 
     async def record(self) -> None:
         """Leave a point of what was shown last, unless there is one of this minute."""
@@ -172,23 +171,6 @@ class Heartbeat:
             logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})
             return
         self._recorded, self._lag = minute_of(point.time), 0.0
-
-    def tally(self) -> Tally:
-        """Return what this worker has counted."""
-        stats = self._stats
-        return Tally(
-            pages=stats.pages,
-            items=stats.items,
-            fetched=stats.fetched,
-            unchanged=stats.unchanged,
-            bytes=stats.bytes,
-            dropped=dict(stats.links_dropped),
-            examples=merged([stats.link_examples]),
-            stalls=stats.stalls,
-            longest_stall=round(stats.longest_stall, 3),
-            items_by_callback=dict(stats.items_by_callback),
-            items_dropped=dict(stats.items_dropped),
-        )
 
     def starving(self, hungry: bool) -> None:
         """Note whether this worker's fetchers have no host to ask, though there is work."""

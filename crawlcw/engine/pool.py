@@ -14,8 +14,8 @@ from typing import Any
 
 import anyio
 
-from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import UsageError
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.task import Lease
 
 

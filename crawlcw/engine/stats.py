@@ -1,20 +1,16 @@
-"""What one process counts while it crawls, and the report it ends with."""
+"""Count what one process does while it crawls."""
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
-from crawlcw.errors import FAILURE_REASONS, Reason
-from crawlcw.ledger.protocol import Counts
-from crawlcw.model.dropped import DroppedLinks, Examples
+from crawlcw.errors import FAILURE_REASONS
+from crawlcw.model.counters import MOST_NAMED, Counters
+from crawlcw.model.counters import FinishReason as FinishReason
+from crawlcw.model.dropped import DroppedLinks, Examples, merged
 from crawlcw.model.histogram import Histogram
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Event, Settlement
-
-#: Of hosts that were given up, so many are named.
-MOST_NAMED = 100
 
 
 class GivenUpHosts(dict[str, str]):
@@ -69,6 +65,33 @@ class Stats:
         """Seconds since the start."""
         return time.monotonic() - self.started
 
+    def counted(self) -> Counters:
+        """Return what is counted by now, the largest numbers first."""
+        return Counters(
+            pages=self.pages,
+            items=self.items,
+            failures=dict(self.failures.most_common()),
+            host_failures=dict(self.host_failures.most_common()),
+            links_dropped=dict(self.links_dropped.most_common()),
+            fetched=self.fetched,
+            bytes=self.bytes,
+            leases_lost=self.leases_lost,
+            link_examples=merged([self.link_examples]),
+            items_by_callback=dict(self.items_by_callback.most_common()),
+            items_dropped=dict(self.items_dropped.most_common()),
+            stalls=self.stalls,
+            longest_stall=round(self.longest_stall, 3),
+            forgiven=self.forgiven,
+            unchanged=self.unchanged,
+            given_up=self.given_up,
+            hosts_given_up=dict(self.hosts_given_up),
+            more_hosts_given_up=self.more_hosts_given_up,
+            truncated=self.truncated,
+            over_full=self.over_full,
+            redirects=self.redirects,
+            internal_errors=self.internal_errors,
+        )
+
     @property
     def unchanged(self) -> int:
         """Pages that were visited again and found as they were."""
@@ -114,77 +137,3 @@ def _producer(settlement: Settlement) -> str:
     if settlement.change.status is Status.FINISHED:
         return task.callback
     return task.errback or "on_error"
-
-
-class FinishReason(StrEnum):
-    """Why a crawl, or a worker on tracked tasks, has ended."""
-
-    DRAINED = "drained"  #: nothing is left to do
-    MAX_PAGES = "max-pages"  #: as many pages as were allowed are finished
-    STOPPED = "stopped"  #: by its user, with time for what was under way
-    STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
-    STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
-    CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
-    FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder takes no files
-    LOGIN_FAILED = "login-failed"  #: no login of a session was of use
-    PROXIES_FAILED = "proxies-failed"  #: no proxy works any more
-    INTERNAL_ERROR = "internal-error"  #: an error of crawlcw itself on every page that is left
-    FAILED = "failed"  #: all of several processes have crashed, or given up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlyEnd:
-    """Why a crawl ends itself before it is drained."""
-
-    reason: FinishReason
-    detail: str  #: what that is due to
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """How a crawl ended, as far as this process saw it."""
-
-    spider: str
-    finish_reason: FinishReason
-    elapsed: float  #: seconds
-    pages: int  #: finished by this process
-    items: int  #: recorded by this process
-    released: int  #: tasks given back at the end
-    counts: Counts | None  #: of the whole ledger; None where counting took too long, or failed
-    failures: Mapping[str, int]  #: failed attempts of this process, by reason
-    host_failures: Mapping[str, int]  #: answers, or none, that cost no page an attempt
-    links_dropped: Mapping[str, int]  #: links not followed, by reason
-    leases_lost: int = 0
-    link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
-    items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded by this process
-    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
-    stalls: int = 0  #: times that an event loop stood still for a second or more
-    longest_stall: float = 0.0  #: seconds
-    forgiven: int = 0  #: failed attempts that cost nothing, because of such times
-    unchanged: int = 0  #: of the pages, those that were visited again and found as they were
-    detail: str = ""  #: why, where the spider or its callback ended it
-    given_up: int = 0  #: pages ignored in this run because they failed
-    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
-    """Hosts given up in this run, by their origins, and why; at most a hundred."""
-    more_hosts_given_up: int = 0  #: those that are not named
-    truncated: int = 0  #: bodies cut at `max_body`, or by their server
-    over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
-    redirects: int = 0  #: finished by this process, and no pages of their own
-    failed_before: int = 0  #: the ledger's pages that failed, in this run or before
-    internal_errors: int = 0  #: of crawlcw itself; each has put a page back
-    any_finished: bool | None = None
-    """Whether the ledger has a finished page, of this run or before; None: it did not say."""
-
-    @property
-    def drained(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.finish_reason == FinishReason.DRAINED
-
-
-def failed_pages(reasons: Mapping[str, int]) -> int:
-    """Return how many of a ledger's tasks, by their *reasons*, failed and wait for `retry-failed`.
-
-    What is beyond `max_pages_per_host` did not fail, though `retry-failed` brings it back as well.
-    """
-    failed = FAILURE_REASONS - {Reason.HOST_FULL}
-    return sum(number for reason, number in reasons.items() if reason in failed)

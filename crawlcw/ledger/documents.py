@@ -63,7 +63,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model import values
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
@@ -519,21 +519,21 @@ def vitals(found: Mapping[str, Any]) -> Vitals:
     return Vitals(**found)
 
 
-def tally_document(tally: Tally) -> Document:
+def tally_document(tally: Counters) -> Document:
     """Return what a worker has counted, the reasons such that no store reads anything into them."""
     return {
         "pages": tally.pages,
         "items": tally.items,
         "fetched": tally.fetched,
         "bytes": tally.bytes,
-        "dropped": _numbers(tally.dropped),
+        "dropped": _numbers(tally.links_dropped),
         "stalls": tally.stalls,
         "longest_stall": tally.longest_stall,
         "unchanged": tally.unchanged,
         "examples": escaped(
             {
                 values.text(reason): [values.text(link) for link in links]
-                for reason, links in tally.examples.items()
+                for reason, links in tally.link_examples.items()
             }
         ),
         "items_by_callback": _numbers(tally.items_by_callback),
@@ -548,11 +548,18 @@ def _numbers(numbers: Mapping[str, int]) -> Document:
     return dict(escaped(dict(stored)))
 
 
-def tally(found: Mapping[str, Any]) -> Tally:
+def tally(found: Mapping[str, Any]) -> Counters:
     """Return what `tally_document` was given."""
+    named = {
+        "dropped": "links_dropped",
+        "examples": "link_examples",
+        "items_by_callback": "items_by_callback",
+        "items_dropped": "items_dropped",
+    }
+    plain = {name: value for name, value in found.items() if name not in named}
     # Workers of older versions kept fewer of them.
-    named = ("dropped", "examples", "items_by_callback", "items_dropped")
-    return Tally(**{**found, **{name: unescaped(found.get(name) or {}) for name in named}})
+    by_name = {name: unescaped(found.get(stored) or {}) for stored, name in named.items()}
+    return Counters(**plain, **by_name)
 
 
 def escaped(value: Any) -> Any:

@@ -10,16 +10,16 @@ All times are the ledger's own, see `Ledger.now`. Every operation may raise
 again is right. What a status becomes is decided by `transitions` alone.
 """
 
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.model.dropped import Examples, merged
+from crawlcw.model.counters import Counters as Counters
+from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import EVERY, Point, Span, Vitals
@@ -72,78 +72,6 @@ class ItemCount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """The ledger in numbers."""
-
-    by_status: dict[Status, int] = field(default_factory=dict)
-    redirects: int = 0  #: of the finished tasks, those whose page is another one's
-
-    def __getitem__(self, status: Status) -> int:
-        return self.by_status.get(status, 0)
-
-    @property
-    def total(self) -> int:
-        """The number of tasks."""
-        return sum(self.by_status.values())
-
-    @property
-    def known(self) -> int:
-        """The number of tasks that are no redirects, or not known to be."""
-        return self.total - self.redirects
-
-    @property
-    def pages(self) -> int:
-        """The number of finished tasks that are no redirects."""
-        # They are counted one after the other.
-        return max(self[Status.FINISHED] - self.redirects, 0)
-
-    def by_name(self) -> dict[str, int]:
-        """Return the numbers as users see them: of the finished tasks the pages."""
-        numbers = {status.name.lower(): self[status] for status in Status}
-        return numbers | {"finished": self.pages}
-
-    def for_people(self) -> dict[str, int]:
-        """Return the same in the order of a task's life, and the redirects, if there are any."""
-        numbers = self.by_name()
-        order = ("todo", "processing", "failed", "finished", "ignored")
-        redirects = {"redirects": self.redirects} if self.redirects else {}
-        return {name: numbers[name] for name in order} | redirects
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What a worker has counted since it started."""
-
-    pages: int = 0  #: finished
-    items: int = 0
-    fetched: int = 0  #: responses, of whatever status
-    bytes: int = 0  #: of decoded bodies
-    dropped: Mapping[str, int] = field(default_factory=dict)  #: links not followed, by reason
-    stalls: int = 0  #: times that its event loop stood still
-    longest_stall: float = 0.0  #: seconds
-    examples: Examples = field(default_factory=dict)  #: a few of those links, by reason
-    items_by_callback: Mapping[str, int] = field(default_factory=dict)
-    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
-    unchanged: int = 0  #: of the pages, those that were found as at their last visit
-
-    def __add__(self, other: "Tally") -> "Tally":
-        """Return what both have counted."""
-        return Tally(
-            pages=self.pages + other.pages,
-            items=self.items + other.items,
-            fetched=self.fetched + other.fetched,
-            bytes=self.bytes + other.bytes,
-            dropped=Counter(self.dropped) + Counter(other.dropped),
-            stalls=self.stalls + other.stalls,
-            longest_stall=max(self.longest_stall, other.longest_stall),
-            examples=merged([self.examples, other.examples]),
-            items_by_callback=Counter(self.items_by_callback) + Counter(other.items_by_callback),
-            items_dropped=Counter(self.items_dropped) + Counter(other.items_dropped),
-            unchanged=self.unchanged + other.unchanged,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """A process that works on the ledger."""
 
@@ -155,7 +83,7 @@ class Worker:
     host: str = ""  #: the machine's name, for people
     heartbeat: datetime | None = None  #: when it last said that it lives
     hungry: bool = False  #: whether it has no host to ask, though there is work
-    tally: Tally = Tally()
+    tally: Counters = Counters()
     vitals: Vitals | None = None  #: what it last showed of itself; None: nothing yet
 
 
@@ -491,7 +419,7 @@ class Workers(Protocol):
         """Return the workers that have joined and not left."""
 
     async def beat(
-        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
     ) -> None:
         """Write down that a worker lives, what it has counted so far, and whether it wants hosts.
 
@@ -499,7 +427,7 @@ class Workers(Protocol):
         nothing for a worker that is not on the list any more.
         """
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> Counters:
         """Return the sum of what all workers have counted, those that left included.
 
         Of workers that left, the last 1,000 count.

@@ -21,7 +21,6 @@ from crawlcw.api.user_code import Cancellation, EscapedError
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.shielding import cancelled_gently
-from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import (
     LeaseLostError,
     LedgerError,
@@ -30,6 +29,7 @@ from crawlcw.errors import (
     single_errors,
 )
 from crawlcw.ledger.protocol import Counts
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
 from crawlcw.model.tracebacks import describe_error

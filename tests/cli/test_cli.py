@@ -33,7 +33,7 @@ from crawlcw.errors import (
     SettingsError,
 )
 from crawlcw.feeds import inert
-from crawlcw.ledger.protocol import Counts, Tally, Worker
+from crawlcw.ledger.protocol import Counters, Counts, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.rates import Vitals
 from crawlcw.model.standstill import Standstill
@@ -278,15 +278,17 @@ async def test_stats_show_who_is_at_work_and_what_was_not_followed(tmp_path: Pat
     long = "http://b.example/" + "x" * 180
     await ledger.workers.beat(
         "a",
-        Tally(pages=1200, dropped=counted, examples={"refused-scope": [long, "\x1b", "c"]}),
+        Counters(
+            pages=1200, links_dropped=counted, link_examples={"refused-scope": [long, "\x1b", "c"]}
+        ),
         vitals=Vitals(rate=2.5, in_flight=3, memory=1 << 20, lag=0.5),
     )
     await ledger.workers.beat(
         "gone",
-        Tally(
+        Counters(
             pages=1,
-            dropped={"refused-scope": 2, "refused-depth": 7},
-            examples={"refused-depth": ["http://a.example/21"]},
+            links_dropped={"refused-scope": 2, "refused-depth": 7},
+            link_examples={"refused-depth": ["http://a.example/21"]},
         ),
     )
     await ledger.close()

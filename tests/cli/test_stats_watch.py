@@ -31,7 +31,7 @@ from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.protocol import Counts, Dimension, Tally, Worker
+from crawlcw.ledger.protocol import Counters, Counts, Dimension, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.hosts import Host
@@ -200,7 +200,7 @@ async def test_counting_takes_a_twentieth_of_the_time_and_the_rest_is_of_now(tmp
     async with Observer(ledger, "books", clock=lambda: now) as observer:
         assert (await observer.look()).counts.total == 3
         await ledger.workers.join(replace(this_worker(now=START), name="a"))
-        await ledger.workers.beat("a", Tally(), vitals=Vitals(rate=2.0))
+        await ledger.workers.beat("a", Counters(), vitals=Vitals(rate=2.0))
         started = START - MINUTE
         for minute in (1, 2):
             vitals = Vitals(finished=60 * minute)

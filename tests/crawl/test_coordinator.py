@@ -37,7 +37,7 @@ from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
-from crawlcw.ledger.protocol import Added, Claimed, Tally, TaskFilter
+from crawlcw.ledger.protocol import Added, Claimed, Counters, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.hosts import HostLease
@@ -985,7 +985,7 @@ def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: p
         await asyncio.sleep(2)
         assert len(around.frontier.owned()) == 40
 
-        await ledger.workers.beat("b", Tally(), hungry=True)
+        await ledger.workers.beat("b", Counters(), hungry=True)
         taken: list[HostLease] = []
         for tenth in range(40):
             await asyncio.sleep(0.1)
@@ -995,7 +995,7 @@ def test_a_worker_without_hosts_is_left_its_share(tmp_path: Path, monkeypatch: p
             taken += await ledger.host_leases.lease(
                 worker="b", limit=99, lease=timedelta(minutes=1)
             )
-            await ledger.workers.beat("b", Tally(), hungry=not taken)
+            await ledger.workers.beat("b", Counters(), hungry=not taken)
 
         assert len(taken) == 20
         await running

@@ -20,12 +20,12 @@ from crawlcw.assembly import assemble, run_spider
 from crawlcw.crawl import seeder
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.engine import gathering
-from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Added, Committed, Counts, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model import health
+from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task

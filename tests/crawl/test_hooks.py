@@ -12,10 +12,10 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.downloader.protocol import Downloader
-from crawlcw.engine.stats import FinishReason, Report
 from crawlcw.errors import FetchError, Reason, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import FinishReason, Report
 from crawlcw.testing import Replay, ReplayDownloader
 
 HOME = "http://a.example/"

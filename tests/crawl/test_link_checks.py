@@ -9,7 +9,7 @@ from crawlcw.crawl.link_checks import LinkChecks
 from crawlcw.crawl.seeds import Seeds
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger, Tally
+from crawlcw.ledger.protocol import Counters, Ledger
 from crawlcw.model.hosts import Host, RobotsRecord
 from tests.support.ledgers import LEASE, START
 
@@ -89,7 +89,7 @@ async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger):
     worker = this_worker(now=ledger.now())
     await ledger.workers.join(worker)
     link = "http://books.test/deep"
-    tally = Tally(dropped={"too-many-links": 4}, examples={"too-many-links": (link,)})
+    tally = Counters(links_dropped={"too-many-links": 4}, link_examples={"too-many-links": (link,)})
     await ledger.workers.beat(worker.name, tally)
 
     refused = await checks().refusal_now(link, ledger)

@@ -13,9 +13,9 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.engine.stats import Report
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.counters import Report
 from crawlcw.model.task import Record, Status
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.hostile.sites import Answer, Asked, site

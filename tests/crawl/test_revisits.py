@@ -15,9 +15,9 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.revisits import Revisits, conditional
-from crawlcw.engine.stats import Report
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import Report
 from crawlcw.model.task import Record, Status
 from crawlcw.model.visits import RevisitPolicy
 from crawlcw.testing import Replay, ReplayDownloader

@@ -12,9 +12,9 @@ from crawlcw.assembly import assemble
 from crawlcw.crawl.control import written_moment
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.downloader.replay import ReplayDownloader
-from crawlcw.engine.stats import FinishReason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import FinishReason
 
 pytestmark = pytest.mark.quick
 START = "http://pages.test/"

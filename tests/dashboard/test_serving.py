@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.protocol import Ledger, Tally, Worker
+from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import Status
@@ -404,7 +404,7 @@ async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url:
         worker = Worker(name="w", machine="m", pid=1, birth="1", started=ledger.now())
         await ledger.workers.join(worker)
         vitals = Vitals(rate=2.5, in_flight=7)
-        await ledger.workers.beat("w", Tally(), vitals=vitals)
+        await ledger.workers.beat("w", Counters(), vitals=vitals)
         await ledger.notes.set_control({"paused": "2026-01-01T00:00:00Z"})
         async with dashboard(ledger_url) as every:
             # Its tasks are counted by then.

@@ -13,8 +13,8 @@ from crawlcw import Request, Response, Settings, SettingsError, Spider, run_spid
 from crawlcw.downloader.cookies import SiteCookies
 from crawlcw.downloader.dev_cache import CachingDownloader
 from crawlcw.downloader.identified import IdentifiedDownloader
-from crawlcw.engine.stats import Report
 from crawlcw.errors import FetchError, Reason
+from crawlcw.model.counters import Report
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import changing_site, media_site
 from tests.support.changing_site import ChangingSite, ChangingSpider

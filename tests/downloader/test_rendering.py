@@ -15,8 +15,8 @@ from aiohttp import web
 
 from crawlcw import Request, Settings, Spider, UsageError, run_spider
 from crawlcw.assembly import open_crawl
-from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import Report
 from examples.browser import Quotes
 from tests.support import needed
 

@@ -15,7 +15,7 @@ from crawlcw.engine.heartbeat import Heartbeat, VitalSigns
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import LedgerError, LedgerUnavailableError
-from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.rates import Vitals
@@ -46,7 +46,7 @@ class BeatenLedger(SqliteLedger):
         self.go.set()
 
     async def beat(
-        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
     ) -> None:
         self.asked.put_nowait(hungry)
         await self.go.wait()
@@ -111,8 +111,13 @@ async def test_it_writes_down_what_was_counted(ledger: BeatenLedger, clock: Fake
 
     worker = await the_worker(ledger)
     assert worker.heartbeat == clock.time
-    assert worker.tally == Tally(
-        pages=3, items=7, fetched=5, bytes=900, dropped={"depth": 2}, examples={"depth": ["a", "b"]}
+    assert worker.tally == Counters(
+        pages=3,
+        items=7,
+        fetched=5,
+        bytes=900,
+        links_dropped={"depth": 2},
+        link_examples={"depth": ["a", "b"]},
     )
     assert not worker.hungry
 

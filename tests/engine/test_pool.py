@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from crawlcw.engine.pool import Pool
-from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import UsageError, single_errors
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_tasks
 

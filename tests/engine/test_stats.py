@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import crawlcw
-from crawlcw.engine.stats import FinishReason
+from crawlcw.model.counters import FinishReason
 
 pytestmark = pytest.mark.quick
 
@@ -27,7 +27,7 @@ def test_no_module_but_stats_spells_a_finish_reason():
         if isinstance(node, ast.Constant) and node.value in spelt
     ]
 
-    assert found == [("engine/stats.py", str(each)) for each in FinishReason if each in spelt]
+    assert found == [("model/counters.py", str(each)) for each in FinishReason if each in spelt]
 
 
 def test_no_finish_reason_is_given_or_compared_as_a_string():

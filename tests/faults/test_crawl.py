@@ -12,7 +12,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.engine.stats import Report
+from crawlcw.model.counters import Report
 from crawlcw.model.task import Status
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.faults.invariants import assert_sound

@@ -19,7 +19,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger, items, store
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import Succeeded, too_deep
@@ -233,7 +233,7 @@ def learned(lease: HostLease, **more: Any) -> tuple[HostLease, Host]:
     return lease, replace(lease.host, **fields)
 
 
-TALLY = Tally(pages=3, items=7, fetched=5, bytes=900, dropped={"depth": 2})
+TALLY = Counters(pages=3, items=7, fetched=5, bytes=900, links_dropped={"depth": 2})
 
 
 @contextmanager

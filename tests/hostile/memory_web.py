@@ -9,9 +9,9 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.engine.stats import Report
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.counters import Report
 from crawlcw.model.task import Record, Status
 from crawlcw.testing import Replay, ReplayDownloader
 

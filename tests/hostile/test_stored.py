@@ -16,8 +16,8 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.engine.stats import Report
 from crawlcw.ledger_opening import open_ledger
+from crawlcw.model.counters import Report
 from crawlcw.model.task import Status
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.hostile.memory_web import HOME, SETTINGS, Crawled, links, looked_up

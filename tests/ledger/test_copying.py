@@ -14,7 +14,7 @@ from crawlcw.errors import LedgerConfigurationError, LedgerError
 from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Part, copy
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.protocol import Tally
+from crawlcw.ledger.protocol import Counters
 from crawlcw.ledger_opening import open_to_copy
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import Vitals
@@ -111,7 +111,7 @@ async def filled(ledger: CopiedLedger) -> list[bytes]:
     await ledger.outcomes.commit([settled(ledger, lease, confirmed)])
     worker = this_worker(now=now)
     await ledger.workers.join(worker)
-    tally = Tally(pages=2, items=3, dropped={"trap": 1})
+    tally = Counters(pages=2, items=3, links_dropped={"trap": 1})
     await ledger.workers.beat(worker.name, tally, vitals=Vitals(finished=2))
     await ledger.workers.leave(worker.name)
     await ledger.notes.set_state({"seeds": {"a.b": 1}})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import escaped, unescaped
-from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import AttemptError, BlobRef, Payload, Record, ResponseInfo, Status, Task
@@ -83,13 +83,13 @@ def test_no_crawled_key_is_an_operator_or_a_path():
 
 
 def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
-    tally = Tally(
+    tally = Counters(
         pages=1,
         items=2,
         fetched=3,
         bytes=4,
-        dropped={"$where": 5, "a.b": 6},
-        examples={"$where": ["$a"], "a.b": ["x", "y"]},
+        links_dropped={"$where": 5, "a.b": 6},
+        link_examples={"$where": ["$a"], "a.b": ["x", "y"]},
     )
     worker = Worker(name="w", machine="m", pid=7, birth="8", started=START, host="h", tally=tally)
 
@@ -101,27 +101,33 @@ def test_a_worker_comes_back_from_its_document_with_its_first_heartbeat():
 
 
 def test_a_tally_of_an_older_version_has_no_examples():
-    document = documents.tally_document(Tally(pages=1, dropped={"trap": 5}))
+    document = documents.tally_document(Counters(pages=1, links_dropped={"trap": 5}))
     del document["examples"]
 
-    assert documents.tally(document) == Tally(pages=1, dropped={"trap": 5})
+    assert documents.tally(document) == Counters(pages=1, links_dropped={"trap": 5})
 
 
 def test_tallies_are_added_field_by_field_and_reason_by_reason():
-    one = Tally(pages=1, items=2, fetched=3, bytes=4, dropped={"depth": 5, "scope": 6})
-    two = Tally(pages=10, items=20, fetched=30, bytes=40, dropped={"scope": 60, "trap": 70})
-
-    assert one + two == Tally(
-        pages=11, items=22, fetched=33, bytes=44, dropped={"depth": 5, "scope": 66, "trap": 70}
+    one = Counters(pages=1, items=2, fetched=3, bytes=4, links_dropped={"depth": 5, "scope": 6})
+    two = Counters(
+        pages=10, items=20, fetched=30, bytes=40, links_dropped={"scope": 60, "trap": 70}
     )
-    assert sum([one, two], Tally()) == one + two
+
+    assert one + two == Counters(
+        pages=11,
+        items=22,
+        fetched=33,
+        bytes=44,
+        links_dropped={"depth": 5, "scope": 66, "trap": 70},
+    )
+    assert sum([one, two], Counters()) == one + two
 
 
 def test_of_added_tallies_three_different_links_of_each_reason_are_kept():
-    one = Tally(examples={"trap": ["a", "b"], "scope": ["x"]})
-    two = Tally(examples={"trap": ["b", "c", "d"]})
+    one = Counters(link_examples={"trap": ["a", "b"], "scope": ["x"]})
+    two = Counters(link_examples={"trap": ["b", "c", "d"]})
 
-    assert (one + two).examples == {"trap": ["a", "b", "c"], "scope": ["x"]}
+    assert (one + two).link_examples == {"trap": ["a", "b", "c"], "scope": ["x"]}
 
 
 def test_a_change_sets_every_field_that_it_decides():

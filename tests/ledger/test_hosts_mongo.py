@@ -14,7 +14,7 @@ from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError, Rea
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
-from crawlcw.ledger.protocol import Tally
+from crawlcw.ledger.protocol import Counters
 from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.task import Status
 from tests.ledger.test_ledger_plans import Overheard, check_plans, explained, stages
@@ -183,7 +183,7 @@ async def test_the_hosts_of_a_worker_are_found_by_their_index(ledger, crowded, o
 
 async def test_the_workers_at_work_are_found_among_those_that_left(ledger, crowded, overheard):
     template = {"machine": "m", "host": "h", "pid": 1, "birth": "1", "started": START}
-    template |= {"heartbeat": START, "hungry": False, "tally": documents.tally_document(Tally())}
+    template |= {"heartbeat": START, "hungry": False, "tally": documents.tally_document(Counters())}
     left = [{**template, "_id": f"w{n}", "left": at(n)} for n in range(1_005)]
     at_work = {**template, "_id": "w.at-work", "left": None}
     crowded["books.workers"].insert_many([*left, at_work])

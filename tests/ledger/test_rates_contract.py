@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from crawlcw.ledger.protocol import Ledger, Tally, Worker
+from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.model.rates import Point, Vitals
 from tests.support.ledgers import START, Ledgers
 
@@ -115,12 +115,12 @@ async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(stor
     await one.workers.join(worker)
     assert [each.vitals for each in await two.workers.all()] == [None]
 
-    await one.workers.beat("a", Tally(), vitals=VITALS)
-    await one.workers.beat("nobody", Tally(), vitals=VITALS)
+    await one.workers.beat("a", Counters(), vitals=VITALS)
+    await one.workers.beat("nobody", Counters(), vitals=VITALS)
     assert [each.vitals for each in await two.workers.all()] == [VITALS]
 
     # A beat without any says nothing of them.
-    await one.workers.beat("a", Tally(pages=3))
+    await one.workers.beat("a", Counters(pages=3))
     assert [(each.vitals, each.tally.pages) for each in await two.workers.all()] == [(VITALS, 3)]
 
     await one.workers.leave("a")

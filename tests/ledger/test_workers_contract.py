@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from crawlcw.ledger.protocol import Ledger, Tally, Worker
+from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from tests.support.ledgers import LEASE, START, FakeClock, Ledgers, claimed, make_task, make_tasks
 
-TALLY = Tally(pages=3, items=7, fetched=5, bytes=1 << 40, dropped={"depth": 2, "scope": 11})
+TALLY = Counters(
+    pages=3, items=7, fetched=5, bytes=1 << 40, links_dropped={"depth": 2, "scope": 11}
+)
 HOSTILE = ["$where", "$set.x", "a.b", ".", "", "%", "%24", "_id", "nul\0", "\x1b[2J", "é\u202e"]
 
 
@@ -30,7 +32,7 @@ async def at_work(ledger: Ledger) -> dict[str, Worker]:
     return {each.name: each for each in await ledger.workers.all()}
 
 
-async def left(ledger: Ledger, name: str, tally: Tally = TALLY) -> None:
+async def left(ledger: Ledger, name: str, tally: Counters = TALLY) -> None:
     """Let a worker join, count and leave."""
     await ledger.workers.join(worker(name))
     await ledger.workers.beat(name, tally)
@@ -117,7 +119,7 @@ async def test_a_heartbeat_of_who_is_not_on_the_list_writes_nothing(ledger: Ledg
         await left(ledger, "a")
     before = await ledger.workers.tally()
 
-    await ledger.workers.beat("a", Tally(pages=100))
+    await ledger.workers.beat("a", Counters(pages=100))
 
     assert await ledger.workers.all() == []
     assert await ledger.workers.tally() == before
@@ -127,45 +129,45 @@ async def test_reasons_may_have_any_name(ledger: Ledger):
     dropped = {reason: n for n, reason in enumerate(HOSTILE, start=1)}
     await ledger.workers.join(worker("a"))
 
-    await ledger.workers.beat("a", Tally(dropped=dropped))
+    await ledger.workers.beat("a", Counters(links_dropped=dropped))
 
-    assert (await at_work(ledger))["a"].tally == Tally(dropped=dropped)
+    assert (await at_work(ledger))["a"].tally == Counters(links_dropped=dropped)
     await ledger.workers.leave("a")
-    assert await ledger.workers.tally() == Tally(dropped=dropped)
+    assert await ledger.workers.tally() == Counters(links_dropped=dropped)
 
 
 async def test_links_that_were_dropped_are_kept_as_they_are_shown(ledger: Ledger):
     examples = {reason: ["$where", "a.b", "\ud800"] for reason in HOSTILE}
     await ledger.workers.join(worker("a"))
 
-    await ledger.workers.beat("a", Tally(examples=examples))
+    await ledger.workers.beat("a", Counters(link_examples=examples))
 
     kept = {reason: ["$where", "a.b", "\ufffd"] for reason in HOSTILE}
-    assert (await at_work(ledger))["a"].tally == Tally(examples=kept)
-    assert await ledger.workers.tally() == Tally(examples=kept)
+    assert (await at_work(ledger))["a"].tally == Counters(link_examples=kept)
+    assert await ledger.workers.tally() == Counters(link_examples=kept)
 
 
 async def test_reasons_that_no_store_can_hold_are_counted_together(ledger: Ledger):
     await ledger.workers.join(worker("a"))
 
     await ledger.workers.beat(
-        "a", Tally(dropped={f"x{chr(0xD800 + n)}": n for n in (1, 2)} | {"x": 4})
+        "a", Counters(links_dropped={f"x{chr(0xD800 + n)}": n for n in (1, 2)} | {"x": 4})
     )
 
-    assert await ledger.workers.tally() == Tally(dropped={"x\ufffd": 3, "x": 4})
+    assert await ledger.workers.tally() == Counters(links_dropped={"x\ufffd": 3, "x": 4})
 
 
 async def test_the_tally_is_of_all_workers_those_that_left_included(ledger: Ledger):
-    assert await ledger.workers.tally() == Tally()
+    assert await ledger.workers.tally() == Counters()
     await ledger.workers.join(worker("idle"))
     await left(ledger, "a", TALLY)
     await ledger.workers.join(worker("b"))
     await ledger.workers.beat(
-        "b", Tally(pages=1, items=1, fetched=2, bytes=10, dropped={"scope": 1})
+        "b", Counters(pages=1, items=1, fetched=2, bytes=10, links_dropped={"scope": 1})
     )
 
-    assert await ledger.workers.tally() == Tally(
-        pages=4, items=8, fetched=7, bytes=(1 << 40) + 10, dropped={"depth": 2, "scope": 12}
+    assert await ledger.workers.tally() == Counters(
+        pages=4, items=8, fetched=7, bytes=(1 << 40) + 10, links_dropped={"depth": 2, "scope": 12}
     )
 
 
@@ -178,10 +180,10 @@ async def test_of_workers_that_left_the_last_ones_are_kept(
     monkeypatch.setattr("crawlcw.ledger.documents.KEPT_WORKERS", 3)
     # The oldest of all, and still at work.
     await ledger.workers.join(worker("at-work"))
-    await ledger.workers.beat("at-work", Tally(pages=1000))
+    await ledger.workers.beat("at-work", Counters(pages=1000))
     for n in range(6):
         clock.advance(seconds=1)
-        await left(ledger, f"w{5 - n}", Tally(pages=1 << n))
+        await left(ledger, f"w{5 - n}", Counters(pages=1 << n))
 
         kept = sum(1 << m for m in range(max(0, n - 2), n + 1))
         assert (await ledger.workers.tally()).pages == 1000 + kept
@@ -195,7 +197,7 @@ async def test_of_workers_that_left_at_the_same_time_as_many_are_kept(
     monkeypatch.setattr("crawlcw.ledger.documents.KEPT_WORKERS", 3)
 
     for n in range(8):
-        await left(ledger, f"w{n}", Tally(pages=1))
+        await left(ledger, f"w{n}", Counters(pages=1))
 
     assert (await ledger.workers.tally()).pages == 3
 
@@ -209,7 +211,7 @@ async def test_workers_at_work_are_never_forgotten(ledger: Ledger, monkeypatch: 
     await left(ledger, "a")
 
     assert (await at_work(ledger)).keys() == names
-    assert await ledger.workers.tally() == Tally()
+    assert await ledger.workers.tally() == Counters()
 
 
 async def test_what_a_dead_worker_held_goes_before_what_came_after_it(

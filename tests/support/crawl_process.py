@@ -34,8 +34,9 @@ from crawlcw.api.settings import layered
 from crawlcw.assembly import open_crawl
 from crawlcw.cli.loop import run
 from crawlcw.cli.signals import stopping
-from crawlcw.engine.stats import Report, Stats
+from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
+from crawlcw.model.counters import Report
 from crawlcw.model.task import Status
 from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
 from tests.support.changing_site import ChangingSpider

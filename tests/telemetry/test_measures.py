@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import crawlcw
-from crawlcw.cli.processes.channel import Account
+from crawlcw.cli.processes.channel import WorkerState
 from crawlcw.engine.heartbeat import resident_memory
 from crawlcw.engine.stats import Stats
 from crawlcw.model.histogram import BOUNDS, Histogram, added
@@ -82,11 +82,11 @@ def test_the_measures_of_all_workers_are_added_up_whether_they_live_or_not():
 def test_measures_travel_from_a_worker_to_its_supervisor():
     measures = Meter().measures(Stats(pages=2), held=3, resting=1)
 
-    account = Account.read(Account.of(Stats(), measures=measures).line())
+    state = WorkerState.read(WorkerState(measures=measures).line())
 
-    assert account.measures == measures
+    assert state.measures == measures
     # A worker that has counted nothing has not begun, however much memory it has.
-    assert account == Account()
+    assert state == WorkerState()
 
 
 def test_a_meter_times_each_step_and_counts_what_is_in_flight():
@@ -171,7 +171,9 @@ def test_measures_are_small_enough_to_be_sent_twice_a_second():
     for n in range(80):
         stats.failures[f"reason-{n}"] = stats.links_dropped[f"reason-{n}"] = 1_000_000
 
-    line = Account.of(stats, measures=Meter().measures(stats, held=1, resting=1)).line()
+    line = WorkerState(
+        counters=stats.counted(), measures=Meter().measures(stats, held=1, resting=1)
+    ).line()
 
     assert len(line) < 20_000
     assert json.loads(line)["measures"]["counters"]

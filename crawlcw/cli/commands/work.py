@@ -7,8 +7,8 @@ import click
 from crawlcw.cli import exposing, ledger_option, loading_use_case, loop, signals
 from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.cli.terminal import logs
-from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import SettingsError
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import duration
 from crawlcw.model.task import Status
 from crawlcw.telemetry.meter import worked

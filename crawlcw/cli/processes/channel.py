@@ -8,13 +8,12 @@ worker's stdout, which is the spider's. Whose lines come to their end is gone.
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from crawlcw.engine.stats import EarlyEnd, FinishReason, Report, Stats
-from crawlcw.model.dropped import Examples, merged
+from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.standstill import Standstill
 from crawlcw.telemetry.measures import Measures
 
@@ -78,92 +77,33 @@ class Order(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """What one worker has counted since it started; each account takes the place of the last."""
+class WorkerState:
+    """What a worker has counted, and how it is; each takes the place of the last."""
 
-    pages: int = 0
-    redirects: int = 0
-    items: int = 0
-    failures: Mapping[str, int] = field(default_factory=dict)
-    host_failures: Mapping[str, int] = field(default_factory=dict)
-    links_dropped: Mapping[str, int] = field(default_factory=dict)
-    link_examples: Examples = field(default_factory=dict)
-    items_by_callback: Mapping[str, int] = field(default_factory=dict)
-    items_dropped: Mapping[str, int] = field(default_factory=dict)
-    leases_lost: int = 0
-    given_up: int = 0
-    over_full: int = 0
-    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
-    more_hosts_given_up: int = 0
+    counters: Counters = Counters()
     standstill: Standstill | None = None  #: why nothing moves; None while something does
-    stalls: int = 0
-    longest_stall: float = 0.0
-    forgiven: int = 0
-    truncated: int = 0
-    unchanged: int = 0
-    internal_errors: int = 0
-    released: int = 0
+    released: int = 0  #: tasks given back at the end
     finish_reason: FinishReason | None = None  #: why the crawl has ended; None while it has not
-    ending: FinishReason | None = None  #: why it ends itself; None while it does not
-    detail: str = ""  #: what that is due to
+    ending: EarlyEnd | None = None  #: why it ends itself; None while it does not
     measures: Measures | None = field(default=None, compare=False)  #: where somebody measures
 
-    @classmethod
-    def of(
-        cls,
-        counted: Stats | Report,
-        *,
-        standstill: Standstill | None = None,
-        released: int = 0,
-        finish_reason: FinishReason | None = None,
-        ending: EarlyEnd | None = None,
-        measures: Measures | None = None,
-    ) -> "Account":
-        """Return the account of a crawl that runs, or has ended."""
-        return cls(
-            pages=counted.pages,
-            redirects=counted.redirects,
-            items=counted.items,
-            failures=dict(counted.failures),
-            host_failures=dict(counted.host_failures),
-            links_dropped=dict(counted.links_dropped),
-            link_examples=merged([counted.link_examples]),
-            items_by_callback=dict(counted.items_by_callback),
-            items_dropped=dict(counted.items_dropped),
-            leases_lost=counted.leases_lost,
-            given_up=counted.given_up,
-            over_full=counted.over_full,
-            hosts_given_up=dict(counted.hosts_given_up),
-            more_hosts_given_up=counted.more_hosts_given_up,
-            standstill=standstill,
-            stalls=counted.stalls,
-            longest_stall=counted.longest_stall,
-            forgiven=counted.forgiven,
-            truncated=counted.truncated,
-            unchanged=counted.unchanged,
-            internal_errors=counted.internal_errors,
-            released=released,
-            finish_reason=finish_reason,
-            ending=None if ending is None else ending.reason,
-            detail="" if ending is None else ending.detail,
-            measures=measures,
-        )
-
     def line(self) -> bytes:
-        """Return the account as it is sent."""
+        """Return it as it is sent."""
         return json.dumps(asdict(self), default=datetime.isoformat).encode() + b"\n"
 
     @classmethod
-    def read(cls, line: bytes) -> "Account":
-        """Return the account that was sent; raises `ValueError` for a part of one."""
+    def read(cls, line: bytes) -> "WorkerState":
+        """Return what was sent; raises `ValueError` for a part of it."""
         fields = json.loads(line)
+        fields["counters"] = Counters(**fields["counters"])
         if fields["standstill"] is not None:
             fields["standstill"] = Standstill.of(fields["standstill"])
         if fields["measures"] is not None:
             fields["measures"] = Measures(**fields["measures"])
-        for name in ("finish_reason", "ending"):
-            if fields[name] is not None:
-                fields[name] = FinishReason(fields[name])
+        if fields["finish_reason"] is not None:
+            fields["finish_reason"] = FinishReason(fields["finish_reason"])
+        if (end := fields["ending"]) is not None:
+            fields["ending"] = EarlyEnd(reason=FinishReason(end["reason"]), detail=end["detail"])
         return cls(**fields)
 
 

@@ -27,7 +27,7 @@ _ASKED = 2
 class Watched(Protocol):
     """A worker."""
 
-    accounts: int  #: how many have arrived
+    heard: int  #: how many states have arrived
 
     @property
     def pid(self) -> int:
@@ -69,8 +69,8 @@ class SilentWorkers:
         before, self._silences = self._silences, {}
         for worker in workers:
             heard, silence = before.get(worker, (0, Silence(now=now, look_every=LOOK_EVERY)))
-            seconds = silence.look(now, heard=worker.accounts != heard or not worker.accounts)
-            self._silences[worker] = worker.accounts, silence
+            seconds = silence.look(now, heard=worker.heard != heard or not worker.heard)
+            self._silences[worker] = worker.heard, silence
             self._judge(worker, seconds, now)
 
     def _judge(self, worker: Watched, silent: float, now: float) -> None:

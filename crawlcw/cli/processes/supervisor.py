@@ -7,7 +7,8 @@ to know of each other, they know from the ledger.
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,18 +21,15 @@ from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
-from crawlcw.cli.processes import totals
-from crawlcw.cli.processes.channel import Account, Order
+from crawlcw.cli.processes.channel import Order, WorkerState
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.restarts import MOST_CRASHES, Restarts
 from crawlcw.cli.processes.silent_workers import LOOK_EVERY, SilentWorkers
-from crawlcw.cli.processes.totals import Totals
 from crawlcw.cli.processes.worker_process import WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
 from crawlcw.engine.leases import dead_workers, reap_dead_workers
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
-from crawlcw.engine.stats import FinishReason, Report, failed_pages
 from crawlcw.errors import (
     LedgerError,
     LedgerGoneError,
@@ -41,6 +39,7 @@ from crawlcw.errors import (
 )
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
+from crawlcw.model.counters import Counters, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
@@ -133,6 +132,15 @@ class _End:
     finish_reason: FinishReason | None = None  #: None where its last worker failed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Achieved:
+    """How far all workers have come, for people who watch."""
+
+    pages: int
+    items: int
+    elapsed: float  #: seconds
+
+
 class Supervisor:
     """The workers of one crawl, each in a slot that is filled again when it crashes.
 
@@ -169,7 +177,7 @@ class Supervisor:
         self._began = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
         self._ledger = retrying(ledger, self._retry)
-        self.stats = Totals(lambda: (worker.account for worker in self._workers))
+        self._started = time.monotonic()
 
     def stop(self) -> None:
         """Let each worker end softly; start no other."""
@@ -197,6 +205,16 @@ class Supervisor:
             worker.send_group(signal.SIGCONT)
 
     @property
+    def stats(self) -> _Achieved:
+        """What all workers have done, those that are gone included."""
+        counters = self._counted()
+        elapsed = time.monotonic() - self._started
+        return _Achieved(pages=counters.pages, items=counters.items, elapsed=elapsed)
+
+    def _counted(self) -> Counters:
+        return sum((worker.state.counters for worker in self._workers), Counters())
+
+    @property
     def name(self) -> str:
         """The spider's."""
         return self.spider.name
@@ -204,12 +222,12 @@ class Supervisor:
     @property
     def standstill(self) -> Standstill | None:
         """Why nothing moves in any of the workers; None while something does in one."""
-        accounts = [worker.account for worker in self._running]
-        return merged(each.standstill for each in accounts if each.finish_reason is None)
+        states = [worker.state for worker in self._running]
+        return merged(each.standstill for each in states if each.finish_reason is None)
 
     def measured(self) -> exposing.Workers:
         """Return what the workers have measured, those that are gone included."""
-        known = [(each, each.account.measures) for each in self._workers]
+        known = [(each, each.state.measures) for each in self._workers]
         return exposing.Workers(
             all=[measures for _, measures in known if measures is not None],
             running={
@@ -237,7 +255,7 @@ class Supervisor:
         None as well where workers have given up the ledger and it still is away.
         Raises `LedgerUnavailableError` where it is away though no worker knows.
         """
-        if all(worker.account == Account() for worker in self._workers):
+        if all(worker.state == WorkerState() for worker in self._workers):
             return None
         given_up = UNAVAILABLE in (end.code for end in self._ends)
         if given_up:
@@ -252,24 +270,31 @@ class Supervisor:
                 return None
             raise
         ends = (end.finish_reason for end in self._ends)
-        return self.stats.report(
-            self.spider.name,
-            finish_reason=totals.finish_reason(ends, is_empty=horizon is None),
+        reason = finish_reason(ends, is_empty=horizon is None)
+        states = [worker.state for worker in self._workers]
+        ended = (each.ending for each in states if each.ending is not None)
+        return Report.of(
+            self._counted(),
+            spider=self.spider.name,
+            finish_reason=reason,
+            elapsed=self.stats.elapsed,
+            released=sum(each.released for each in states),
             counts=counts,
+            detail=next((end.detail for end in ended if end.reason == reason), ""),
             failed_before=failed_pages(reasons or {}),
             any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )
 
-    def _heed(self, account: Account) -> None:
+    def _heed(self, state: WorkerState) -> None:
         """Let all end where a spider or its callback ends one of them."""
-        if account.ending is not None and self._order is None:
+        if state.ending is not None and self._order is None:
             self.stop()
 
     async def _look_after_silent_ones(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             # One that has come to its end has nothing more to say.
-            self._silent.look([w for w in self._running if w.account.finish_reason is None])
+            self._silent.look([w for w in self._running if w.state.finish_reason is None])
 
     def _tell(self, order: Order) -> None:
         self._order = order
@@ -282,10 +307,10 @@ class Supervisor:
         """Keep a worker in slot *number* until one ends by itself, or too many have crashed."""
         restarts = Restarts()
         while not self._stopping.is_set():
-            worker = WorkerProcess(number, on_account=self._heed)
+            worker = WorkerProcess(number, on_state=self._heed)
             code = await self._run_one(worker, number, share)
             if worker.last_word is not None:
-                reason = worker.account.finish_reason
+                reason = worker.state.finish_reason
                 return _End(code=worker.last_word.code, finish_reason=reason)
             was_alone = await self._take_back()
             await self._follow_stop()
@@ -301,10 +326,10 @@ class Supervisor:
                 )
                 return _End(code=INTERNAL)
             if share is not None:
-                share -= worker.account.pages
+                share -= worker.state.counters.pages
                 if share <= 0:
                     return _End(code=OK, finish_reason=FinishReason.MAX_PAGES)
-            wait = restarts.crashed(progressed=was_alone or has_progressed(worker.account))
+            wait = restarts.crashed(progressed=was_alone or has_progressed(worker.state))
             if wait is None:
                 logger.error(
                     "worker %d has crashed %d times without progress and stays down: %s",
@@ -395,9 +420,10 @@ class Supervisor:
         return _End(code=OK, finish_reason=FinishReason.STOPPED)
 
 
-def has_progressed(account: Account) -> bool:
+def has_progressed(state: WorkerState) -> bool:
     """Return whether a worker has come any further: the next one will not begin as it did."""
-    return account.pages > 0 or account.failures.get(Reason.CRASHED_WORKER, 0) > 0
+    counters = state.counters
+    return counters.pages > 0 or counters.failures.get(Reason.CRASHED_WORKER, 0) > 0
 
 
 def _crashed(number: int, code: int) -> dict[str, object]:
@@ -406,3 +432,33 @@ def _crashed(number: int, code: int) -> dict[str, object]:
 
 def _how(code: int) -> str:
     return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"
+
+
+#: Where one worker has ended for one of these, all have: the first counts.
+_OF_ALL = (
+    FinishReason.STOPPED_AT_ONCE,
+    FinishReason.CALLBACK_BROKEN,
+    FinishReason.FILES_UNWRITABLE,
+    FinishReason.LOGIN_FAILED,
+    FinishReason.PROXIES_FAILED,
+    FinishReason.INTERNAL_ERROR,
+    FinishReason.STOPPED_BY_SPIDER,
+    FinishReason.STOPPED,
+)
+
+
+def finish_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
+    """Return why a crawl ended whose workers ended for *reasons*; None for one that failed.
+
+    *is_empty* says that the ledger has nothing left to do. `failed`: there is
+    something left, and nobody who stopped for a reason of its own.
+    """
+    found = set(reasons)
+    for told in _OF_ALL:
+        if told in found:
+            return told
+    # One that has drained the ledger has added all its seeds; what is left then
+    # is what somebody else gave back, or added, later.
+    if found == {FinishReason.DRAINED} or (FinishReason.DRAINED in found and is_empty):
+        return FinishReason.DRAINED
+    return FinishReason.MAX_PAGES if FinishReason.MAX_PAGES in found else FinishReason.FAILED

@@ -22,9 +22,9 @@ from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
-from crawlcw.cli.processes.channel import Account, LastWord, Lines, Order
+from crawlcw.cli.processes.channel import LastWord, Lines, Order, WorkerState
 from crawlcw.crawl.crawl import Crawl
-from crawlcw.engine.stats import FinishReason
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.telemetry.meter import Meter
 
@@ -160,8 +160,8 @@ async def crawl(
                 ):
                     report = await running.run()
                 supervisor.tell(
-                    Account.of(
-                        report,
+                    WorkerState(
+                        counters=running.stats.counted(),
                         released=report.released,
                         finish_reason=report.finish_reason,
                         ending=running.ending,
@@ -188,10 +188,10 @@ class _Supervisor:
         )
         return cls(transport, lines)
 
-    def tell(self, account: Account) -> None:
-        """Send *account*, unless nobody is there."""
+    def tell(self, state: WorkerState) -> None:
+        """Send *state*, unless nobody is there."""
         if not self._transport.is_closing():
-            self._transport.write(account.line())
+            self._transport.write(state.line())
 
     def listens(self) -> bool:
         """Return whether it has taken all that it was told."""
@@ -220,15 +220,15 @@ def _obedience(crawl: Crawl) -> Callable[[bytes], None]:
 
 async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
     while True:
-        account = Account.of(
-            crawl.stats,
+        state = WorkerState(
+            counters=crawl.stats.counted(),
             standstill=crawl.standstill,
             ending=crawl.ending,
             measures=crawl.measures(),
         )
         if supervisor.listens():
-            supervisor.tell(account)
-        await asyncio.sleep(_ACCOUNT_EVERY if account.pages else _FIRST_ACCOUNT_WITHIN)
+            supervisor.tell(state)
+        await asyncio.sleep(_ACCOUNT_EVERY if state.counters.pages else _FIRST_ACCOUNT_WITHIN)
 
 
 async def _outlive(crawl: Crawl, supervisor: _Supervisor) -> None:

@@ -12,7 +12,7 @@ from typing import BinaryIO, TextIO
 
 import anyio
 
-from crawlcw.cli.processes.channel import Account, Go, LastWord, Lines, Order
+from crawlcw.cli.processes.channel import Go, LastWord, Lines, Order, WorkerState
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.processes.own_command import own_command, own_environment
 
@@ -28,17 +28,17 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, number: int = 1, *, on_account: Callable[[Account], None] = lambda _: None
+        self, number: int = 1, *, on_state: Callable[[WorkerState], None] = lambda _: None
     ) -> None:
-        """Take the *number* of its slot. Call *on_account* with each account that arrives."""
+        """Take the *number* of its slot. Call *on_state* with each state that arrives."""
         self.number = number
-        self.account = Account()  #: the last one that arrived
-        self.accounts = 0  #: how many have arrived
-        self._on_account = on_account
+        self.state = WorkerState()  #: the last one that arrived
+        self.heard = 0  #: how many have arrived
+        self._on_state = on_state
         self.last_word: LastWord | None = None  #: None while it has not said that it ends
         self.was_ended = False  #: whether this process has sent it a signal to end it
         self._process: Process | FirstProcess | None = None
-        self._accounts = Lines(self._hear)
+        self._states = Lines(self._hear)
         # Whatever the two streams are just then: a live display stands in for them.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
         self._logged = Lines(lambda line: _print(line, sys.stderr))
@@ -116,7 +116,7 @@ class WorkerProcess:
         code = await self._started.wait()
         # A process that the spider has left behind may hold the other ends for ever.
         with anyio.move_on_after(_LAST_LINES):
-            for lines in (self._accounts, self._printed, self._logged):
+            for lines in (self._states, self._printed, self._logged):
                 await lines.ended.wait()
         return code
 
@@ -139,7 +139,7 @@ class WorkerProcess:
 
     async def _listen_to(self, channel: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._channel, _ = await loop.create_unix_connection(lambda: self._accounts, sock=channel)
+        self._channel, _ = await loop.create_unix_connection(lambda: self._states, sock=channel)
 
     async def _open_pipe(self, lines: Lines) -> BinaryIO:
         """Return what the worker writes to, for *lines* to arrive."""
@@ -153,14 +153,14 @@ class WorkerProcess:
         self._outputs.append(transport)
 
     def _hear(self, line: bytes) -> None:
-        # A worker that is killed may leave half an account.
+        # A worker that is killed may leave half a state.
         with suppress(ValueError):
             if word := LastWord.read(line):
                 self.last_word = word
             else:
-                self.account = Account.read(line)
-                self.accounts += 1
-                self._on_account(self.account)
+                self.state = WorkerState.read(line)
+                self.heard += 1
+                self._on_state(self.state)
 
 
 def _print(line: bytes, stream: TextIO) -> None:

@@ -23,9 +23,9 @@ from rich.text import Text
 from crawlcw.api.spider import Spider
 from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.terminal.tables import two_columns
-from crawlcw.engine.stats import Report
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
+from crawlcw.model.counters import Report
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
@@ -41,7 +41,7 @@ _RATE_OVER = 60.0
 _TOP = 8
 
 
-class Counters(Protocol):
+class Achieved(Protocol):
     """What has been counted since the crawl was started."""
 
     @property
@@ -69,7 +69,7 @@ class Watched(Protocol):
         """Where it is recorded."""
 
     @property
-    def stats(self) -> Counters:
+    def stats(self) -> Achieved:
         """How far it has come by itself, without the others on the ledger."""
 
     @property

@@ -13,7 +13,7 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.hosts import Hosts
 from crawlcw.ledger.mongo.indexes import BY_LEFT, BY_OWNER, BY_STATUS, LONG_AGO
 from crawlcw.ledger.mongo.store import BATCH, MongoStore, all_of
-from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
 
@@ -43,7 +43,7 @@ class Workers:
         return [documents.worker(each) for each in found]
 
     async def beat(
-        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
     ) -> None:
         """Set all by one update of a worker that has not left."""
         counted = documents.tally_document(tally)
@@ -59,11 +59,11 @@ class Workers:
         with mapped():
             await self._store.workers.update_one(earlier, {"$set": news}, hint="_id_")
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> Counters:
         """Add up the documents of all workers that are kept."""
         with mapped():
             found = await self._store.workers.find({}, {"tally": 1}).to_list(None)
-        return sum((documents.tally(each["tally"]) for each in found), Tally())
+        return sum((documents.tally(each["tally"]) for each in found), Counters())
 
     async def leave(self, name: str) -> int:
         """End the leases first and mark the worker second: a crash in between repeats both."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.protocol import Tally, Worker
+from crawlcw.ledger.protocol import Counters, Worker
 from crawlcw.ledger.sqlite.connection import (
     Database,
     all_rows,
@@ -43,7 +43,7 @@ class Workers:
         return [documents.worker(document_of(row)) for row in found]
 
     async def beat(
-        self, name: str, tally: Tally, *, hungry: bool = False, vitals: Vitals | None = None
+        self, name: str, tally: Counters, *, hungry: bool = False, vitals: Vitals | None = None
     ) -> None:
         """See `protocol.Workers.beat`."""
         counted = documents.tally_document(tally)
@@ -57,10 +57,10 @@ class Workers:
             if news["vitals"] is not None:
                 db.execute(self._store.sql.show, news)
 
-    async def tally(self) -> Tally:
+    async def tally(self) -> Counters:
         """See `protocol.Workers.tally`."""
         rows = await self._store.reader.run(all_rows, self._store.sql.tallies)
-        return sum((documents.tally(from_json(row["tally"])) for row in rows), Tally())
+        return sum((documents.tally(from_json(row["tally"])) for row in rows), Counters())
 
     async def leave(self, name: str) -> int:
         """See `protocol.Workers.leave`."""

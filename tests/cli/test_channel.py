@@ -2,43 +2,45 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawlcw.cli.processes.channel import Account, Lines
-from crawlcw.cli.processes.supervisor import shares
-from crawlcw.cli.processes.totals import Totals, finish_reason
-from crawlcw.engine.stats import EarlyEnd, FinishReason, Stats
-from crawlcw.ledger.protocol import Counts
+from crawlcw.cli.processes.channel import Lines, WorkerState
+from crawlcw.cli.processes.supervisor import finish_reason, shares
+from crawlcw.engine.stats import Stats
+from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.standstill import Standstill
-from crawlcw.model.task import Status
 
 
-def test_an_account_arrives_as_it_was_sent():
+def test_a_state_arrives_as_it_was_sent():
     stats = Stats(pages=3, items=4, leases_lost=1)
     stats.failures["timeout-read"] += 2
     stats.dropped.note("refused-scope", "http://b.example/")
     stats.hosts_given_up["https://a.example"] = "connect"
     resting = Standstill(hosts=2, until=datetime(2026, 5, 4, 20, 40, tzinfo=UTC), why="429")
-    account = Account.of(stats, standstill=resting, released=6, finish_reason="stopped")
+    counters = stats.counted()
+    state = WorkerState(
+        counters=counters, standstill=resting, released=6, finish_reason=FinishReason.STOPPED
+    )
 
-    assert Account.read(account.line().rstrip()) == account
-    assert (account.failures, account.links_dropped) == ({"timeout-read": 2}, {"refused-scope": 1})
-    assert account.link_examples == {"refused-scope": ["http://b.example/"]}
+    assert WorkerState.read(state.line().rstrip()) == state
+    assert counters.failures == {"timeout-read": 2}
+    assert counters.links_dropped == {"refused-scope": 1}
+    assert counters.link_examples == {"refused-scope": ["http://b.example/"]}
 
 
 @pytest.mark.parametrize("reason", [None, *FinishReason])
-def test_an_account_keeps_its_finish_reason_on_the_way(reason: FinishReason | None):
+def test_a_state_keeps_its_finish_reason_on_the_way(reason: FinishReason | None):
     end = None if reason is None else EarlyEnd(reason=reason, detail="enough")
 
-    sent = Account.of(Stats(), finish_reason=reason, ending=end)
-    read = Account.read(sent.line())
+    sent = WorkerState(finish_reason=reason, ending=end)
+    read = WorkerState.read(sent.line())
 
     assert read == sent
-    assert (read.finish_reason, read.ending) == (reason, reason)
-    assert {type(read.finish_reason), type(read.ending)} == {type(reason)}
+    assert type(read.finish_reason) is type(reason)
+    assert read.ending is None or type(read.ending.reason) is FinishReason
 
 
-def test_half_an_account_is_none():
+def test_half_a_state_is_none():
     with pytest.raises(ValueError):
-        Account.read(Account(pages=3).line()[:-5])
+        WorkerState.read(WorkerState(released=3).line()[:-5])
 
 
 def test_lines_are_given_on_when_they_are_whole_and_the_rest_at_the_end():
@@ -65,35 +67,45 @@ def test_a_line_without_end_is_given_on_in_pieces():
     assert sum(map(len, taken)) > 1 << 20
 
 
-def test_the_report_sums_up_what_all_workers_did():
-    accounts = [
-        Account(
+def test_counters_of_several_workers_add_up():
+    counters = [
+        Counters(
             pages=1,
             items=2,
             failures={"dns": 1},
             host_failures={"tls": 1},
             links_dropped={"trap": 3},
             link_examples={"trap": ["a", "b"]},
+            longest_stall=2.0,
         ),
-        Account(
+        Counters(
             pages=10,
             items=20,
             failures={"tls": 2, "dns": 4},
             link_examples={"trap": ["b", "c", "d"]},
-            released=5,
             leases_lost=7,
+            longest_stall=1.0,
         ),
     ]
-    counts = Counts(by_status={Status.TODO: 5})
 
-    report = Totals(lambda: accounts).report("pages", finish_reason="stopped", counts=counts)
+    total = sum(counters, Counters())
 
-    assert (report.spider, report.finish_reason, report.counts) == ("pages", "stopped", counts)
-    assert (report.pages, report.items, report.released, report.leases_lost) == (11, 22, 5, 7)
-    assert list(report.failures.items()) == [("dns", 5), ("tls", 2)]
-    assert report.host_failures == {"tls": 1}
-    assert report.links_dropped == {"trap": 3}
-    assert report.link_examples == {"trap": ["a", "b", "c"]}
+    assert (total.pages, total.items, total.leases_lost, total.longest_stall) == (11, 22, 7, 2.0)
+    assert list(total.failures.items()) == [("dns", 5), ("tls", 2)]
+    assert total.host_failures == {"tls": 1}
+    assert total.links_dropped == {"trap": 3}
+    assert total.link_examples == {"trap": ["a", "b", "c"]}
+
+
+def test_of_the_hosts_given_up_by_several_workers_a_hundred_are_named():
+    one = Counters(hosts_given_up={f"http://a{n}.example": "dns" for n in range(60)})
+    two = Counters(
+        hosts_given_up={f"http://b{n}.example": "dns" for n in range(60)}, more_hosts_given_up=3
+    )
+
+    total = one + two
+
+    assert (len(total.hosts_given_up), total.more_hosts_given_up) == (100, 23)
 
 
 @pytest.mark.parametrize(

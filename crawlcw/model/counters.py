@@ -1,0 +1,161 @@
+"""Counters of a process or of several together, and the report that a crawl ends with. No I/O."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from itertools import islice
+from typing import Any, Self
+
+from crawlcw.errors import FAILURE_REASONS, Reason
+from crawlcw.model.dropped import Examples, merged
+from crawlcw.model.task import Status
+
+#: Of hosts that were given up, so many are named.
+MOST_NAMED = 100
+
+
+class FinishReason(StrEnum):
+    """Why a crawl, or a worker on tracked tasks, has ended."""
+
+    DRAINED = "drained"  #: nothing is left to do
+    MAX_PAGES = "max-pages"  #: as many pages as were allowed are finished
+    STOPPED = "stopped"  #: by its user, with time for what was under way
+    STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
+    STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
+    CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
+    FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder takes no files
+    LOGIN_FAILED = "login-failed"  #: no login of a session was of use
+    PROXIES_FAILED = "proxies-failed"  #: no proxy works any more
+    INTERNAL_ERROR = "internal-error"  #: an error of crawlcw itself on every page that is left
+    FAILED = "failed"  #: all of several processes have crashed, or given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyEnd:
+    """Why a crawl ends itself before it is drained."""
+
+    reason: FinishReason
+    detail: str  #: what that is due to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """The ledger in numbers."""
+
+    by_status: dict[Status, int] = field(default_factory=dict)
+    redirects: int = 0  #: of the finished tasks, those whose page is another one's
+
+    def __getitem__(self, status: Status) -> int:
+        return self.by_status.get(status, 0)
+
+    @property
+    def total(self) -> int:
+        """The number of tasks."""
+        return sum(self.by_status.values())
+
+    @property
+    def known(self) -> int:
+        """The number of tasks that are no redirects, or not known to be."""
+        return self.total - self.redirects
+
+    @property
+    def pages(self) -> int:
+        """The number of finished tasks that are no redirects."""
+        # They are counted one after the other.
+        return max(self[Status.FINISHED] - self.redirects, 0)
+
+    def by_name(self) -> dict[str, int]:
+        """Return the numbers as users see them: of the finished tasks the pages."""
+        numbers = {status.name.lower(): self[status] for status in Status}
+        return numbers | {"finished": self.pages}
+
+    def for_people(self) -> dict[str, int]:
+        """Return the same in the order of a task's life, and the redirects, if there are any."""
+        numbers = self.by_name()
+        order = ("todo", "processing", "failed", "finished", "ignored")
+        redirects = {"redirects": self.redirects} if self.redirects else {}
+        return {name: numbers[name] for name in order} | redirects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a process has counted since it started; those of several processes add up."""
+
+    pages: int = 0  #: finished
+    items: int = 0  #: recorded
+    failures: Mapping[str, int] = field(default_factory=dict)  #: failed attempts, by reason
+    host_failures: Mapping[str, int] = field(default_factory=dict)
+    """Answers, or none, that cost no page an attempt, by reason."""
+    links_dropped: Mapping[str, int] = field(default_factory=dict)  #: not followed, by reason
+    fetched: int = 0  #: responses, of whatever status
+    bytes: int = 0  #: of decoded bodies
+    leases_lost: int = 0  #: results dropped because another worker holds the task now
+    link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
+    items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded
+    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
+    stalls: int = 0  #: times that an event loop stood still for a second or more
+    longest_stall: float = 0.0  #: seconds
+    forgiven: int = 0  #: failed attempts that cost nothing, because of such times
+    unchanged: int = 0  #: of the pages, those that were visited again and found as they were
+    given_up: int = 0  #: pages ignored in this run because they failed
+    hosts_given_up: Mapping[str, str] = field(default_factory=dict)
+    """Hosts given up in this run, by their origins, and why; at most a hundred."""
+    more_hosts_given_up: int = 0  #: those that are not named
+    truncated: int = 0  #: bodies cut at `max_body`, or by their server
+    over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
+    redirects: int = 0  #: finished tasks that are no pages of their own
+    internal_errors: int = 0  #: of crawlcw itself; each has put a page back
+
+    def __add__(self, other: "Counters") -> "Counters":
+        """Return what both have counted, the largest numbers first."""
+        hosts = {**self.hosts_given_up, **other.hosts_given_up}
+        more = self.more_hosts_given_up + other.more_hosts_given_up
+        total: dict[str, Any] = {
+            "longest_stall": max(self.longest_stall, other.longest_stall),
+            "link_examples": merged([self.link_examples, other.link_examples]),
+            "hosts_given_up": dict(islice(hosts.items(), MOST_NAMED)),
+            "more_hosts_given_up": more + max(0, len(hosts) - MOST_NAMED),
+        }
+        for name in (each.name for each in fields(Counters) if each.name not in total):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Mapping):
+                total[name] = dict((Counter(mine) + Counter(theirs)).most_common())
+            else:
+                total[name] = mine + theirs
+        return Counters(**total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Counters):
+    """How a crawl ended, and what its processes counted, as far as this one saw it."""
+
+    spider: str
+    finish_reason: FinishReason
+    elapsed: float  #: seconds
+    released: int  #: tasks given back at the end
+    counts: Counts | None  #: of the whole ledger; None where counting took too long, or failed
+    detail: str = ""  #: why, where the spider or its callback ended it
+    failed_before: int = 0  #: the ledger's pages that failed, in this run or before
+    any_finished: bool | None = None
+    """Whether the ledger has a finished page, of this run or before; None: it did not say."""
+
+    @classmethod
+    def of(cls, counters: Counters, **fields_: Any) -> Self:
+        """Return the report of what was counted; *fields_* are those of a report alone."""
+        counted = {each.name: getattr(counters, each.name) for each in fields(Counters)}
+        return cls(**counted, **fields_)
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.finish_reason == FinishReason.DRAINED
+
+
+def failed_pages(reasons: Mapping[str, int]) -> int:
+    """Return how many of a ledger's tasks, by their *reasons*, failed and wait for `retry-failed`.
+
+    What is beyond `max_pages_per_host` did not fail, though `retry-failed` brings it back as well.
+    """
+    failed = FAILURE_REASONS - {Reason.HOST_FULL}
+    return sum(number for reason, number in reasons.items() if reason in failed)
