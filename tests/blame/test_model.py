@@ -20,18 +20,10 @@ import pytest
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl import blame, outcomes
-<<<<<<< HEAD
-from crawlcw.engine.stats import Report
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import health, urls
-from crawlcw.model.health import Cause, Origin, Uplink
-=======
-from crawlcw.crawl.host_health import HostHealth
-from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model import health, network, urls
 from crawlcw.model.counters import Report
-from crawlcw.model.health import Cause, Origin
->>>>>>> 0f562d7 (Count with one kind of counters)
+from crawlcw.model.health import Cause, Origin, Uplink
 from crawlcw.model.task import Record, Status
 from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
 from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
