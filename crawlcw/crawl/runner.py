@@ -1,8 +1,8 @@
 """Run the methods of a spider on its pages, one after the other, in the event loop."""
 
 import asyncio
-from collections import deque
 import inspect
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
