@@ -107,9 +107,9 @@ async def test_a_heartbeat_says_when_and_what_was_counted(store: Ledgers):
     beaten = joined("a", host="m", heartbeat=at(7), tally=TALLY)
     assert await at_work(two) == {"a": beaten, "b": joined("b")}
     store.clock.advance(seconds=1)
-    await one.workers.beat("a", replace(TALLY, pages=4, dropped={}))
+    await one.workers.beat("a", replace(TALLY, pages=4, links_dropped={}))
     assert (await at_work(two))["a"] == replace(
-        beaten, heartbeat=at(8), tally=replace(TALLY, pages=4, dropped={})
+        beaten, heartbeat=at(8), tally=replace(TALLY, pages=4, links_dropped={})
     )
 
 
