@@ -11,6 +11,7 @@ holders for a while.
 """
 
 import asyncio
+import heapq
 import logging
 import random
 import time
@@ -24,7 +25,7 @@ import anyio.abc
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.crawl.host_queues import AHEAD, bonus
+from crawlcw.crawl.host_queues import bonus
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import InternalErrors
@@ -51,6 +52,8 @@ _IDLE_BESIDE_OTHERS = 1.0
 _FEW_CLAIMS = 32
 _MANY_CLAIMS = 64
 _HOSTS_A_PAGE = 100
+#: Tasks held ahead for each fetcher.
+_PREFETCH = 2
 #: What a host without limits is given at least.
 _TURN = 8
 #: Of many hosts, so many tasks of each may be held beyond the prefetch.
@@ -124,6 +127,7 @@ class Coordinator:
         self._moved_at = time.monotonic()  #: when the last request ended
         #: What the last look at the ledger found that there is to wait for.
         self._waits_for: Standstill | None = None
+        self._turn: asyncio.TimerHandle | None = None  #: until the next turn of a host
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
 
     async def run(self) -> FinishReason:
@@ -132,39 +136,42 @@ class Coordinator:
         `drained`: nothing in the ledger will ever be due. `max-pages`: enough
         pages are finished. `stopped`: `stop` was called.
         """
-        async with anyio.create_task_group() as background:
-            background.start_soon(
-                self._watch.run,
-                self._changed.set,
-                lambda name, sent: self._frontier.sent(name, at=sent),
-            )
-            look_from = 0.0  # before that, the hosts that are held are not looked at again
-            while True:
-                # Cleared before anything is looked at: a change that comes while we look
-                # makes the wait at the end return at once, and none is slept through.
-                self._changed.clear()
-                self.dispatch()
-                if self._stopping:
-                    reason = FinishReason.STOPPED
-                    break
-                if self._pages_left() <= 0:
-                    reason = FinishReason.MAX_PAGES
-                    break
-                if self._paused is not None:
-                    await self._hold_nothing(background)
-                    continue
-                if time.monotonic() < look_from:
-                    await self._wait(until=look_from)
-                    continue
-                if await self._look(background):
-                    reason = FinishReason.DRAINED
-                    break
-                look_from = time.monotonic() + self._pause()
-                # The look took its time, and turns have come meanwhile.
-                self.dispatch()
-                await self._wait(until=self._next_look())
+        try:
+            async with anyio.create_task_group() as background:
+                background.start_soon(
+                    self._watch.run,
+                    self._changed.set,
+                    lambda name, sent: self._frontier.sent(name, at=sent),
+                )
+                look_from = 0.0  # before that, the hosts that are held are not looked at again
+                while True:
+                    # Cleared before anything is looked at: a change that comes while we look
+                    # makes the wait at the end return at once, and none is slept through.
+                    self._changed.clear()
+                    self.dispatch()
+                    if self._stopping:
+                        reason = FinishReason.STOPPED
+                        break
+                    if self._pages_left() <= 0:
+                        reason = FinishReason.MAX_PAGES
+                        break
+                    if self._paused is not None:
+                        await self._hold_nothing(background)
+                        continue
+                    if time.monotonic() < look_from:
+                        await self._wait(until=look_from)
+                        continue
+                    if await self._look(background):
+                        reason = FinishReason.DRAINED
+                        break
+                    look_from = time.monotonic() + self._pause()
+                    # The look took its time, and turns have come meanwhile.
+                    self.dispatch()
+                    await self._wait(until=self._next_look())
+                background.cancel_scope.cancel()
+        finally:
             self._stopping = True
-            background.cancel_scope.cancel()
+            self._end_turn()
         return reason
 
     def seeded(self) -> None:
@@ -189,18 +196,24 @@ class Coordinator:
             self._frontier.look(host)
         if more or not self._held:
             self.wake()
-        self._changed.set()
+        elif self._settings.max_pages is not None:
+            self._changed.set()
+        else:
+            self._call()
 
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Wake the hosts of tasks that are in the ledger by now and may be due."""
-        now = self._ledger.now()
+        now, ours = self._ledger.now(), self._frontier.leased
+        looked: set[str] = set()
         dues: dict[str, datetime] = {}
         for task in tasks:
-            if self._frontier.owns(task.host):
-                self._frontier.look(task.host)
+            if task.host in ours:
+                looked.add(task.host)
             elif task.due is not None:
                 due = _turn(task, now)
                 dues[task.host] = min(due, dues.get(task.host, due))
+        for host in looked:
+            self._frontier.look(host)
         if dues:
             await self._ledger.hosts.wake(dues)
             self.wake()
@@ -219,26 +232,29 @@ class Coordinator:
 
     def fetched(self, lease: Lease) -> None:
         """Note that the request of a dispatched lease has ended: its host may be asked again."""
-        host = lease.task.host
-        self._moved_at = time.monotonic()
-        self._queues.finished(host, now=time.monotonic())
+        now = self._moved_at = time.monotonic()
+        self._queues.finished(lease.task.host, now=now)
         self.dispatch()
-        if self._is_wanting(host):
-            self._changed.set()
+        self._call()
 
-    def done(self, lease: Lease) -> None:
+    def done(self) -> None:
         """Note that nobody works on a dispatched lease any more."""
         self.pool.done()
         self._moved_at = time.monotonic()
         self.dispatch()
-        if self.pool.dispatched == 0 or self._is_low() or self._is_wanting(lease.task.host):
-            self._changed.set()
+        self._call()
 
-    def _is_wanting(self, host: str) -> bool:
-        if host not in self._frontier:
-            return False
-        held = self._frontier[host]
-        return held.leaving or held.unsaved or self._is_hungry(held)
+    def _call(self) -> None:
+        """Have the coordinator look, where what has changed leaves it something to do."""
+        if self._changed.is_set():
+            return
+        if not (self._returned or self._frontier.has_changes() or self.host_leaser.has_idle()):
+            if not self._is_low():
+                return
+            now = time.monotonic()
+            if now < self._look_at and now < self._frontier.next_feed(now=now):
+                return
+        self._changed.set()
 
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
@@ -293,21 +309,46 @@ class Coordinator:
         return known if known.hosts or known.proxies else self._waits_for or known
 
     def dispatch(self) -> None:
-        """Move leases whose turn has come to the queue, as many as fetchers are free."""
+        """Move leases whose turn has come to the queue, as many as fetchers are free.
+
+        Where fetchers are left, a timer does so when the next turn has come: whatever the
+        coordinator waits for meanwhile.
+        """
+        free = self._free()
+        if free <= 0:
+            return
         now = time.monotonic()
-        while self._may_dispatch():
+        while free > 0:
             lease = self._queues.take(now=now)
             if lease is None:
+                turn = self._queues.next_turn()
+                if turn is not None and (self._turn is None or turn < self._turn.when()):
+                    self._end_turn()
+                    self._turn = asyncio.get_running_loop().call_at(turn, self._turn_has_come)
                 return
             self.pool.put(lease)
+            free -= 1
 
-    def _may_dispatch(self) -> bool:
+    def _turn_has_come(self) -> None:
+        self._turn = None
+        self.dispatch()
+        self._call()
+
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def _free(self) -> float:
+        """Return how many more tasks may be begun with."""
+        pool = self.pool
+        free: float = pool.size - pool.dispatched
         # First what is most often not so: this is asked several times a page.
-        if not self.pool.has_idle_workers():
-            return False
-        if self._stopping or self._paused or self._watch.uplink.is_blocked:
-            return False
-        return self._pages_left() > self.pool.dispatched + self._unwritten()
+        if free <= 0 or self._stopping or self._paused or self._watch.uplink.is_blocked:
+            return 0
+        if self._settings.max_pages is None:
+            return free
+        return min(free, self._pages_left() - pool.dispatched - self._unwritten())
 
     def _pages_left(self) -> float:
         most = self._settings.max_pages
@@ -323,17 +364,14 @@ class Coordinator:
         What a host's own limit lets nobody begin with keeps no fetcher busy:
         of many hosts a few each are held, until there is a turn for everybody.
         """
-        queues = self._queues
-        few = min(_A_FEW, self.pool.size) * len(queues)
-        fast = max(self._prefetch, few) - (queues.waiting - queues.waiting_slow)
-        return min(self._prefetch - queues.soon, fast, _MOST_HELD * self._prefetch - queues.waiting)
-
-    @property
-    def _prefetch(self) -> int:
-        return 2 * self.pool.size
+        queues, size = self._queues, self.pool.size
+        prefetch = _PREFETCH * size
+        few = min(_A_FEW, size) * len(queues)
+        fast = max(prefetch, few) - (queues.waiting - queues.waiting_slow)
+        return min(prefetch - queues.soon, fast, _MOST_HELD * prefetch - queues.waiting)
 
     def _is_low(self) -> bool:
-        return self._room() >= max(1, self._prefetch // 2)
+        return self._room() >= max(1, _PREFETCH * self.pool.size // 2)
 
     async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
         """Give back all that nobody has begun with, and wait for a change or a moment."""
@@ -348,19 +386,20 @@ class Coordinator:
 
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
+        leaser = self.host_leaser
         # Tasks go back before their hosts: a host that is released while its tasks are
         # still leased would be looked at by its next owner in vain.
         await self._give_back_tasks()
         # What a host has shown is written before anybody else may lease it.
-        await self.host_leaser.save()
-        self.host_leaser.give_up_origins(background)
+        await leaser.save()
+        leaser.give_up_origins(background)
         for host in self._frontier.health.half_open(now=time.monotonic()):
             self._robots_gate.probe(host, background)
-        await self.host_leaser.give_back(background)
-        if await self.host_leaser.lease(hungry=self.pool.has_idle_workers()):
+        await leaser.give_back(background)
+        if await leaser.lease(hungry=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
-        await self.host_leaser.make_way()
-        await self.host_leaser.share_out()
+        await leaser.make_way()
+        await leaser.share_out()
         # Claims only where there is room: what waits here nobody else can work on.
         if not self._is_low():
             return False
@@ -392,27 +431,15 @@ class Coordinator:
         await self.announce(lease.task for lease in leases)
         return count
 
-    def _is_hungry(self, host: HeldHost) -> bool:
-        serving = not (host.leaving or host.busy)
-        if not (host.look and serving and self._queues.is_hungry(host.name)):
-            return False
-        # Nothing can be begun with before its lease is renewed.
-        return self._queues.may_ask(host.name, now=time.monotonic())
-
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
-        now = time.monotonic()
-        hungry = [
-            host
-            for host in self._frontier.owned()
-            if self._is_hungry(host) and self._queues[host.name].next_start - now < AHEAD
-        ]
+        hungry = self._frontier.hungry(now=time.monotonic())
         if not hungry:
             return False
         room = self._room()
         share = max(1, room // len(hungry))
-        hungry.sort(key=_feeding_order)
-        portions = {host: min(room, self._portion(host, share)) for host in hungry[:_HOSTS_A_PAGE]}
+        fed = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
+        portions = {host: min(room, self._portion(host, share)) for host in fed}
         await self._feed_some(portions, room, background)
         return True
 
@@ -579,7 +606,7 @@ class Coordinator:
         """Take part in hosts that are shared; return whether the ledger is drained."""
         if self._frontier.may_share:
             room = self._room()
-            limit = self._prefetch + self._spareable()
+            limit = _PREFETCH * self.pool.size + self._spareable()
             page = await self._ledger.tasks.page(limit=limit)
             spared = self._spared(page)
             page = [task for task in page if task.id not in spared]
@@ -641,7 +668,7 @@ class Coordinator:
         idle = self._idle
         now = self._ledger.now()
         others_work = horizon is not None and horizon <= now and not busy
-        starves = others_work and not self._frontier.owned() and idle >= _HUNGRY_FROM
+        starves = others_work and not self._frontier.leased and idle >= _HUNGRY_FROM
         self._heartbeat.starving(starves)
         if others_work:
             idle = min(idle, await self._until_ready())
@@ -652,7 +679,7 @@ class Coordinator:
             idle = min(idle, _IDLE_BESIDE_OTHERS)
         if self._idle >= _SWEEP_FROM:
             # A host that is held waits for its turn, and nobody else for anything.
-            waits = not (busy or self._frontier.owned())
+            waits = not (busy or self._frontier.leased)
             self._waits_for = await self._waiting(horizon) if waits else None
         self._look_at = time.monotonic() + max(idle, _SHORTEST_IDLE)
         self.host_leaser.rest(self._look_at)
@@ -685,39 +712,34 @@ class Coordinator:
         return wait if wait > 0 else _LONGEST_IDLE
 
     async def _wait(self, *, until: float) -> None:
-        """Wait for a change, for the next turn of a queue, or *until* then."""
-        turn = self._queues.next_turn()
-        # A turn that may not be used, for the last pages are under way, is always there.
-        if turn is not None and self._may_dispatch():
-            until = min(until, turn)
-        with anyio.move_on_after(max(0.0, until - time.monotonic())):
+        """Wait for a change, or *until* then."""
+        seconds = until - time.monotonic()
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        timer = asyncio.get_running_loop().call_later(seconds, self._changed.set)
+        try:
             await self._changed.wait()
+        finally:
+            timer.cancel()
 
     def _next_look(self) -> float:
         """Return when there is something to look at, if nothing changes before."""
-        hungry = self.pool.has_idle_workers()
-        until = min(time.monotonic() + _LONGEST_IDLE, self.host_leaser.next_look(hungry=hungry))
-        return min(until, self._look_at, self._next_refill_at()) if self._is_low() else until
+        now = time.monotonic()
+        leases_at = self.host_leaser.next_look(hungry=self.pool.has_idle_workers())
+        until = min(now + _LONGEST_IDLE, leases_at)
+        if not self._is_low():
+            return until
+        return min(until, self._look_at, self._frontier.next_feed(now=now))
 
     def _pause(self) -> float:
         """Return the seconds until the hosts that are held may be looked at again.
 
-        Of thousands some have changed at any time. What waits in their queues is dispatched
-        meanwhile.
+        Of thousands some have changed at any time, and are fed by one question. What waits in
+        their queues is dispatched meanwhile.
         """
         number = len(self._queues)
         return number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0.0
-
-    def _next_refill_at(self) -> float:
-        """Return when the next host is to be fed."""
-        return min(
-            (
-                self._queues[host.name].next_start - AHEAD
-                for host in self._frontier.owned()
-                if self._is_hungry(host)
-            ),
-            default=float("inf"),
-        )
 
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:

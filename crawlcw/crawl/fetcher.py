@@ -65,7 +65,7 @@ class WorkSource(Protocol):
     def fetched(self, lease: Lease) -> None:
         """The request of a lease has ended, whatever came of it: its host may be asked again."""
 
-    def done(self, lease: Lease) -> None:
+    def done(self) -> None:
         """Nobody works on a lease any more."""
 
     def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
@@ -120,7 +120,7 @@ class Fetcher:
                             finally:
                                 self.held.idle(lease)
                                 slot.free()
-                                source.done(lease)
+                                source.done()
                             if isinstance(result, Lease):
                                 source.put_back(result, to_ledger=self.run_alone.is_alone(lease))
                             else:

@@ -40,10 +40,15 @@ NEXT: Mapping[Phase, frozenset[Phase]] = {
 }
 
 
-@dataclass(slots=True, eq=False)
+#: What is to be done about a host follows from these, and from its queue.
+_NOTED = frozenset({"lease", "busy", "look", "phase", "unsaved"})
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class HeldHost:
     """A host that this process may ask."""
 
+    changed: set[str] = field(default_factory=set)  #: gets its name when it is to be looked at
     state: Host  #: as far as it is known
     lease: HostLease | None  #: None: another process has it and shares it
     limit: HostLimit
@@ -58,9 +63,15 @@ class HeldHost:
     phase: Phase = Phase.OPENING  #: changed by `Phases` alone
     lost: set[str] = field(default_factory=set)  #: schemes whose waiting tasks are to be ignored
     unsaved: bool = False  #: the ledger is to know of its state at once
+    feed_at: float | None = None  #: from when on its tasks are wanted; None: they are not
     slow_start: SlowStart = field(default_factory=SlowStart)
     quick_at: datetime | None = None
     """When the last request was sent that was answered in good time."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in _NOTED:
+            self.changed.add(self.state.name)
 
     @property
     def name(self) -> str:

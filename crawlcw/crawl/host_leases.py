@@ -87,7 +87,7 @@ class HostLeaser:
         times = [float("inf")]
         if self._idle_since is not None:
             times.append(self._idle_since + _LINGER)
-        if len(self._frontier.owned()) >= self._capacity:
+        if len(self._frontier.leased) >= self._capacity:
             times.append(max(self._others_at, time.monotonic() + _LEASE_PAUSE))
         else:
             times.append(self._next_lease(often=hungry))
@@ -104,7 +104,7 @@ class HostLeaser:
         held keep all fetchers busy, and for long.
         """
         now = time.monotonic()
-        room = self._capacity - len(self._frontier.owned())
+        room = self._capacity - len(self._frontier.leased)
         often = room >= self._capacity // 2 or hungry
         if room <= 0 or now < self._next_lease(often=often):
             return False
@@ -151,7 +151,7 @@ class HostLeaser:
 
     async def save(self) -> None:
         """Write what the ledger is to know at once: a host has failed, or was opened for others."""
-        await self._save([host for host in self._frontier.owned() if host.unsaved])
+        await self._save(self._frontier.unsaved())
 
     async def _save(self, hosts: Sequence[HeldHost]) -> None:
         # Copies: what is learned while the ledger writes is not written with it.
@@ -169,6 +169,11 @@ class HostLeaser:
                 self._lose(name)
             else:
                 self._frontier.saved(name, state)
+
+    def has_idle(self) -> bool:
+        """Return whether hosts have nothing left to do, and none of them has waited to go back."""
+        idle = self._frontier.idle()
+        return bool(idle) and (self._idle_since is None or len(idle) >= _MANY_IDLE)
 
     async def give_back(self, background: anyio.abc.TaskGroup) -> None:
         """Release the hosts with nothing left to do, many at a time."""
@@ -265,13 +270,12 @@ class HostLeaser:
     async def make_way(self) -> None:
         """Leave hosts whose slice is over, where other hosts wait and there is no room for them."""
         now = time.monotonic()
-        owned = self._frontier.owned()
-        if len(owned) < self._capacity or now < self._others_at:
+        if len(self._frontier.leased) < self._capacity or now < self._others_at:
             return
         self._others_at = now + _OTHERS_PAUSE
         over = [
             host
-            for host in owned
+            for host in self._frontier.owned()
             if host.answered >= SLICE_PAGES or now - host.since >= SLICE_SECONDS
         ]
         if not over:
@@ -283,11 +287,11 @@ class HostLeaser:
     async def share_out(self) -> None:
         """Leave some hosts to workers that have none, for they may have come later."""
         now = time.monotonic()
-        owned = self._frontier.owned()
-        if len(owned) < 2 or now < max(self._share_at, self._shared_until):
+        if len(self._frontier.leased) < 2 or now < max(self._share_at, self._shared_until):
             return
         self._share_at = now + _SHARE_PAUSE
         workers, hungry = await self._heartbeat.neighbours()
+        owned = self._frontier.owned()
         if share := len(owned) * hungry // max(workers, 1):
             owned.sort(key=lambda host: self._held.of_host(host.name))
             self._hand_on(owned[:share])

@@ -41,6 +41,11 @@ class HostQueue:
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     has_turn: bool = False  #: whether it is given a turn
     counted: tuple[int, int, int] = (0, 0, 0)  #: what it adds to the sums of `HostQueues`
+    most: int = 1  #: so many are worth holding
+
+    def is_low(self) -> bool:
+        """Return whether half of what is worth holding is used up."""
+        return len(self.waiting) <= self.most // 2
 
 
 class HostQueues:
@@ -56,6 +61,8 @@ class HostQueues:
         self._order = count()
         #: Leases that ask nothing of their hosts.
         self._unasked: deque[Lease] = deque()
+        #: The names of hosts to be looked at: they, or their queues, have changed.
+        self.changed: set[str] = set()
         self.waiting = 0  #: leases in all queues
         self.waiting_slow = 0  #: those of them whose hosts are served with a delay
         self.soon = 0  #: one turn of each of the others
@@ -78,6 +85,7 @@ class HostQueues:
     ) -> HostQueue:
         """Make a queue for a host; it is closed until `open`."""
         queue = HostQueue(host, limit, allowed, delay, next_start, deadline, rests_until=next_start)
+        self._measure(queue)
         self._queues[host] = queue
         return queue
 
@@ -127,6 +135,8 @@ class HostQueues:
         that a longer delay has put off comes earlier.
         """
         queue = self._queues[host]
+        if limit is None and (queue.delay, queue.allowed) == (delay, allowed):
+            return
         if limit is not None:
             queue.limit = limit
             if delay < queue.delay:
@@ -139,6 +149,7 @@ class HostQueues:
             queue.next_start = max(queue.next_start, now + delay)
         queue.delay = delay
         queue.allowed = allowed
+        self._measure(queue)
         self._count(queue)
         self._give_turn(queue, now)
 
@@ -153,6 +164,7 @@ class HostQueues:
         else:
             queue.began = max(queue.began, sent)
         queue.next_start = max(queue.next_start, until)
+        self.changed.add(host)
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
         """Move the end of the right to ask a host."""
@@ -169,6 +181,7 @@ class HostQueues:
         if not asks:
             self._unasked.append(lease)
             self.waiting += 1
+            self.changed.add(lease.task.host)
             return
         queue = self._queues[lease.task.host]
         heapq.heappush(queue.waiting, (-lease.task.priority, next(self._order), lease))
@@ -183,16 +196,13 @@ class HostQueues:
         is limited. Others wait too.
         """
         queue = self._queues[host]
-        return max(0, self._most(queue) - len(queue.waiting))
+        return max(0, queue.most - len(queue.waiting))
 
-    def is_hungry(self, host: str) -> bool:
-        """Return whether *host* has used up half of what is worth holding for it."""
-        queue = self._queues[host]
-        return len(queue.waiting) <= self._most(queue) // 2
-
-    def _most(self, queue: HostQueue) -> int:
+    def _measure(self, queue: HostQueue) -> None:
         most = min(4 * queue.limit or 1 << 30, 8 * queue.allowed or 1 << 30)
-        return min(most, max(1, int(self._ahead / queue.delay))) if queue.delay else most
+        if queue.delay:
+            most = min(most, max(1, int(self._ahead / queue.delay)))
+        queue.most = most
 
     def take(self, *, now: float) -> Lease | None:
         """Return the next lease whose host's turn has come, or None.
@@ -238,6 +248,7 @@ class HostQueues:
         """Note that a request to *host* has ended."""
         if queue := self._queues.get(host):
             queue.active -= 1
+            self.changed.add(host)
             self._give_turn(queue, now)
 
     def may_ask(self, host: str, *, now: float) -> bool:
@@ -258,6 +269,7 @@ class HostQueues:
         self.waiting += waiting - before[0]
         self.waiting_slow += slow - before[1]
         self.soon += soon - before[2]
+        self.changed.add(queue.host)
 
     def _is_ready(self, queue: HostQueue) -> bool:
         free = not queue.allowed or queue.active < queue.allowed

@@ -1,16 +1,21 @@
 """Hosts that this process holds: their leases, limits and pace, and the turns at them.
 
 Synchronous and without I/O: the fetchers tell its `health` how hosts answered, the
-coordinator leases, saves and releases as this says. A host that may be asked
-without limits, also of its pages, is shared: its owner looks after it, and others
-ask it as well.
+coordinator leases, saves and releases as this says. A host that may be asked without
+limits, also of its pages, is shared: its owner looks after it, and others ask it as well.
+
+What is to be done about a host follows from its fields and its queue. Each change of these
+puts the host into one set, and the next question goes through that set alone: the others
+are where they were.
 """
 
+import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import count
 
 import anyio
 
@@ -74,6 +79,16 @@ class Frontier:
         self._uplink = uplink
         self._ledger_now = ledger_now
         self._hosts: dict[str, HeldHost] = {}
+        self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
+        #: By what is to be done about them; kept by `_sort`.
+        self._left: set[HeldHost] = set()
+        self._unsaved: set[HeldHost] = set()
+        self._unproven: set[HeldHost] = set()
+        self._ended: set[HeldHost] = set()
+        self._hungry: set[HeldHost] = set()  #: since their time has come
+        self._later: list[tuple[float, int, HeldHost]] = []  #: a heap, by `HeldHost.feed_at`
+        self._fed_at = float("-inf")  #: when `hungry` was asked last
+        self._order = count()
         #: Hosts that are shared and failed us: until when we leave them alone.
         self._avoided: dict[str, float] = {}
         #: Told how requests end.
@@ -101,12 +116,72 @@ class Frontier:
 
     def owned(self) -> list[HeldHost]:
         """Return the hosts that are leased to this process."""
-        return [host for host in self._hosts.values() if host.lease is not None]
+        return list(self.leased.values())
 
     def owns(self, name: str) -> bool:
         """Return whether the host is leased to this process."""
-        host = self._hosts.get(name)
-        return host is not None and host.lease is not None
+        return name in self.leased
+
+    def _sort(self) -> None:
+        """Look at each host that has changed since the last call: all others are where they were.
+
+        A host that is gone is in no set.
+        """
+        changed = self.queues.changed
+        while changed:
+            host = self._hosts.get(changed.pop())
+            if host is None:
+                continue
+            queue = self.queues[host.state.name]
+            is_ours, look, busy, phase = host.lease is not None, host.look, host.busy, host.phase
+            leaving = phase is Phase.LEAVING
+            if leaving:
+                self._left.add(host)
+            _keep(self._unsaved, host, is_ours and host.unsaved)
+            _keep(self._unproven, host, phase is Phase.RESTING and not busy)
+            # Who visits a host looks for its tasks among all others.
+            nothing = leaving or not (is_ours and look)
+            _keep(self._ended, host, nothing and not (busy or queue.active or queue.waiting))
+            is_fed = is_ours and look and not (leaving or busy)
+            self._feed(host, queue.next_start - AHEAD if is_fed and queue.is_low() else None)
+
+    def _feed(self, host: HeldHost, at: float | None) -> None:
+        """Note from when on tasks of a host are wanted, None: none are."""
+        if at is not None and at < self._fed_at:
+            at = float("-inf")  # or it would be noted anew with each of its turns
+        if at == host.feed_at:
+            return
+        host.feed_at = at
+        self._hungry.discard(host)
+        if at is not None:
+            heapq.heappush(self._later, (at, next(self._order), host))
+
+    def has_changes(self) -> bool:
+        """Return whether there are tasks to give back, states to write, or hosts to be proved."""
+        self._sort()
+        return bool(self._left or self._unsaved or self._unproven)
+
+    def unsaved(self) -> list[HeldHost]:
+        """Return the hosts whose state the ledger is to know at once."""
+        self._sort()
+        return list(self._unsaved)
+
+    def hungry(self, *, now: float) -> list[HeldHost]:
+        """Return the hosts of which more tasks are wanted: their turns come soon."""
+        self._sort()
+        self._fed_at = now
+        while self._later and self._later[0][0] < now:
+            at, _, host = heapq.heappop(self._later)
+            if host.feed_at == at:
+                self._hungry.add(host)
+        # Nothing can be begun with before a lease is renewed.
+        return [host for host in self._hungry if now < self.queues[host.state.name].deadline]
+
+    def next_feed(self, *, now: float) -> float:
+        """Return when tasks of a host are wanted next; it may have changed its mind by then."""
+        if self.hungry(now=now):
+            return now
+        return self._later[0][0] if self._later else float("inf")
 
     def begin(self, lease: HostLease, *, now: float, asked: float) -> HeldHost:
         """Take charge of a host that was leased; the ledger was asked for it at *asked*."""
@@ -115,6 +190,7 @@ class Frontier:
         if host is not None:
             # Shared so far, or lost and leased again before the last request had ended.
             host.lease, host.state = lease, self._current(lease.host.copy())
+            self.leased[name] = host
             host.look, host.answered, host.since = True, 0, now
             pace(self.queues, host, now=now)
             if host.leaving:
@@ -159,8 +235,16 @@ class Frontier:
         return not (limit.concurrency or limit.delay) and self._avoided.get(name, now) <= now
 
     def _add(self, state: Host, lease: HostLease | None, *, now: float, asked: float) -> HeldHost:
-        host = HeldHost(state=state, lease=lease, limit=self._limit_of(state.name), since=now)
+        host = HeldHost(
+            changed=self.queues.changed,
+            state=state,
+            lease=lease,
+            limit=self._limit_of(state.name),
+            since=now,
+        )
         self._hosts[state.name] = host
+        if lease is not None:
+            self.leased[state.name] = host
         self.queues.begin(
             state.name,
             limit=host.limit.concurrency,
@@ -234,27 +318,23 @@ class Frontier:
         """Note that a host is leased to somebody else by now, or to nobody."""
         if host := self._hosts.get(name):
             host.lease = None
+            self.leased.pop(name, None)
             self.phases.leave(host)
             self.queues.extend(name, deadline=float("-inf"), now=now)
 
     def leaving(self) -> list[Lease]:
         """Return the tasks of hosts that are being left which no fetcher has begun with."""
-        return [
-            lease
-            for host in self._hosts.values()
-            if host.leaving
-            for lease in self.queues.withdraw(host=host.name)
-        ]
+        self._sort()
+        left, self._left = self._left, set()
+        return [lease for host in left for lease in self.queues.withdraw(host=host.name)]
 
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing under way and nothing left to look at."""
+        self._sort()
         return [
             host
-            for host in self._hosts.values()
-            # Who visits a host looks for its tasks among all others.
-            if (host.leaving or host.lease is None or not host.look)
-            and not host.busy
-            and not (host.lost and host.lease is not None)
+            for host in self._ended
+            if not (host.lost and host.lease is not None)
             and not self._held.of_host(host.name)
             # A task whose lease is lost is not held, and may be asked for all the same.
             and not self.queues[host.name].active
@@ -265,6 +345,10 @@ class Frontier:
         rest = self.queues[host.name].next_start - now
         self.queues.end(host.name)
         del self._hosts[host.name]
+        self.leased.pop(host.name, None)
+        host.feed_at = None
+        for those in (self._left, self._unsaved, self._unproven, self._ended, self._hungry):
+            those.discard(host)
         self.phases.forget(host)
         moment = self._ledger_now()
         given_up = host.state.given_up is not None
@@ -273,6 +357,13 @@ class Frontier:
         more = host.look and not given_up
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
+
+
+def _keep(hosts: set[HeldHost], host: HeldHost, wanted: bool) -> None:
+    if wanted:
+        hosts.add(host)
+    else:
+        hosts.discard(host)
 
 
 class FollowedLimits:

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from crawlcw.api.host_limits import HostLimit
 from crawlcw.crawl.held_host import HeldHost
+from crawlcw.crawl.host_queues import AHEAD
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Lease
@@ -95,6 +96,7 @@ class FrontierMachine(RuleBasedStateMachine):
             self.lease(number, name)
             if process.frontier.owns(name) and not process.frontier[name].leaving:
                 process.claim(max(0, wanted - process.held.of_host(name)), host=name)
+                process.frontier[name].busy = wanted == 2  # something else is done about it
         while (lease := process.take()) is not None:
             self.begun(number, lease)
 
@@ -162,7 +164,9 @@ class FrontierMachine(RuleBasedStateMachine):
             if self.owns(number, name) and process.frontier.delay(name):
                 # Later than its turn came. Of who has lost the host nobody is told that.
                 self.rows[name].started = self.time
+            self.what_is_to_be_done_is_what_a_look_at_all_hosts_would_find()
             process.fetched(lease)
+            self.what_is_to_be_done_is_what_a_look_at_all_hosts_would_find()
             process.commit(lease)
 
     def save(self, number: int, name: str) -> None:
@@ -239,6 +243,42 @@ class FrontierMachine(RuleBasedStateMachine):
                     if n == number and lease.task.host == host.name
                 ]
                 assert process.frontier.queues[host.name].active == len(mine)
+
+    @invariant()
+    def what_is_to_be_done_is_what_a_look_at_all_hosts_would_find(self):
+        """No change of a host or of its queue is missed: that host would wait for ever."""
+        for process in self.processes:
+            frontier = process.frontier
+            hosts = {host.name: host for host in frontier}
+            leased = {name for name, host in hosts.items() if host.lease is not None}
+            queues = {name: frontier.queues[name] for name in hosts}
+            assert set(frontier.leased) == leased
+            assert {host.name for host in frontier.unsaved()} == {
+                name for name in leased if hosts[name].unsaved
+            }
+            assert {host.name for host in frontier.idle()} == {
+                name
+                for name, host in hosts.items()
+                if (host.leaving or host.lease is None or not host.look)
+                and not (host.busy or queues[name].active or process.held.of_host(name))
+            }
+            wanted = {
+                name: queues[name].next_start - AHEAD
+                for name in leased
+                if hosts[name].look
+                and not (hosts[name].leaving or hosts[name].busy)
+                and queues[name].is_low()
+                and process.now < queues[name].deadline
+            }
+            assert {host.name for host in frontier.hungry(now=process.now)} == {
+                name for name, at in wanted.items() if at < process.now
+            }
+            assert frontier.next_feed(now=process.now) <= max(
+                process.now, min(wanted.values(), default=float("inf"))
+            )
+            assert frontier.has_changes() or not any(
+                queues[name].waiting for name, host in hosts.items() if host.leaving
+            )
 
     @invariant()
     def nobody_asks_whose_lease_has_ended(self):

@@ -33,7 +33,7 @@ def begin(
     )
 
 
-def lanes_of(
+def queues_of(
     *urls: str,
     limit: int = 0,
     delay: float = 0.0,
@@ -105,7 +105,7 @@ def test_a_host_is_served_no_earlier_than_it_was_begun_for():
 
 
 def test_two_requests_of_a_host_are_its_delay_apart():
-    queues = lanes_of(*numbered(3), delay=2)
+    queues = queues_of(*numbered(3), delay=2)
 
     assert taken(queues, now=0) == [f"http://{A}/0"]
     assert queues.next_turn() == 2
@@ -115,7 +115,7 @@ def test_two_requests_of_a_host_are_its_delay_apart():
 
 
 def test_hosts_take_turns():
-    queues = lanes_of(*numbered(2), *numbered(2, host=B))
+    queues = queues_of(*numbered(2), *numbered(2, host=B))
 
     assert taken(queues, now=0) == [
         f"http://{A}/0",
@@ -126,7 +126,7 @@ def test_hosts_take_turns():
 
 
 def test_within_a_host_the_higher_priority_goes_first_and_then_the_older():
-    queues = lanes_of(f"http://{A}/first")
+    queues = queues_of(f"http://{A}/first")
     for url, priority in (("low", -1), ("high", 5), ("second", 0), ("high-too", 5)):
         queues.add(lease(f"http://{A}/{url}", priority=priority), now=0)
 
@@ -137,7 +137,7 @@ def test_within_a_host_the_higher_priority_goes_first_and_then_the_older():
 
 def test_a_host_gets_no_more_than_its_concurrency():
     """HOSTILE 1.17."""
-    queues = lanes_of(*numbered(4), limit=2)
+    queues = queues_of(*numbered(4), limit=2)
 
     assert len(taken(queues, now=0)) == 2
     assert taken(queues, now=1000) == []
@@ -151,20 +151,20 @@ def test_a_host_gets_no_more_than_its_concurrency():
 
 def test_a_slow_host_holds_up_nobody_else():
     """HOSTILE 1.17."""
-    queues = lanes_of(*numbered(2), f"http://{B}/0", limit=1)
+    queues = queues_of(*numbered(2), f"http://{B}/0", limit=1)
 
     assert taken(queues, now=0) == [f"http://{A}/0", f"http://{B}/0"]
 
 
 def test_where_nothing_waits_there_is_no_turn():
-    queues = lanes_of()
+    queues = queues_of()
 
     assert queues.next_turn() is None
     assert queues.take(now=1000) is None
 
 
 def test_a_turn_that_no_fetcher_was_free_for_is_there_at_once():
-    queues = lanes_of(*numbered(1), *numbered(1, host=B))
+    queues = queues_of(*numbered(1), *numbered(1, host=B))
 
     assert taken_one(queues, now=5) == f"http://{A}/0"
 
@@ -177,7 +177,7 @@ def test_a_turn_that_no_fetcher_was_free_for_is_there_at_once():
 
 
 def test_a_host_that_rests_is_left_alone_until_then():
-    queues = lanes_of(*numbered(1), *numbered(1, host=B))
+    queues = queues_of(*numbered(1), *numbered(1, host=B))
 
     queues.rest(A, until=30)
 
@@ -187,7 +187,7 @@ def test_a_host_that_rests_is_left_alone_until_then():
 
 
 def test_a_shorter_rest_ends_no_longer_one():
-    queues = lanes_of(*numbered(1))
+    queues = queues_of(*numbered(1))
     queues.rest(A, until=30)
 
     queues.rest(A, until=10)
@@ -196,7 +196,7 @@ def test_a_shorter_rest_ends_no_longer_one():
 
 
 def test_a_host_whose_turn_was_missed_rests_all_the_same():
-    queues = lanes_of(*numbered(1), *numbered(1, host=B))
+    queues = queues_of(*numbered(1), *numbered(1, host=B))
     assert taken_one(queues, now=0) == f"http://{A}/0"
 
     queues.rest(B, until=30)
@@ -207,7 +207,7 @@ def test_a_host_whose_turn_was_missed_rests_all_the_same():
 
 
 def test_a_turn_comes_earlier_where_the_delay_has_become_shorter():
-    queues = lanes_of(*numbered(4), delay=300)
+    queues = queues_of(*numbered(4), delay=300)
     assert taken_one(queues, now=0) == f"http://{A}/0"
     assert queues.next_turn() == 300
 
@@ -221,7 +221,7 @@ def test_a_turn_comes_earlier_where_the_delay_has_become_shorter():
 
 
 def test_a_shorter_delay_ends_no_rest():
-    queues = lanes_of(*numbered(2), delay=300)
+    queues = queues_of(*numbered(2), delay=300)
     assert taken_one(queues, now=0) == f"http://{A}/0"
     queues.rest(A, until=60)
 
@@ -232,7 +232,7 @@ def test_a_shorter_delay_ends_no_rest():
 
 
 def test_a_lane_past_its_deadline_has_no_turn_and_gets_it_back():
-    queues = lanes_of(*numbered(2), deadline=10)
+    queues = queues_of(*numbered(2), deadline=10)
 
     assert taken_one(queues, now=9.9) == f"http://{A}/0"
     assert queues.take(now=10) is None
@@ -245,7 +245,7 @@ def test_a_lane_past_its_deadline_has_no_turn_and_gets_it_back():
 
 
 def test_a_deadline_that_passes_while_no_fetcher_is_free_counts():
-    queues = lanes_of(*numbered(1), *numbered(1, host=B), deadline=10)
+    queues = queues_of(*numbered(1), *numbered(1, host=B), deadline=10)
     assert taken_one(queues, now=9) == f"http://{A}/0"
 
     assert queues.take(now=11) is None
@@ -257,7 +257,7 @@ def test_a_deadline_that_passes_while_no_fetcher_is_free_counts():
 
 
 def test_what_happens_to_a_lane_past_its_deadline_gives_it_no_turn():
-    queues = lanes_of(*numbered(2), limit=1, deadline=10)
+    queues = queues_of(*numbered(2), limit=1, deadline=10)
     assert taken_one(queues, now=9) == f"http://{A}/0"
     assert queues.take(now=11) is None
 
@@ -269,7 +269,7 @@ def test_what_happens_to_a_lane_past_its_deadline_gives_it_no_turn():
 
 
 def test_a_deadline_may_be_brought_forward():
-    queues = lanes_of(*numbered(1))
+    queues = queues_of(*numbered(1))
 
     queues.extend(A, deadline=float("-inf"), now=5)
 
@@ -290,7 +290,7 @@ def test_a_host_may_be_asked_from_its_beginning_to_its_deadline():
 
 
 def test_a_longer_delay_counts_from_the_answer_that_brought_it():
-    queues = lanes_of(*numbered(3), delay=1)
+    queues = queues_of(*numbered(3), delay=1)
     assert taken_one(queues, now=0) == f"http://{A}/0"
 
     queues.pace(A, delay=4, allowed=0, now=0.5)
@@ -302,7 +302,7 @@ def test_a_longer_delay_counts_from_the_answer_that_brought_it():
 
 
 def test_a_longer_delay_ends_no_rest():
-    queues = lanes_of(*numbered(2))
+    queues = queues_of(*numbered(2))
     assert taken_one(queues, now=0) == f"http://{A}/0"
     queues.rest(A, until=30)
 
@@ -313,7 +313,7 @@ def test_a_longer_delay_ends_no_rest():
 
 
 def test_an_answer_that_changes_no_delay_moves_no_turn():
-    queues = lanes_of(*numbered(2), delay=2)
+    queues = queues_of(*numbered(2), delay=2)
     assert taken_one(queues, now=0) == f"http://{A}/0"
 
     queues.pace(A, delay=2, allowed=0, now=1.5)
@@ -323,7 +323,7 @@ def test_an_answer_that_changes_no_delay_moves_no_turn():
 
 @pytest.mark.parametrize("delay", [1, 0])
 def test_a_shorter_delay_counts_from_the_next_request_on(delay: float):
-    queues = lanes_of(*numbered(3), delay=4)
+    queues = queues_of(*numbered(3), delay=4)
     assert taken_one(queues, now=0) == f"http://{A}/0"
 
     queues.pace(A, delay=delay, allowed=0, now=3.5)
@@ -334,7 +334,7 @@ def test_a_shorter_delay_counts_from_the_next_request_on(delay: float):
 
 
 def test_more_requests_at_once_are_allowed_at_once():
-    queues = lanes_of(*numbered(4), limit=1)
+    queues = queues_of(*numbered(4), limit=1)
     assert len(taken(queues, now=0)) == 1
 
     queues.pace(A, delay=0, allowed=3, now=1)
@@ -344,7 +344,7 @@ def test_more_requests_at_once_are_allowed_at_once():
 
 
 def test_fewer_requests_at_once_wait_for_those_under_way():
-    queues = lanes_of(*numbered(4), limit=2)
+    queues = queues_of(*numbered(4), limit=2)
     assert len(taken(queues, now=0)) == 2
 
     queues.pace(A, delay=0, allowed=1, now=1)
@@ -360,7 +360,7 @@ def counts(queues: HostQueues) -> tuple[int, int, int]:
 
 
 def test_what_waits_for_hosts_with_a_delay_is_counted_apart():
-    queues = lanes_of(*numbered(3), *numbered(2, host=B))
+    queues = queues_of(*numbered(3), *numbered(2, host=B))
 
     assert counts(queues) == (5, 0, 5)
     queues.pace(A, delay=1, allowed=0, now=0)
@@ -375,7 +375,7 @@ def test_what_waits_for_hosts_with_a_delay_is_counted_apart():
 
 def test_of_each_host_one_turn_comes_soon():
     """What more it has waiting keeps no fetcher busy."""
-    queues = lanes_of(*numbered(5), *numbered(2, host=B), limit=3)
+    queues = queues_of(*numbered(5), *numbered(2, host=B), limit=3)
 
     assert counts(queues) == (7, 0, 5)
     queues.pace(A, delay=0, allowed=1, now=0)
@@ -409,7 +409,7 @@ def test_of_each_host_one_turn_comes_soon():
 def test_a_priority_is_worth_as_many_seconds_of_waiting_up_to_ten(
     old: int, new: int, seconds: float, first: str
 ):
-    queues = lanes_of()
+    queues = queues_of()
     begin(queues, B)
     queues.open(B, now=0)
     queues.add(lease(f"http://{A}/", priority=old), now=100)
@@ -440,7 +440,7 @@ def test_a_hosts_delay_counts_as_waiting_up_to_what_is_held_for_it(
 
 
 def test_the_best_task_of_a_host_counts_for_it():
-    queues = lanes_of()
+    queues = queues_of()
     begin(queues, B)
     queues.open(B, now=0)
     queues.add(lease(f"http://{A}/", priority=1), now=0)
@@ -453,7 +453,7 @@ def test_the_best_task_of_a_host_counts_for_it():
 
 
 def test_where_fetchers_are_few_no_host_starves():
-    queues = lanes_of()
+    queues = queues_of()
     begin(queues, B)
     queues.open(B, now=0)
     for n in range(200):
@@ -487,7 +487,7 @@ def test_where_fetchers_are_few_no_host_starves():
     ],
 )
 def test_room_is_what_a_host_can_serve_soon(limit: int, delay: float, half_lease: float, room: int):
-    queues = lanes_of(limit=limit, delay=delay, half_lease=half_lease)
+    queues = queues_of(limit=limit, delay=delay, half_lease=half_lease)
 
     assert queues.room(A) == room
 
@@ -498,7 +498,7 @@ def test_room_is_what_a_host_can_serve_soon(limit: int, delay: float, half_lease
 def test_room_is_less_for_a_host_that_may_not_yet_have_its_limit(
     limit: int, allowed: int, room: int
 ):
-    queues = lanes_of(limit=limit)
+    queues = queues_of(limit=limit)
 
     queues.pace(A, delay=0, allowed=allowed, now=0)
 
@@ -506,7 +506,7 @@ def test_room_is_less_for_a_host_that_may_not_yet_have_its_limit(
 
 
 def test_room_is_less_by_what_waits_and_never_negative():
-    queues = lanes_of(*numbered(3), limit=1)
+    queues = queues_of(*numbered(3), limit=1)
     assert queues.room(A) == 1
 
     for url in numbered(6)[3:]:
@@ -516,7 +516,7 @@ def test_room_is_less_by_what_waits_and_never_negative():
 
 
 def test_room_follows_the_pace():
-    queues = lanes_of(*numbered(1))
+    queues = queues_of(*numbered(1))
 
     queues.pace(A, delay=2.5, allowed=0, now=0)
 
@@ -524,32 +524,32 @@ def test_room_follows_the_pace():
 
 
 def test_a_host_is_hungry_when_half_of_what_is_worth_holding_is_used_up():
-    queues = lanes_of(*numbered(4), limit=1)
-    assert not queues.is_hungry(A)
+    queues = queues_of(*numbered(4), limit=1)
+    assert not queues[A].is_low()
 
     hungry = []
     for now in range(4):
         assert taken_one(queues, now=now) is not None
         queues.finished(A, now=now)
-        hungry.append(queues.is_hungry(A))
+        hungry.append(queues[A].is_low())
 
     assert hungry == [False, True, True, True]
 
 
 def test_a_host_that_is_worth_one_lease_is_hungry_without_it():
-    queues = lanes_of(*numbered(1), delay=60)
-    assert not queues.is_hungry(A)
+    queues = queues_of(*numbered(1), delay=60)
+    assert not queues[A].is_low()
 
     assert taken_one(queues, now=0) is not None
 
-    assert queues.is_hungry(A)
+    assert queues[A].is_low()
 
 
 # --- what leaves the queues
 
 
-def test_lost_leases_are_dropped_from_their_lanes():
-    queues = lanes_of(*numbered(2), *numbered(1, host=B))
+def test_lost_leases_are_dropped_from_their_host_queues():
+    queues = queues_of(*numbered(2), *numbered(1, host=B))
     queues.pace(A, delay=1, allowed=0, now=0)
 
     dropped = {make_task(f"http://{A}/0").id, make_task(f"http://{B}/0").id}
@@ -560,7 +560,7 @@ def test_lost_leases_are_dropped_from_their_lanes():
 
 
 def test_after_a_drop_the_highest_priority_is_still_the_first():
-    queues = lanes_of()
+    queues = queues_of()
     for priority in (9, 1, 8, 2, 7, 3):
         queues.add(lease(f"http://{A}/{priority}", priority=priority), now=0)
 
@@ -571,7 +571,7 @@ def test_after_a_drop_the_highest_priority_is_still_the_first():
 
 
 def test_emptied_lanes_give_up_all_that_waits_and_can_be_filled_again():
-    queues = lanes_of(*numbered(2), *numbered(1, host=B))
+    queues = queues_of(*numbered(2), *numbered(1, host=B))
 
     assert sorted(urls_of(queues.withdraw())) == [*numbered(2), *numbered(1, host=B)]
 
@@ -582,7 +582,7 @@ def test_emptied_lanes_give_up_all_that_waits_and_can_be_filled_again():
 
 
 def test_clearing_a_host_leaves_the_others_theirs():
-    queues = lanes_of(*numbered(2), *numbered(1, host=B), delay=1)
+    queues = queues_of(*numbered(2), *numbered(1, host=B), delay=1)
 
     assert urls_of(queues.withdraw(host=A)) == numbered(2)
 
@@ -593,7 +593,7 @@ def test_clearing_a_host_leaves_the_others_theirs():
 
 
 def test_a_host_that_ends_gives_back_what_waits_and_has_no_turn():
-    queues = lanes_of(*numbered(2), *numbered(1, host=B), delay=1)
+    queues = queues_of(*numbered(2), *numbered(1, host=B), delay=1)
 
     assert urls_of(queues.end(A)) == numbered(2)
 
@@ -605,7 +605,7 @@ def test_a_host_that_ends_gives_back_what_waits_and_has_no_turn():
 
 
 def test_a_host_that_ends_while_its_turn_is_missed_has_no_turn():
-    queues = lanes_of(*numbered(1), *numbered(1, host=B))
+    queues = queues_of(*numbered(1), *numbered(1, host=B))
     assert taken_one(queues, now=0) == f"http://{A}/0"
 
     queues.end(B)
@@ -615,7 +615,7 @@ def test_a_host_that_ends_while_its_turn_is_missed_has_no_turn():
 
 
 def test_the_end_of_a_request_of_a_host_that_has_ended_is_no_news():
-    queues = lanes_of(*numbered(1))
+    queues = queues_of(*numbered(1))
     assert taken_one(queues, now=0) is not None
     queues.end(A)
 
@@ -625,7 +625,7 @@ def test_the_end_of_a_request_of_a_host_that_has_ended_is_no_news():
 
 
 def test_a_host_that_begins_again_is_as_good_as_new():
-    queues = lanes_of(*numbered(2), limit=1, delay=60)
+    queues = queues_of(*numbered(2), limit=1, delay=60)
     assert taken_one(queues, now=0) is not None
     queues.finished(A, now=1)
     queues.end(A)
