@@ -172,7 +172,6 @@ class _Assembly:
     seen: SeenFilter = field(default_factory=SeenFilter)
     rests: Rests = field(default_factory=Rests)
     start_hosts: set[str] = field(default_factory=set)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)  #: wakes the coordinator
 
     @cached_property
     def session(self) -> Session[Ledger]:
@@ -214,20 +213,13 @@ class _Assembly:
 
     @cached_property
     def frontier(self) -> Frontier:
-        settings, stats = self.settings, self.session.stats
+        session = self.session
         return Frontier(
-            held=self.session.held,
-            limit_of=self._limits.of,
-            may_share=self._limits.may_share,
-            policy=replace(settings.host_policy, calls=_calls(self.spider)),
-            lease=settings.lease,
-            page_limit=PageLimit(
-                most=settings.max_pages_per_host,
-                unlimited=self.start_hosts,
-                full=self.scope.full,
-            ),
-            failures=stats.host_failures,
-            given_up=stats.hosts_given_up,
+            held=session.held,
+            limits=self._limits,
+            policy=replace(self.settings.host_policy, calls=_calls(self.spider)),
+            lease=self.settings.lease,
+            stats=session.stats,
             uplink=self.watch.uplink,
             rests=self.rests,
             ledger_now=self.ledger.now,
@@ -235,7 +227,9 @@ class _Assembly:
 
     @cached_property
     def _limits(self) -> FollowedLimits:
-        return FollowedLimits(self.spider, self.settings)
+        most, full = self.settings.max_pages_per_host, self.scope.full
+        pages = PageLimit(most=most, unlimited=self.start_hosts, full=full)
+        return FollowedLimits(self.spider, self.settings, pages=pages)
 
     @cached_property
     def steering(self) -> Steering:
@@ -259,37 +253,15 @@ class _Assembly:
 
     @cached_property
     def coordinator(self) -> Coordinator:
-        session = self.session
         return Coordinator(
-            session.ledger,
+            self.session,
             settings=self.settings,
             frontier=self.frontier,
-            host_leaser=self._host_leaser,
+            host_leaser=HostLeaser(self.session, self.frontier, self.settings),
             robots_gate=self._robots_gate,
-            changed=self.changed,
-            held=session.held,
-            stats=session.stats,
-            retry=session.retry,
-            heartbeat=session.heartbeat,
             watch=self.watch,
             internal_errors=self._internal_errors,
             state=self._state,
-            worker=session.worker,
-        )
-
-    @cached_property
-    def _host_leaser(self) -> HostLeaser:
-        session = self.session
-        return HostLeaser(
-            session.ledger,
-            self.frontier,
-            held=session.held,
-            heartbeat=session.heartbeat,
-            stats=session.stats,
-            worker=session.worker,
-            concurrency=self.settings.concurrency,
-            lease=self.settings.lease,
-            on_change=self.changed.set,
         )
 
     @cached_property
@@ -301,7 +273,7 @@ class _Assembly:
             self.proxies,
             at_once=2 * self.settings.concurrency,
             ledger=self.session.ledger,
-            on_change=self.changed.set,
+            on_change=self.frontier.look_wanted.set,
             watchdog=self.session.watchdog,
         )
 

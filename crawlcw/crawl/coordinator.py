@@ -31,11 +31,9 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.pool import Pool
-from crawlcw.engine.stats import FinishReason, Stats
+from crawlcw.engine.session import Session
+from crawlcw.engine.stats import FinishReason
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import Host
@@ -74,6 +72,8 @@ _A_MOMENT = 1.0
 #: for fewer hosts there is no pause.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
+#: Seconds that the leases of hosts may wait for the end of a page.
+_BUSY_PAUSE = 1.0
 #: Seconds without a host until a worker says that it wants some.
 _HUNGRY_FROM = 0.1
 
@@ -83,39 +83,34 @@ class Coordinator:
 
     def __init__(
         self,
-        ledger: Ledger,
+        session: Session[Ledger],
         *,
         settings: Settings,
         frontier: Frontier,
         host_leaser: HostLeaser,
         robots_gate: RobotsGate,
-        changed: asyncio.Event,
-        held: HeldLeases,
-        stats: Stats,
-        retry: LedgerRetry,
-        heartbeat: Heartbeat,
         watch: UplinkWatch,
         internal_errors: InternalErrors,
         state: KeptState,
-        worker: str,
     ) -> None:
-        """*host_leaser* and *robots_gate* set *changed* when they have something to do."""
+        """Work for the process of *session*."""
         self.host_leaser = host_leaser
         self.pool = Pool(settings.concurrency)
-        self._ledger = ledger
+        self._ledger = session.ledger
+        self._worker = session.worker
+        self._held = session.held
+        self._stats = session.stats
+        self._retry = session.retry
+        self._heartbeat = session.heartbeat
         self._settings = settings
         self._frontier = frontier
         self._queues = frontier.queues
         self._robots_gate = robots_gate
-        self._changed = changed
-        self._held = held
-        self._stats = stats
-        self._retry = retry
-        self._heartbeat = heartbeat
+        #: Set by whatever leaves something to do.
+        self._changed = frontier.look_wanted
         self._watch = watch
         self._internal_errors = internal_errors
         self._state = state
-        self._worker = worker
         #: Tasks whose host is not ours any more, or rests: to be released.
         self._returned: list[Lease] = []
         self._stopping = False
@@ -128,6 +123,7 @@ class Coordinator:
         #: What the last look at the ledger found that there is to wait for.
         self._waits_for: Standstill | None = None
         self._turn: asyncio.TimerHandle | None = None  #: until the next turn of a host
+        self._leases_at = 0.0  #: when the leases of hosts are to be looked at
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
 
     async def run(self) -> FinishReason:
@@ -249,10 +245,9 @@ class Coordinator:
         if self._changed.is_set():
             return
         if not (self._returned or self._frontier.has_changes() or self.host_leaser.has_idle()):
-            if not self._is_low():
-                return
             now = time.monotonic()
-            if now < self._look_at and now < self._frontier.next_feed(now=now):
+            feeds = self._is_low() and now >= min(self._look_at, self._frontier.next_feed(now=now))
+            if not feeds and now < self._leases_at:
                 return
         self._changed.set()
 
@@ -726,8 +721,11 @@ class Coordinator:
     def _next_look(self) -> float:
         """Return when there is something to look at, if nothing changes before."""
         now = time.monotonic()
-        leases_at = self.host_leaser.next_look(hungry=self.pool.has_idle_workers())
-        until = min(now + _LONGEST_IDLE, leases_at)
+        is_idle = self.pool.has_idle_workers()
+        self._leases_at = self.host_leaser.next_look(hungry=is_idle)
+        # Where all fetchers are busy the next one that is not calls, once it has its next task: of
+        # hosts that are handed on, none is to be one whose turn has just come.
+        until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
         if not self._is_low():
             return until
         return min(until, self._look_at, self._frontier.next_feed(now=now))

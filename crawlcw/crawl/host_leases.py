@@ -7,16 +7,15 @@ that have none.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 import anyio.abc
 
+from crawlcw.api.settings import Settings
 from crawlcw.crawl.held_host import HeldHost
 from crawlcw.crawl.hosts import SLICE_PAGES, SLICE_SECONDS, Frontier
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.stats import Stats
+from crawlcw.engine.session import Session
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.hosts import Host, HostLease
@@ -40,29 +39,16 @@ _SWEPT = 25
 class HostLeaser:
     """The leases of hosts of one process."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        frontier: Frontier,
-        *,
-        held: HeldLeases,
-        heartbeat: Heartbeat,
-        stats: Stats,
-        worker: str,
-        concurrency: int,
-        lease: timedelta,
-        on_change: Callable[[], None],
-    ) -> None:
-        """*on_change* is called when there is something for the coordinator to do."""
-        self._ledger = ledger
+    def __init__(self, session: Session[Ledger], frontier: Frontier, settings: Settings) -> None:
+        """Lease hosts for the process of *session*."""
+        self._ledger = session.ledger
+        self._worker = session.worker
+        self._held = session.held
+        self._stats = session.stats
+        self._heartbeat = session.heartbeat
         self._frontier = frontier
-        self._held = held
-        self._heartbeat = heartbeat
-        self._stats = stats
-        self._worker = worker
-        self._lease = lease
-        self._on_change = on_change
-        self._capacity = _HOSTS_A_FETCHER * concurrency
+        self._lease = settings.lease
+        self._capacity = _HOSTS_A_FETCHER * settings.concurrency
         self._lease_at = 0.0
         self._shared_until = 0.0  #: until then others are to take what was left to them
         self._others_at = 0.0
@@ -138,7 +124,7 @@ class HostLeaser:
             elif self._frontier.owns(name) and self._frontier[name].lease == lease:
                 self._lose(name)
         # Of some it may not have been sure any more that they may be asked.
-        self._on_change()
+        self._frontier.look_wanted.set()
 
     def _lose(self, name: str) -> None:
         logger.warning(
@@ -147,7 +133,7 @@ class HostLeaser:
             extra={"event": "host_lost", "host": name},
         )
         self._frontier.lose(name, now=time.monotonic())
-        self._on_change()
+        self._frontier.look_wanted.set()
 
     async def save(self) -> None:
         """Write what the ledger is to know at once: a host has failed, or was opened for others."""
@@ -227,7 +213,7 @@ class HostLeaser:
         # Where its lease has run out meanwhile, it is parted with like any that is lost.
         host.busy = False
         await self._release(self._parted([host]))
-        self._on_change()
+        self._frontier.look_wanted.set()
 
     def give_up_origins(self, background: anyio.abc.TaskGroup) -> None:
         """Begin to ignore what waits for origins that nobody will ask any more."""
@@ -244,7 +230,7 @@ class HostLeaser:
         finally:
             host.busy = False
         host.look = True
-        self._on_change()
+        self._frontier.look_wanted.set()
 
     async def _give_up_origin(self, host: HeldHost, scheme: str) -> None:
         reason = host.state.origin(scheme).given_up
@@ -306,7 +292,7 @@ class HostLeaser:
         for host in hosts:
             self._frontier.phases.leave(host)
             host.look = True
-            self._on_change()
+            self._frontier.look_wanted.set()
 
     async def sweep(self) -> None:
         """Wake the next few hosts that have tasks, and that nobody would ever lease.

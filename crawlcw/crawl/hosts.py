@@ -9,9 +9,9 @@ puts the host into one set, and the next question goes through that set alone: t
 are where they were.
 """
 
+import asyncio
 import heapq
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -28,6 +28,7 @@ from crawlcw.crawl.host_queues import AHEAD, HostQueues
 from crawlcw.crawl.robots import Robots
 from crawlcw.downloader.memory_budget import deadline_paused
 from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.model import urls
 from crawlcw.model.health import Uplink
@@ -51,30 +52,28 @@ class Frontier:
         self,
         *,
         held: HeldLeases,
-        limit_of: Callable[[str], HostLimit],
+        limits: "FollowedLimits",
         policy: HostPolicy,
         lease: timedelta,
-        may_share: bool,
-        page_limit: PageLimit,
-        failures: Counter[str],
-        given_up: dict[str, str],
+        stats: Stats,
         uplink: Uplink,
         rests: Rests,
         ledger_now: Callable[[], datetime],
     ) -> None:
         """Hold no host yet.
 
-        *held* are the tasks' leases. *may_share* says whether *limit_of* leaves any host
-        without limits. *uplink* is told which pages hosts have answered before. For
-        *failures*, *given_up* and *rests* see `HostHealth`.
+        *held* are the tasks' leases. *uplink* is told which pages hosts have answered
+        before. In *stats* failures of hosts are counted, and hosts that are given up. For
+        *rests* see `HostHealth`.
         """
-        self.may_share = may_share
-        self.page_limit = page_limit
+        #: Set where the coordinator is to look: something was left to do.
+        self.look_wanted = asyncio.Event()
+        self.page_limit = limits.pages
         self.queues = HostQueues(half_lease=lease.total_seconds() / 2)
         self.phases = Phases(self.queues)
         self.rests = rests
         self._held = held
-        self._limit_of = limit_of
+        self._limits = limits
         self._usable = lease.total_seconds() * (1 - _MARGIN)
         self._uplink = uplink
         self._ledger_now = ledger_now
@@ -97,13 +96,18 @@ class Frontier:
             self.queues,
             self.phases,
             policy=policy,
-            page_limit=page_limit,
+            page_limit=self.page_limit,
             avoided=self._avoided,
-            failures=failures,
-            given_up=given_up,
+            failures=stats.host_failures,
+            given_up=stats.hosts_given_up,
             rests=rests,
             ledger_now=ledger_now,
         )
+
+    @property
+    def may_share(self) -> bool:
+        """Whether any host is left without limits, so that several processes may ask it."""
+        return self._limits.may_share
 
     def __contains__(self, name: str) -> bool:
         return name in self._hosts
@@ -231,7 +235,7 @@ class Frontier:
         """
         if self.page_limit.limits(name):
             return False
-        limit = self._limit_of(name)
+        limit = self._limits.of(name)
         return not (limit.concurrency or limit.delay) and self._avoided.get(name, now) <= now
 
     def _add(self, state: Host, lease: HostLease | None, *, now: float, asked: float) -> HeldHost:
@@ -239,7 +243,7 @@ class Frontier:
             changed=self.queues.changed,
             state=state,
             lease=lease,
-            limit=self._limit_of(state.name),
+            limit=self._limits.of(state.name),
             since=now,
         )
         self._hosts[state.name] = host
@@ -296,7 +300,7 @@ class Frontier:
     def delay(self, name: str) -> float:
         """Return the seconds between the starts of two requests to a host."""
         host = self._hosts.get(name)
-        return host.delay if host is not None else self._limit_of(name).delay
+        return host.delay if host is not None else self._limits.of(name).delay
 
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""
@@ -369,7 +373,8 @@ def _keep(hosts: set[HeldHost], host: HeldHost, wanted: bool) -> None:
 class FollowedLimits:
     """What holds for each host by the settings that are followed just now."""
 
-    def __init__(self, spider: Spider, settings: Settings) -> None:
+    def __init__(self, spider: Spider, settings: Settings, *, pages: PageLimit) -> None:
+        self.pages = pages
         self._limits = Limits(spider.limits)
         self._some_shared = any(limit.concurrency == 0 for limit in spider.limits.values())
         self._settings = settings
@@ -386,7 +391,6 @@ class FollowedLimits:
     def follow(self, settings: Settings, frontier: Frontier) -> None:
         """Ask all hosts by other settings from now on, those that are held as well."""
         self._settings = settings
-        frontier.may_share = self.may_share
         now = time.monotonic()
         for host in frontier:
             host.limit = self.of(host.name)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import anyio.abc
 import pytest
 
-from crawlcw.api.host_limits import Limits, limit_of
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -22,7 +21,7 @@ from crawlcw.crawl import coordinator, host_leases, robots_gate
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.crawl.hosts import Frontier
+from crawlcw.crawl.hosts import FollowedLimits, Frontier
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import InternalErrors
 from crawlcw.crawl.robots import Robots
@@ -30,11 +29,7 @@ from crawlcw.crawl.robots_gate import RobotsGate
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader.proxy_pool import ProxyPool
 from crawlcw.engine import ledger_retry
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.leases import HeldLeases
-from crawlcw.engine.ledger_retry import LedgerRetry, retrying
-from crawlcw.engine.stats import Stats
-from crawlcw.engine.watchdog import Watchdog
+from crawlcw.engine.session import Session
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Added, Claimed, Counters, TaskFilter
@@ -180,64 +175,43 @@ class Around:
     def __init__(self, ledger: Counted, *, robots: Any = None, **settings: Any) -> None:
         self.ledger = ledger
         self.settings = Settings(**settings)
-        self.held = HeldLeases()
-        self.stats = Stats()
         self.starts: list[tuple[float, str]] = []
         loop = asyncio.get_running_loop()
+        session = Session(ledger, lease=lambda: self.settings.lease, give_up=timedelta(minutes=10))
+        self.held, self.stats = session.held, session.stats
         web = Refusing({"http://example.com/robots.txt": robots} if robots else {})
         self.failures = web.failures
         rests = Rests()
         watch = UplinkWatch(web, self.settings, rests, ledger_now=ledger.now)
+        pages = PageLimit(most=None, unlimited=(), full=set())
         self.frontier = Frontier(
             held=self.held,
-            limit_of=lambda host: limit_of(host, Limits({}), self.settings),
-            may_share=self.settings.per_host_concurrency == 0,
+            limits=FollowedLimits(Spider(), self.settings, pages=pages),
             policy=self.settings.host_policy,
             lease=self.settings.lease,
-            page_limit=PageLimit(most=None, unlimited=(), full=set()),
-            failures=self.stats.host_failures,
-            given_up=self.stats.hosts_given_up,
+            stats=self.stats,
             uplink=watch.uplink,
             rests=rests,
             ledger_now=ledger.now,
         )
-        retry = LedgerRetry(timedelta(minutes=10))
-        waiting, changed = retrying(ledger, retry), asyncio.Event()
-        heartbeat = Heartbeat(ledger, "a", self.stats, lease=lambda: self.settings.lease)
         self.coordinator = Coordinator(
-            waiting,
+            session,
             settings=self.settings,
             frontier=self.frontier,
-            host_leaser=HostLeaser(
-                waiting,
-                self.frontier,
-                held=self.held,
-                heartbeat=heartbeat,
-                stats=self.stats,
-                worker="a",
-                concurrency=self.settings.concurrency,
-                lease=self.settings.lease,
-                on_change=changed.set,
-            ),
+            host_leaser=HostLeaser(session, self.frontier, self.settings),
             robots_gate=RobotsGate(
                 self.frontier,
                 Robots(web, self.settings, clock=loop.time, now=ledger.now),
                 watch,
                 ProxyPool(self.settings),
                 at_once=2 * self.settings.concurrency,
-                ledger=waiting,
-                on_change=changed.set,
-                watchdog=Watchdog(self.stats, limit=timedelta(0)),
+                ledger=session.ledger,
+                on_change=self.frontier.look_wanted.set,
+                watchdog=session.watchdog,
             ),
-            changed=changed,
-            state=KeptState(Spider(), waiting),
-            held=self.held,
-            stats=self.stats,
-            retry=retry,
-            heartbeat=heartbeat,
+            state=KeptState(Spider(), session.ledger),
             watch=watch,
-            internal_errors=InternalErrors(waiting, self.stats, end=lambda *_: None),
-            worker="a",
+            internal_errors=InternalErrors(session.ledger, self.stats, end=lambda *_: None),
         )
 
     async def work(self, *, seconds: float = 0.0, number: int = 1) -> None:

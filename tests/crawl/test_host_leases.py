@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
+from crawlcw.api.settings import Settings
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.engine.heartbeat import Heartbeat
-from crawlcw.engine.stats import Stats
+from crawlcw.engine.session import Session
 from crawlcw.errors import Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -47,17 +47,9 @@ async def ledger(tmp_path: Path) -> AsyncIterator[GivingUpLedger]:
 
 
 def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
-    return HostLeaser(
-        ledger,
-        process.frontier,
-        held=process.held,
-        heartbeat=Heartbeat(ledger, "a", Stats(), lease=lambda: LEASE),
-        stats=Stats(),
-        worker="a",
-        concurrency=8,
-        lease=LEASE,
-        on_change=lambda: None,
-    )
+    session = Session(ledger, lease=lambda: LEASE, give_up=LEASE)
+    session.held = process.held
+    return HostLeaser(session, process.frontier, Settings(concurrency=8, lease=LEASE))
 
 
 async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):

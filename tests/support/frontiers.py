@@ -1,6 +1,5 @@
 """A process's frontier, for tests: what the coordinator and the fetchers do to it."""
 
-from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import count
@@ -11,6 +10,7 @@ from crawlcw.crawl.held_host import HeldHost, PageLimit
 from crawlcw.crawl.host_health import Fault
 from crawlcw.crawl.hosts import Frontier
 from crawlcw.engine.leases import HeldLeases
+from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
 from crawlcw.model.health import Uplink
 from crawlcw.model.hosts import Host, HostLease, HostPolicy, RobotsRecord
@@ -31,6 +31,20 @@ def lease_of(state: Host, *, epoch: int = 1, clean: bool = True) -> HostLease:
     )
 
 
+class FixedLimits:
+    """Limits of hosts that nobody changes meanwhile."""
+
+    may_share = True
+
+    def __init__(self, limits: dict[str, HostLimit], default: HostLimit, pages: PageLimit) -> None:
+        self.pages = pages
+        self._limits = limits
+        self._default = default
+
+    def of(self, host: str) -> HostLimit:
+        return self._limits.get(host, self._default)
+
+
 class Process:
     """A frontier, with the tasks that its process holds and a clock of its own."""
 
@@ -49,19 +63,17 @@ class Process:
         self.now = booted
         self.held = HeldLeases()
         self.full: set[str] = set()
-        self.failures: Counter[str] = Counter()
-        self.given_up: dict[str, str] = {}
+        self.stats = Stats()
+        self.failures, self.given_up = self.stats.host_failures, self.stats.hosts_given_up
         self._offset = elapsed - booted
         limit = HostLimit(concurrency=concurrency, delay=delay)
+        pages = PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full)
         self.frontier = Frontier(
             held=self.held,
-            limit_of=lambda host: (limits or {}).get(host, limit),
+            limits=FixedLimits(limits or {}, limit, pages),
             policy=HostPolicy(),
             lease=LEASE,
-            may_share=True,
-            page_limit=PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full),
-            failures=self.failures,
-            given_up=self.given_up,
+            stats=self.stats,
             uplink=Uplink(),
             rests=Rests(),
             ledger_now=self.ledger_now,
