@@ -244,9 +244,13 @@ class Coordinator:
         """Have the coordinator look, where what has changed leaves it something to do."""
         if self._changed.is_set():
             return
-        if not (self._returned or self._frontier.has_changes() or self.host_leaser.has_idle()):
+        if not (
+            self._returned or self._frontier.to_do.has_changes() or self.host_leaser.has_idle()
+        ):
             now = time.monotonic()
-            feeds = self._is_low() and now >= min(self._look_at, self._frontier.next_feed(now=now))
+            feeds = self._is_low() and now >= min(
+                self._look_at, self._frontier.to_do.next_feed(now=now)
+            )
             if not feeds and now < self._leases_at:
                 return
         self._changed.set()
@@ -405,7 +409,7 @@ class Coordinator:
         return await self._look_around()
 
     async def _give_back_tasks(self) -> None:
-        self._returned += [*self._frontier.leaving(), *self._frontier.health.put_off()]
+        self._returned += [*self._frontier.to_do.leaving(), *self._frontier.health.put_off()]
         if not self._returned:
             return
         returned, self._returned = self._returned, []
@@ -428,7 +432,7 @@ class Coordinator:
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
-        hungry = self._frontier.hungry(now=time.monotonic())
+        hungry = self._frontier.to_do.hungry(now=time.monotonic())
         if not hungry:
             return False
         room = self._room()
@@ -728,7 +732,7 @@ class Coordinator:
         until = min(now + _LONGEST_IDLE, self._leases_at + (0 if is_idle else _BUSY_PAUSE))
         if not self._is_low():
             return until
-        return min(until, self._look_at, self._frontier.next_feed(now=now))
+        return min(until, self._look_at, self._frontier.to_do.next_feed(now=now))
 
     def _pause(self) -> float:
         """Return the seconds until the hosts that are held may be looked at again.

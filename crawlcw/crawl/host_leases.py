@@ -137,7 +137,7 @@ class HostLeaser:
 
     async def save(self) -> None:
         """Write what the ledger is to know at once: a host has failed, or was opened for others."""
-        await self._save(self._frontier.unsaved())
+        await self._save(self._frontier.to_do.unsaved())
 
     async def _save(self, hosts: Sequence[HeldHost]) -> None:
         # Copies: what is learned while the ledger writes is not written with it.
@@ -158,14 +158,14 @@ class HostLeaser:
 
     def has_idle(self) -> bool:
         """Return whether hosts have nothing left to do, and none of them has waited to go back."""
-        idle = self._frontier.idle()
+        idle = self._frontier.to_do.idle()
         return bool(idle) and (self._idle_since is None or len(idle) >= _MANY_IDLE)
 
     async def give_back(self, background: anyio.abc.TaskGroup) -> None:
         """Release the hosts with nothing left to do, many at a time."""
         now = time.monotonic()
         going: list[HeldHost] = []
-        for host in self._frontier.idle():
+        for host in self._frontier.to_do.idle():
             if host.lease is None:
                 self._frontier.part(host, now=now)
             elif host.state.given_up is not None:

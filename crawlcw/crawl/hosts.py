@@ -12,7 +12,7 @@ are where they were.
 import asyncio
 import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -45,41 +45,15 @@ _REMEMBERED = 1000
 _MARGIN = 0.15
 
 
-class Frontier:
-    """The hosts that one process may ask."""
+class ToDo:
+    """What is to be done about the held hosts; each question looks at those that have changed."""
 
     def __init__(
-        self,
-        *,
-        held: HeldLeases,
-        limits: "FollowedLimits",
-        policy: HostPolicy,
-        lease: timedelta,
-        stats: Stats,
-        uplink: Uplink,
-        rests: Rests,
-        ledger_now: Callable[[], datetime],
+        self, held_hosts: Mapping[str, HeldHost], queues: HostQueues, held: HeldLeases
     ) -> None:
-        """Hold no host yet.
-
-        *held* are the tasks' leases. *uplink* is told which pages hosts have answered
-        before. In *stats* failures of hosts are counted, and hosts that are given up. For
-        *rests* see `HostHealth`.
-        """
-        #: Set where the coordinator is to look: something was left to do.
-        self.look_wanted = asyncio.Event()
-        self.page_limit = limits.pages
-        self.queues = HostQueues(half_lease=lease.total_seconds() / 2)
-        self.phases = Phases(self.queues)
-        self.rests = rests
+        self._hosts = held_hosts
+        self._queues = queues
         self._held = held
-        self._limits = limits
-        self._usable = lease.total_seconds() * (1 - _MARGIN)
-        self._uplink = uplink
-        self._ledger_now = ledger_now
-        self._hosts: dict[str, HeldHost] = {}
-        self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
-        #: By what is to be done about them; kept by `_sort`.
         self._left: set[HeldHost] = set()
         self._unsaved: set[HeldHost] = set()
         self._unproven: set[HeldHost] = set()
@@ -88,55 +62,18 @@ class Frontier:
         self._later: list[tuple[float, int, HeldHost]] = []  #: a heap, by `HeldHost.feed_at`
         self._fed_at = float("-inf")  #: when `hungry` was asked last
         self._order = count()
-        #: Hosts that are shared and failed us: until when we leave them alone.
-        self._avoided: dict[str, float] = {}
-        #: Told how requests end.
-        self.health = HostHealth(
-            self._hosts,
-            self.queues,
-            self.phases,
-            policy=policy,
-            page_limit=self.page_limit,
-            avoided=self._avoided,
-            failures=stats.host_failures,
-            given_up=stats.hosts_given_up,
-            rests=rests,
-            ledger_now=ledger_now,
-        )
-
-    @property
-    def may_share(self) -> bool:
-        """Whether any host is left without limits, so that several processes may ask it."""
-        return self._limits.may_share
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._hosts
-
-    def __getitem__(self, name: str) -> HeldHost:
-        return self._hosts[name]
-
-    def __iter__(self) -> Iterator[HeldHost]:
-        return iter(list(self._hosts.values()))
-
-    def owned(self) -> list[HeldHost]:
-        """Return the hosts that are leased to this process."""
-        return list(self.leased.values())
-
-    def owns(self, name: str) -> bool:
-        """Return whether the host is leased to this process."""
-        return name in self.leased
 
     def _sort(self) -> None:
         """Look at each host that has changed since the last call: all others are where they were.
 
         A host that is gone is in no set.
         """
-        changed = self.queues.changed
+        changed = self._queues.changed
         while changed:
             host = self._hosts.get(changed.pop())
             if host is None:
                 continue
-            queue = self.queues[host.state.name]
+            queue = self._queues[host.state.name]
             is_ours, look, busy, phase = host.lease is not None, host.look, host.busy, host.phase
             leaving = phase is Phase.LEAVING
             if leaving:
@@ -179,13 +116,118 @@ class Frontier:
             if host.feed_at == at:
                 self._hungry.add(host)
         # Nothing can be begun with before a lease is renewed.
-        return [host for host in self._hungry if now < self.queues[host.state.name].deadline]
+        return [host for host in self._hungry if now < self._queues[host.state.name].deadline]
 
     def next_feed(self, *, now: float) -> float:
         """Return when tasks of a host are wanted next; it may have changed its mind by then."""
         if self.hungry(now=now):
             return now
         return self._later[0][0] if self._later else float("inf")
+
+    def leaving(self) -> list[Lease]:
+        """Return the tasks of hosts that are being left which no fetcher has begun with."""
+        self._sort()
+        left, self._left = self._left, set()
+        return [lease for host in left for lease in self._queues.withdraw(host=host.name)]
+
+    def idle(self) -> list[HeldHost]:
+        """Return the hosts with nothing under way and nothing left to look at."""
+        self._sort()
+        return [
+            host
+            for host in self._ended
+            if not (host.lost and host.lease is not None)
+            and not self._held.of_host(host.name)
+            # A task whose lease is lost is not held, and may be asked for all the same.
+            and not self._queues[host.name].active
+        ]
+
+    def forget(self, host: HeldHost) -> None:
+        """Note that a host is held no more."""
+        host.feed_at = None
+        for those in (self._left, self._unsaved, self._unproven, self._ended, self._hungry):
+            those.discard(host)
+
+
+def _keep(hosts: set[HeldHost], host: HeldHost, wanted: bool) -> None:
+    if wanted:
+        hosts.add(host)
+    else:
+        hosts.discard(host)
+
+
+class Frontier:
+    """The hosts that one process may ask."""
+
+    def __init__(
+        self,
+        *,
+        held: HeldLeases,
+        limits: "FollowedLimits",
+        policy: HostPolicy,
+        lease: timedelta,
+        stats: Stats,
+        uplink: Uplink,
+        rests: Rests,
+        ledger_now: Callable[[], datetime],
+    ) -> None:
+        """Hold no host yet.
+
+        *held* are the tasks' leases. *uplink* is told which pages hosts have answered
+        before. In *stats* failures of hosts are counted, and hosts that are given up. For
+        *rests* see `HostHealth`.
+        """
+        #: Set where the coordinator is to look: something was left to do.
+        self.look_wanted = asyncio.Event()
+        self.page_limit = limits.pages
+        self.queues = HostQueues(half_lease=lease.total_seconds() / 2)
+        self.phases = Phases(self.queues)
+        self.rests = rests
+        self._held = held
+        self._limits = limits
+        self._usable = lease.total_seconds() * (1 - _MARGIN)
+        self._uplink = uplink
+        self._ledger_now = ledger_now
+        self._hosts: dict[str, HeldHost] = {}
+        self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
+        self.to_do = ToDo(self._hosts, self.queues, held)
+        #: Hosts that are shared and failed us: until when we leave them alone.
+        self._avoided: dict[str, float] = {}
+        #: Told how requests end.
+        self.health = HostHealth(
+            self._hosts,
+            self.queues,
+            self.phases,
+            policy=policy,
+            page_limit=self.page_limit,
+            avoided=self._avoided,
+            failures=stats.host_failures,
+            given_up=stats.hosts_given_up,
+            rests=rests,
+            ledger_now=ledger_now,
+        )
+
+    @property
+    def may_share(self) -> bool:
+        """Whether any host is left without limits, so that several processes may ask it."""
+        return self._limits.may_share
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._hosts
+
+    def __getitem__(self, name: str) -> HeldHost:
+        return self._hosts[name]
+
+    def __iter__(self) -> Iterator[HeldHost]:
+        return iter(list(self._hosts.values()))
+
+    def owned(self) -> list[HeldHost]:
+        """Return the hosts that are leased to this process."""
+        return list(self.leased.values())
+
+    def owns(self, name: str) -> bool:
+        """Return whether the host is leased to this process."""
+        return name in self.leased
 
     def begin(self, lease: HostLease, *, now: float, asked: float) -> HeldHost:
         """Take charge of a host that was leased; the ledger was asked for it at *asked*."""
@@ -326,33 +368,13 @@ class Frontier:
             self.phases.leave(host)
             self.queues.extend(name, deadline=float("-inf"), now=now)
 
-    def leaving(self) -> list[Lease]:
-        """Return the tasks of hosts that are being left which no fetcher has begun with."""
-        self._sort()
-        left, self._left = self._left, set()
-        return [lease for host in left for lease in self.queues.withdraw(host=host.name)]
-
-    def idle(self) -> list[HeldHost]:
-        """Return the hosts with nothing under way and nothing left to look at."""
-        self._sort()
-        return [
-            host
-            for host in self._ended
-            if not (host.lost and host.lease is not None)
-            and not self._held.of_host(host.name)
-            # A task whose lease is lost is not held, and may be asked for all the same.
-            and not self.queues[host.name].active
-        ]
-
     def part(self, host: HeldHost, *, now: float) -> Host:
         """Forget a host; return the state that the ledger is to have of it."""
         rest = self.queues[host.name].next_start - now
         self.queues.end(host.name)
         del self._hosts[host.name]
         self.leased.pop(host.name, None)
-        host.feed_at = None
-        for those in (self._left, self._unsaved, self._unproven, self._ended, self._hungry):
-            those.discard(host)
+        self.to_do.forget(host)
         self.phases.forget(host)
         moment = self._ledger_now()
         given_up = host.state.given_up is not None
@@ -361,13 +383,6 @@ class Frontier:
         more = host.look and not given_up
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
-
-
-def _keep(hosts: set[HeldHost], host: HeldHost, wanted: bool) -> None:
-    if wanted:
-        hosts.add(host)
-    else:
-        hosts.discard(host)
 
 
 class FollowedLimits:

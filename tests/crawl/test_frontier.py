@@ -711,15 +711,15 @@ def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
     process.claim(host="other.example")
     leases = process.claim(5)
     under_way = process.take_all()
-    assert process.frontier.leaving() == []
+    assert process.frontier.to_do.leaving() == []
 
     process.frontier.phases.leave(host)
-    back = process.frontier.leaving()
+    back = process.frontier.to_do.leaving()
 
     assert {lease.task.host for lease in back} == {HOST}
     assert len(back) == 3
     assert not {lease.task.id for lease in back} & {lease.task.id for lease in under_way}
-    assert process.frontier.leaving() == []
+    assert process.frontier.to_do.leaving() == []
     assert process.idle() == []
     process.commit(*leases)
     assert process.idle() == [], "two requests are under way"
@@ -830,7 +830,7 @@ def test_a_host_that_is_lost_is_asked_for_nothing_more():
     assert not process.frontier.owns(HOST)
     assert process.frontier.owned() == []
     assert host.leaving
-    assert len(process.frontier.leaving()) == 1
+    assert len(process.frontier.to_do.leaving()) == 1
     process.fetched(process.claim()[0])
     assert process.take() is None
 
@@ -843,7 +843,7 @@ def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
     first, second = process.claim(2)
     assert process.take() is first
     process.lose()
-    process.commit(*process.frontier.leaving())
+    process.commit(*process.frontier.to_do.leaving())
     process.now += 5
 
     again = process.begin(finished=3)

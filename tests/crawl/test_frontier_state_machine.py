@@ -204,8 +204,8 @@ class FrontierMachine(RuleBasedStateMachine):
             host.look = look
             if host.name in handed_on:
                 process.frontier.phases.leave(host)
-        process.held.end(process.frontier.leaving())
-        for host in process.frontier.idle():
+        process.held.end(process.frontier.to_do.leaving())
+        for host in process.frontier.to_do.idle():
             mine = [lease for n, lease, _ in self.under_way if n == number]
             assert host.name not in {lease.task.host for lease in mine}
             current = self.is_current(number, host)
@@ -253,10 +253,10 @@ class FrontierMachine(RuleBasedStateMachine):
             leased = {name for name, host in hosts.items() if host.lease is not None}
             queues = {name: frontier.queues[name] for name in hosts}
             assert set(frontier.leased) == leased
-            assert {host.name for host in frontier.unsaved()} == {
+            assert {host.name for host in frontier.to_do.unsaved()} == {
                 name for name in leased if hosts[name].unsaved
             }
-            assert {host.name for host in frontier.idle()} == {
+            assert {host.name for host in frontier.to_do.idle()} == {
                 name
                 for name, host in hosts.items()
                 if (host.leaving or host.lease is None or not host.look)
@@ -270,13 +270,13 @@ class FrontierMachine(RuleBasedStateMachine):
                 and queues[name].is_low()
                 and process.now < queues[name].deadline
             }
-            assert {host.name for host in frontier.hungry(now=process.now)} == {
+            assert {host.name for host in frontier.to_do.hungry(now=process.now)} == {
                 name for name, at in wanted.items() if at < process.now
             }
-            assert frontier.next_feed(now=process.now) <= max(
+            assert frontier.to_do.next_feed(now=process.now) <= max(
                 process.now, min(wanted.values(), default=float("inf"))
             )
-            assert frontier.has_changes() or not any(
+            assert frontier.to_do.has_changes() or not any(
                 queues[name].waiting for name, host in hosts.items() if host.leaving
             )
 

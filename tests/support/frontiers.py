@@ -176,7 +176,7 @@ class Process:
         return self.frontier.queues.may_ask(name, now=self.now)
 
     def idle(self) -> list[str]:
-        return [host.name for host in self.frontier.idle()]
+        return [host.name for host in self.frontier.to_do.idle()]
 
     def resting(self, name: str = HOST) -> float:
         """For how many seconds no request is begun."""
