@@ -123,3 +123,22 @@ def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
         "engine/leases.py",
         "tracking/lease_broker.py",
     }
+
+
+#: Words of this project alone, for which the field has its own. `witness` is a stored field's name.
+PRIVATE = r"(?i)\b(witness|doubt|vouch|verdict|suspect|convict|excuse|spared?\b|overrul|pardon)\w*"
+STORED = {"ledger/documents.py", "ledger/session_documents.py"} | {
+    f"ledger/{store}/sessions.py" for store in ("mongo", "sqlite")
+}
+
+
+def test_no_private_word_stands_where_the_field_has_a_term():
+    texts = [*PACKAGE.rglob("*.py"), *(PACKAGE / "guide").glob("*.md")]
+    found = {
+        name: words
+        for path in texts
+        if (name := str(path.relative_to(PACKAGE))) not in STORED
+        and (words := re.findall(PRIVATE, path.read_text()))
+    }
+
+    assert found == {}

@@ -42,7 +42,7 @@ class Document:
     body: bytes
 
     def __init__(self) -> None:
-        #: Whether the crawl has looked at it for what the parser may not be given, and its verdict.
+        #: Whether the crawl has looked for what the parser may not be given, and what it found.
         self.screened = False
         self.refusal: ParseRefusedError | None = None
         #: Whether `selector` was asked for, and what the crawl found out about that tree.

@@ -165,8 +165,8 @@ def _sent(controls: list[Any], button: Any, *, given: Mapping[str, FieldValue]) 
     for each in controls:
         name, kind = each.get("name"), _kind(each)
         unchecked = kind == "checkbox" and "checked" not in each.attrib
-        overruled = kind == "radio" and radio.get(name) is not each
-        if name and name not in given and not (_is_button(each) or unchecked or overruled):
+        unset = kind == "radio" and radio.get(name) is not each
+        if name and name not in given and not (_is_button(each) or unchecked or unset):
             entries += [(name, value) for value in _values_of(each)]
     for name, value in given.items():
         if isinstance(value, str | int | float):

@@ -88,9 +88,9 @@ def within(nodes: Iterable[LexborNode], regions: Iterable[LexborNode]) -> Iterat
         while above is not None and above.mem_id not in inside:
             passed.append(above.mem_id)
             above = above.parent
-        verdict = above is not None and inside[above.mem_id]
-        inside.update(dict.fromkeys(passed, verdict))
-        if verdict:
+        is_inside = above is not None and inside[above.mem_id]
+        inside.update(dict.fromkeys(passed, is_inside))
+        if is_inside:
             yield node
 
 

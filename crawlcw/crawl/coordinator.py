@@ -60,12 +60,12 @@ _A_FEW = 8
 _MOST_HELD = 4
 #: Seconds without work until an idle process looks for lost wake-ups.
 _SWEEP_FROM = 0.8
-#: Seconds between two looks at a host with leases that are spared.
-_SPARE_PAUSE = 1.0
-#: While leases are spared, so many more tasks are looked at: they are due before all others.
+#: Seconds between two looks at a host with leases in their grace.
+_GRACE_PAUSE = 1.0
+#: While leases have their grace, so many more tasks are looked at: they are due before all others.
 #: Of each of many hosts, a few.
-_MOST_SPARED = 1_000
-_FEW_SPARED = 50
+_MOST_IN_GRACE = 1_000
+_FEW_IN_GRACE = 50
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
 #: Seconds for each host held between two looks at all of them, for a look goes through them all;
@@ -458,17 +458,17 @@ class Coordinator:
         A host of which the page has as many tasks as were asked for may have more: it is looked at
         again.
         """
-        spareable = self._spareable(len(portions))
+        extra = self._most_in_grace(len(portions))
         now = time.monotonic()
         for host in portions:
             # Before the page is read: what is added from here on may be missing in it,
             # and the one that adds it sets this again.
             host.look = False
-        asked = {host.name: portion + spareable for host, portion in portions.items()}
+        asked = {host.name: portion + extra for host, portion in portions.items()}
         page = await self._ledger.tasks.page_each(asked)
         numbers = Counter(task.host for task in page)
-        spared = self._spared(page)
-        found = self._claimable(page, spared)
+        left_alone = self._in_grace(page)
+        found = self._claimable(page, left_alone)
         for host in portions:
             if tasks := found.get(host.name):
                 host.priority = tasks[0].priority
@@ -487,18 +487,20 @@ class Coordinator:
                 host.fed = now
             host.look = host.look or len(taken) < len(ready)
             # Of what is behind those that are not for us nothing is known.
-            in_vain = host.name in spared.values() or (is_full and not tasks and not host.lost)
+            in_vain = host.name in left_alone.values() or (is_full and not tasks and not host.lost)
             if in_vain and not host.busy:
                 host.busy = host.look = True
                 background.start_soon(self._look_later, host)
         await self._claim_all(wanted)
 
-    def _claimable(self, page: Iterable[Task], spared: Container[bytes]) -> dict[str, list[Task]]:
+    def _claimable(
+        self, page: Iterable[Task], left_alone: Container[bytes]
+    ) -> dict[str, list[Task]]:
         """Return the tasks of a page that may be claimed, by host."""
         found: dict[str, list[Task]] = {}
         for task in page:
             # A lease of ours that ran out during an outage shows up again.
-            if task.id in self._held or task.id in spared:
+            if task.id in self._held or task.id in left_alone:
                 continue
             # What waits for an origin that was given up is ignored, all of it at once, but for
             # tasks that a method is called for.
@@ -529,13 +531,13 @@ class Coordinator:
                 return task.url
         return tasks[0].url
 
-    def _spareable(self, hosts: int = 1) -> int:
+    def _most_in_grace(self, hosts: int = 1) -> int:
         """Return how many tasks of a page may be there in vain, for each of so many *hosts*."""
         if self._retry.grace_since(self._ledger.now()) is None:
             return 0
-        return max(_FEW_SPARED, _MOST_SPARED // hosts)
+        return max(_FEW_IN_GRACE, _MOST_IN_GRACE // hosts)
 
-    def _spared(self, page: Iterable[Task]) -> dict[bytes, str]:
+    def _in_grace(self, page: Iterable[Task]) -> dict[bytes, str]:
         """Return the tasks, and their hosts, that are left to their holders after an outage."""
         since = self._retry.grace_since(self._ledger.now())
         return {
@@ -547,7 +549,7 @@ class Coordinator:
     async def _look_later(self, host: HeldHost) -> None:
         """Let a host rest, for it is neither to be asked about on and on nor to be released."""
         try:
-            await anyio.sleep(_SPARE_PAUSE)
+            await anyio.sleep(_GRACE_PAUSE)
         finally:
             host.busy = False
         self._changed.set()
@@ -605,10 +607,10 @@ class Coordinator:
         """Take part in hosts that are shared; return whether the ledger is drained."""
         if self._frontier.may_share:
             room = self._room()
-            limit = _PREFETCH * self.pool.size + self._spareable()
+            limit = _PREFETCH * self.pool.size + self._most_in_grace()
             page = await self._ledger.tasks.page(limit=limit)
-            spared = self._spared(page)
-            page = [task for task in page if task.id not in spared]
+            left_alone = self._in_grace(page)
+            page = [task for task in page if task.id not in left_alone]
             await self._visit({task.host: task.url for task in page})
             if self._shuffles:
                 random.shuffle(page)

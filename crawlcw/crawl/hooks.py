@@ -118,7 +118,7 @@ async def _run(
         await cancellation.strike()
         return read(result, given, url)
     except (FetchError, StopCrawl):
-        raise  # its verdict
+        raise  # the outcome that it chose
     except BaseException as error:  # the spider's code may raise anything
         if cancellation.passes(error):
             raise

@@ -5,10 +5,10 @@ cookies is written there before their outcomes, and what others have written is 
 A page whose session is not ready waits, unspent, while one process logs it in.
 
 A page that is answered as to somebody who is logged out says one of two things: the
-session is logged out, or this page is not for it. A **witness** tells: a page that
-is answered well to this session, and not without one. Where the witness is refused
+session is logged out, or this page is not for it. A **login probe** tells: a page that
+is answered well to this session, and not without one. Where the probe is refused
 as well, the session is logged in anew; where it is not, the page has failed by
-itself. Where there is no witness and nothing shows that the last login was of use,
+itself. Where there is no probe and nothing shows that the last login was of use,
 that counts as a failed login, so a login that never helps comes to an end.
 """
 
@@ -55,7 +55,7 @@ _KEEP_EVERY = 0.5
 _READ_EVERY = 2.0
 #: A session that no page has used for so long, in seconds, is left to the ledger.
 _KEPT_UNUSED = 300.0
-#: So many pages that were answered well are remembered, to find a witness among them.
+#: So many pages that were answered well are remembered, to find a login probe among them.
 _CANDIDATES = 4
 #: A page that was answered as logged out after so many logins has failed by itself; or whose
 #: callback has retired its session so often.
@@ -246,14 +246,14 @@ class Identities:
             logger.info("session %s is retired: %s", used.name, why, extra=extra)
             held.identity = new
 
-    def answered_well(self, used: Identified, task: Task, *, witness: str | None) -> None:
-        """Note that a page was answered well; *witness* is its URL, if it may be asked again."""
+    def answered_well(self, used: Identified, task: Task, *, probe: str | None) -> None:
+        """Note that a page was answered well; *probe* is its URL, if it may be asked again."""
         held = self._held.get(used.identity.name)
         if held is None or held.identity.fence != used.identity.fence:
             return
-        if witness is not None:
-            if witness not in held.candidates:
-                held.candidates.append(witness)
+        if probe is not None:
+            if probe not in held.candidates:
+                held.candidates.append(probe)
             if self._refusals.pop(task.id, set()):
                 # It was refused before the login.
                 held.useful += 1
@@ -299,18 +299,18 @@ class Identities:
         return True
 
     async def _is_alive(self, held: _Held, used: Identified, task: Task) -> bool:
-        """Ask the witness; return whether it is answered well, which nobody else may see."""
-        proven = held.identity.witness
+        """Ask the login probe; return whether it is answered well, which nobody else may see."""
+        proven = held.identity.login_probe
         if proven is not None and proven != task.url:
             refused = await self._is_refused(proven, used.downloader(self.downloader))
             if refused is False:
                 return True
             if held.useful or held.identity.score:
                 return False
-        return await self._has_witness(held, used, task)
+        return await self._has_probe(held, used, task)
 
-    async def _has_witness(self, held: _Held, used: Identified, task: Task) -> bool:
-        """Find a witness among the pages that were answered well; return whether it still is."""
+    async def _has_probe(self, held: _Held, used: Identified, task: Task) -> bool:
+        """Find a login probe among the pages answered well; return whether it still is."""
         for url in reversed(list(held.candidates)):
             if url == task.url:
                 continue
@@ -320,7 +320,7 @@ class Identities:
             # It was answered well after this login: a session that is logged out does not see it.
             if refused or await self._is_refused(url, self._as_nobody(used)):
                 held.useful += 1
-                held.identity = replace(held.identity, witness=url)
+                held.identity = replace(held.identity, login_probe=url)
                 return not refused
             # Anybody may see it.
             held.candidates.remove(url)
@@ -466,7 +466,9 @@ class Identities:
             if not held.has_news:
                 return
             left = Left(
-                cookies=held.jar.take_changes(), score=held.useful, witness=held.identity.witness
+                cookies=held.jar.take_changes(),
+                score=held.useful,
+                login_probe=held.identity.login_probe,
             )
             name, fence = held.identity.name, held.identity.fence
             held.useful = 0

@@ -151,7 +151,7 @@ class _Login:
         self._jar = jar
         self._proxy = proxy
         self.origins: dict[str, None] = {}
-        self.innocent = False  #: whether our own network was in doubt
+        self.innocent = False  #: whether our own uplink may have been away
 
     async def send(self, request: Request) -> Response:
         """Return the answer to a request, redirects followed; raises `FetchError`."""

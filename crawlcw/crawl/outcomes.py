@@ -500,8 +500,8 @@ class Settling:
         # A page that anybody may ask for again, and that nothing comes of.
         plain = _is_plain(task, response)
         if identified is not None:
-            witness = response.url if plain else None
-            self.identities.answered_well(identified, task, witness=witness)
+            probe = response.url if plain else None
+            self.identities.answered_well(identified, task, probe=probe)
         plain = plain and response.status < 300
         self.blame.finished(task, good_url=task.url if plain else None, size=response.size)
 

@@ -64,11 +64,11 @@ class Parsing:
             await self._processes.close()
 
     def ready(self, *responses: Response) -> AbstractAsyncContextManager[None]:
-        """Hold the memory for the responses' trees in the block; one that is doubtful is there."""
+        """Hold the memory for the responses' trees in the block; a tree of a process is there."""
         return _Ready(self, responses)
 
     async def prepared(self, response: Response) -> Share:
-        """Return the memory for a response's tree; one that is doubtful is made."""
+        """Return the memory for a response's tree; a tree of a process is made."""
         body = response.body
         if not markup.is_markup(response.headers.get("content-type"), body):
             return Share(self._trees, 0)  # `Response.tree` looks at it, should it be asked for

@@ -21,7 +21,7 @@ from crawlcw.model.task import BlobRef
 
 #: A crawl wakes hosts a moment after it has added their tasks.
 SECOND_LOOK = timedelta(seconds=1)
-#: So many suspects are kept in memory, and then looked at again.
+#: So many candidates are kept in memory, and then looked at again.
 _SUSPECTS = 10_000
 #: The hosts of one look for tasks that nobody was told of.
 _HOSTS = 100
@@ -168,7 +168,7 @@ class _Examination:
             await self._look_again()
 
     async def _look_again(self) -> None:
-        """Look at the suspects a second time: report what is still there, and mend it."""
+        """Look at the candidates a second time: report what is still there, and mend it."""
         if not self._tasks and not self._hosts:
             return
         tasks, self._tasks = self._tasks, {}
@@ -268,11 +268,11 @@ class _Examination:
         await self._look_at_blobs_again()
 
     async def _look_at_blobs_again(self) -> None:
-        suspects, self._blobs = self._blobs, []
-        if not suspects:
+        candidates, self._blobs = self._blobs, []
+        if not candidates:
             return
         await anyio.sleep(self._second_look.total_seconds())
-        async for found in self._ledger.inspection.unreferenced_blobs(only=suspects):
+        async for found in self._ledger.inspection.unreferenced_blobs(only=candidates):
             identity, made = found["_id"], found["create_time"]
             old = made <= self._ledger.now() - _REFERRED_WITHIN
             if self._repair and old:

@@ -43,10 +43,10 @@ class Share:
 
     def shrink(self, size: int) -> None:
         """Keep *size* bytes at most, and give the rest back."""
-        spare = self.size - size
-        if spare > 0:
+        surplus = self.size - size
+        if surplus > 0:
             self.size = size
-            self._budget.give_back(spare)
+            self._budget.give_back(surplus)
 
     def __enter__(self) -> Self:
         return self

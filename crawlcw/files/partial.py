@@ -3,7 +3,7 @@
 `KEY.part` has the bytes, `KEY.json` how many of them are known to be on the disk,
 and the version of the file that they belong to. It is written after the bytes are
 synced, and removed before they change, so whatever a crash leaves, the bytes that
-it vouches for are of one version. The lock is the system's, and ends with its process.
+it stands for are of one version. The lock is the system's, and ends with its process.
 """
 
 import errno

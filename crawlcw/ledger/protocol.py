@@ -185,7 +185,7 @@ class Left:
 
     cookies: Mapping[str, Cookie | None]  #: those that have changed; None: gone
     score: int = 0  #: how many more pages were answered well
-    witness: str | None = None  #: the last of them; None: as before
+    login_probe: str | None = None  #: the last of them; None: as before
 
 
 class Tasks(Protocol):

@@ -7,7 +7,7 @@ Both ledgers use these names; a session is
     state        fresh, ready or retired
     cookies      {digest: {name, value, coded, domain, host_only, path, port, secure, expires}}
     headers, origins, proxy, data   as in `Identity`
-    score, witness                  what pages have left
+    score, witness                  what pages have left; the second is `login_probe`
     owner, expires                  who logs it in, and until when; absent: nobody does
     failures, not_before, given_up, reason   of its last logins
 
@@ -28,6 +28,7 @@ def session_document(identity: Identity) -> Document:
     """Return a session as it is stored, without what is nothing."""
     found = {field.name: getattr(identity, field.name) for field in fields(Identity)}
     found["_id"] = found.pop("name")
+    found["witness"] = found.pop("login_probe")
     found["state"] = str(identity.state)
     found["cookies"] = {key: cookie_document(each) for key, each in identity.cookies.items()}
     found["headers"] = [list(pair) for pair in identity.headers]
@@ -50,6 +51,7 @@ def session(found: Mapping[str, Any]) -> Identity:
         **{
             **values,
             "name": found["_id"],
+            "login_probe": found.get("witness"),
             "state": IdentityState(found["state"]),
             "cookies": {key: _cookie(each) for key, each in found.get("cookies", {}).items()},
             "headers": tuple((name, value) for name, value in found.get("headers", ())),

@@ -23,7 +23,7 @@ from crawlcw.tracking.tracker import Tracker
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 #: Seconds between two looks at the use case's settings.
 _POLICY_CHECK = 15.0
-#: So many tasks are claimed by one write, and so many more are looked at while some are spared.
+#: So many tasks are claimed by one write, and so many more looked at while some have their grace.
 _AT_ONCE = 500
 
 

@@ -277,9 +277,9 @@ class Tracker(Questions, Changes):
             raise TaskIgnoredError(key, reason=task.reason)
         if due is None:
             raise TaskFinishedError(key)
-        spared = self.session.retry.grace_since(now)
+        since = self.session.retry.grace_since(now)
         processing = task.status is Status.PROCESSING
-        if processing and (due > now or ended_since(task, spared)):
+        if processing and (due > now or ended_since(task, since)):
             raise TaskLockedError(key, holder=views.holder(task) or "", until=due)
         if due > now:
             raise TaskNotDueError(key, due=due)

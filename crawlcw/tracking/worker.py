@@ -45,8 +45,8 @@ _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 10.0
 _FIRST_RECONNECT = 1.0
 _LONGEST_RECONNECT = 60.0
-#: While leases are spared after an outage, so many more tasks are looked at.
-_MOST_SPARED = 1_000
+#: While leases have their grace after an outage, so many more tasks are looked at.
+_MOST_IN_GRACE = 1_000
 _LONGEST_STEP_ASIDE = 0.02
 
 
@@ -196,15 +196,15 @@ class Worker:
 
     async def _claim_some(self, room: int) -> bool:
         """Claim up to *room* tasks that are due; say whether there were any."""
-        spared = self._session.retry.grace_since(self._ledger.now())
-        limit = room if spared is None else room + _MOST_SPARED
+        since = self._session.retry.grace_since(self._ledger.now())
+        limit = room if since is None else room + _MOST_IN_GRACE
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
         wanted = [
             task
             for task in page
             if task.id not in self._session.held
             # After an outage their holders may be about to come back.
-            and not ended_since(task, spared)
+            and not ended_since(task, since)
         ][:room]
         if not wanted:
             return False

@@ -243,7 +243,7 @@ async def test_a_later_run_tries_again_what_was_given_up(
     assert report.counts[Status.FINISHED] == 15
 
 
-async def test_pages_that_anybody_may_see_are_no_witnesses_of_a_login(
+async def test_pages_that_anybody_may_see_are_no_probes_of_a_login(
     crawl: Callable[..., Any], site: MemberSite
 ):
     class Mixed(Members):

@@ -40,7 +40,7 @@ async def test_a_session_is_read_as_it_was_written(ledger: Ledger):
         proxy="p1",
         data={"user": "ada", "$set": {"a.b": [1, None]}, "until": START.replace(tzinfo=None)},
         score=3,
-        witness="https://a.example/in/1",
+        login_probe="https://a.example/in/1",
         owner="w",
         expires=START + LEASE,
         failures=2,
@@ -83,13 +83,13 @@ async def test_cookies_of_two_processes_are_kept_beside_each_other(ledger: Ledge
     await ledger.sessions.change(None, ready(a=cookie("1"), b=cookie("1")))
 
     assert await ledger.sessions.keep("ada", 1, Left(cookies={"a": cookie("2")}, score=2))
-    left = Left(cookies={"b": None, "c": cookie("3")}, score=1, witness="https://a.example/")
+    left = Left(cookies={"b": None, "c": cookie("3")}, score=1, login_probe="https://a.example/")
     assert await ledger.sessions.keep("ada", 1, left)
 
     known = await ledger.sessions.get("ada")
     assert known is not None
     assert known.cookies == {"a": cookie("2"), "c": cookie("3")}
-    assert (known.score, known.witness, known.fence) == (3, "https://a.example/", 1)
+    assert (known.score, known.login_probe, known.fence) == (3, "https://a.example/", 1)
 
 
 async def test_a_cookie_takes_the_place_of_another_as_a_whole(ledger: Ledger):

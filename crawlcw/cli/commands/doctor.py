@@ -167,7 +167,7 @@ def _lines(name: str, report: Report) -> Iterator[str]:
         yield ""
         yield from _paragraph(finding)
     yield ""
-    yield _verdict(report)
+    yield _conclusion(report)
 
 
 def _numbered(report: Report) -> str:
@@ -197,7 +197,7 @@ def _paragraph(finding: Finding) -> Iterator[str]:
         yield f"    what to do: {advice.todo}"
 
 
-def _verdict(report: Report) -> str:
+def _conclusion(report: Report) -> str:
     left = sum(f.count - f.mended for f in report.findings.values() if not f.note)
     mended = sum(f.mended for f in report.findings.values())
     said = "clean: no violation" if not left else counted(left, "violation")

@@ -110,15 +110,15 @@ class Inspection:
                 found = await collection.index_information()
                 violations += _index_violations(collection.name, found, indexes)
             recorded = await self._store.tasks.find_one({}, {"_id": 1}) is not None
-        topology, doubts = topology_of(hello)
+        topology, lacks = topology_of(hello)
         confirmed = "confirmed"
         if lacking := await self._schema.lacking(WRITING):
             # Not even a write that changes nothing is tried.
             confirmed = "not asked"
-            doubts.append(Violation(kind=Kind.MAY_NOT_WRITE, detail=", ".join(lacking)))
+            lacks.append(Violation(kind=Kind.MAY_NOT_WRITE, detail=", ".join(lacking)))
         elif (refusal := await self._durable_refusal()) is not None:
             confirmed = "not confirmed"
-            doubts.append(Violation(kind=Kind.NOT_DURABLE, detail=refusal))
+            lacks.append(Violation(kind=Kind.NOT_DURABLE, detail=refusal))
         return Health(
             recorded=recorded,
             facts={
@@ -127,7 +127,7 @@ class Inspection:
                 "w: majority, j: true": confirmed,
                 "schema version": str(SCHEMA_VERSION),
             },
-            violations=(*violations, *doubts),
+            violations=(*violations, *lacks),
             clock_offset=offset,
         )
 

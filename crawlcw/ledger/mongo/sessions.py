@@ -55,8 +55,8 @@ class Sessions:
             operator = "$unset" if cookie is None else "$set"
             value = "" if cookie is None else cookie_document(cookie)
             update.setdefault(operator, {})[f"cookies.{key}"] = value
-        if left.witness is not None:
-            update.setdefault("$set", {})["witness"] = left.witness
+        if left.login_probe is not None:
+            update.setdefault("$set", {})["witness"] = left.login_probe
         if left.score:
             update["$inc"] = {"score": left.score}
         known = {"_id": name, "fence": fence, "state": str(IdentityState.READY)}

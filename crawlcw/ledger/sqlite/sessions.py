@@ -47,8 +47,8 @@ class Sessions:
     async def keep(self, name: str, fence: int, left: Left) -> bool:
         """See `protocol.Sessions.keep`."""
         patch: Document = {"cookies": {key: _patch(each) for key, each in left.cookies.items()}}
-        if left.witness is not None:
-            patch["witness"] = left.witness
+        if left.login_probe is not None:
+            patch["witness"] = left.login_probe
         row = {"id": name, "fence": fence, "patch": to_json(patch), "score": left.score}
         return await self._store.writer.run(update, self._store.sql.keep_session, row) == 1
 
