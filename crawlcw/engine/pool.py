@@ -86,9 +86,23 @@ class Pool:
         async with anyio.create_task_group() as workers:
             self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
             self.resize(self.size)
-            reason = await source()
+            reasons: list[FinishReason] = []
+            ended = anyio.Event()
+
+            async def run_source() -> None:
+                reason = await source()
+                if reason is not FinishReason.DRAINED:
+                    # At once: in the next tick a worker could begin with one more.
+                    await give_back()
+                reasons.append(reason)
+                ended.set()
+
+            # In a task of its own: each time that it is woken up, a loop passes all coroutines
+            # that await it.
+            workers.start_soon(run_source)
+            await ended.wait()
+            (reason,) = reasons
             if reason is not FinishReason.DRAINED:
-                await give_back()
                 with grace():
                     await self._idle()
             self._begin_one = None
