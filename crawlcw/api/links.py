@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
 
 from selectolax.lexbor import LexborNode
 
@@ -32,23 +31,22 @@ class LinkFilter:
     extensions: frozenset[str] | None = None  #: its path ends with one of these; `""`: with none
     deny_extensions: frozenset[str] = frozenset()
 
-    @classmethod
+    @staticmethod
     def of(
-        cls,
         *,
         allow: Patterns = (),
         deny: Patterns = (),
         extensions: Extensions | None = None,
         deny_extensions: Extensions | bool = False,
-    ) -> Self:
+    ) -> "LinkFilter":
         """Return what `follow_all` is given as a filter; raises `ValueError` for a bad pattern."""
         if (allow, deny, extensions, deny_extensions) == ((), (), None, False):
-            return cls()
+            return EVERYTHING
         if deny_extensions is True:
             denied = SKIPPED_EXTENSIONS
         else:
             denied = _extensions(deny_extensions or ())
-        return cls(
+        return LinkFilter(
             allow=_compiled("allow", allow),
             deny=_compiled("deny", deny),
             extensions=None if extensions is None else _extensions(extensions),
@@ -67,6 +65,10 @@ class LinkFilter:
         if self.extensions is not None and not found & self.extensions:
             return False
         return not found & self.deny_extensions
+
+
+#: What most spiders follow.
+EVERYTHING = LinkFilter()
 
 
 def extensions_of(url: str) -> frozenset[str]:

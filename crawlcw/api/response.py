@@ -9,7 +9,7 @@ from selectolax.lexbor import LexborNode
 
 from crawlcw.api.document import Document
 from crawlcw.api.forms import Form, find
-from crawlcw.api.links import Extensions, LinkFilter, Patterns, within
+from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
 from crawlcw.api.page_head import Head, Refresh, RobotsDirectives, directives, refresh
 from crawlcw.api.page_session import PageSession
 from crawlcw.api.request import Callback, Request
@@ -267,7 +267,7 @@ class Response(Document):
                 continue
             resolved.add(target)
             url = place.url
-            if url not in seen and wanted.passes(url):
+            if url not in seen and (wanted is EVERYTHING or wanted.passes(url)):
                 seen.add(url)
                 # Never yielded itself: what a spider changes in a request is for that one.
                 like = like or Request(url, callback, **options)
