@@ -3,6 +3,10 @@
 They are started when the first such page comes, used for many, and replaced when
 one dies of its page. What a page is found to take is all that comes back: a tree
 cannot travel.
+
+They are no process pool of a library. `anyio.to_process` does not tell by which signal a
+process died, so a page whose time is over would be parsed twice; pools of `multiprocessing`
+count its time by the clock, and a process that was stopped or gets no CPU would cost the page.
 """
 
 import asyncio

@@ -28,9 +28,9 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.telemetry.meter import Meter
 
-_ACCOUNT_EVERY = 0.5
+_STATE_EVERY = 0.5
 #: Until there is something to tell: it decides whether a crash is one without progress.
-_FIRST_ACCOUNT_WITHIN = 0.05
+_FIRST_STATE_WITHIN = 0.05
 #: Once its supervisor is gone: what a worker may take to begin with the crawl, in seconds, and
 #: what its event loop may take to answer besides the time that user code gets.
 _BEGINS_WITHIN = 10.0
@@ -96,7 +96,7 @@ class Lifeline:
         hung_up.poll()
         with suppress(RuntimeError):  # the loop has ended, and the process ends
             while self._loop_runs():
-                time.sleep(_ACCOUNT_EVERY)
+                time.sleep(_STATE_EVERY)
             if self._crawl is None:
                 os._exit(INTERRUPTED)
             where = self._crawl.stuck_in()
@@ -228,7 +228,7 @@ async def _tell(crawl: Crawl, supervisor: _Supervisor) -> None:
         )
         if supervisor.listens():
             supervisor.tell(state)
-        await asyncio.sleep(_ACCOUNT_EVERY if state.counters.pages else _FIRST_ACCOUNT_WITHIN)
+        await asyncio.sleep(_STATE_EVERY if state.counters.pages else _FIRST_STATE_WITHIN)
 
 
 async def _outlive(crawl: Crawl, supervisor: _Supervisor) -> None:
