@@ -123,6 +123,7 @@ class Coordinator:
         #: What the last look at the ledger found that there is to wait for.
         self._waits_for: Standstill | None = None
         self._turn: asyncio.TimerHandle | None = None  #: until the next turn of a host
+        self._turn_at = 0.0
         self._leases_at = 0.0  #: when the leases of hosts are to be looked at
         self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
 
@@ -321,9 +322,13 @@ class Coordinator:
             lease = self._queues.take(now=now)
             if lease is None:
                 turn = self._queues.next_turn()
-                if turn is not None and (self._turn is None or turn < self._turn.when()):
+                if turn is not None and (self._turn is None or turn < self._turn_at):
                     self._end_turn()
-                    self._turn = asyncio.get_running_loop().call_at(turn, self._turn_has_come)
+                    # Noted here: a timer of uvloop's for a time that has passed cannot tell it.
+                    self._turn_at = turn
+                    self._turn = asyncio.get_running_loop().call_later(
+                        turn - now, self._turn_has_come
+                    )
                 return
             self.pool.put(lease)
             free -= 1
