@@ -1,4 +1,4 @@
-"""Which answers ban the proxy, or the session, that got them; and whose fault that was in the end.
+"""Bans: answers that are refused to a proxy or a session, and their cause in the end.
 
 A page that is banned goes to another proxy or session. One that was banned by so many is
 refused to everybody: that is its own failure, and no proxy's.

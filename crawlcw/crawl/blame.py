@@ -1,7 +1,7 @@
-"""Whose fault a failed attempt was: the page's, its origin's, or our own network's.
+"""Cause of a failed attempt: the page, its origin, a proxy, or our own uplink.
 
-Only what happens at the task's own origin, before any redirect, is evidence about
-that origin. What happens behind a redirect is the fault of the page that leads there.
+Only what happens at the task's own origin, before any redirect, says anything of
+that origin. A failure behind a redirect belongs to the page that leads there.
 """
 
 import logging
@@ -69,7 +69,7 @@ async def nothing_else_waits(
 
 
 class Blame:
-    """Tells the frontier and the network how attempts ended; returns whose fault failures were."""
+    """Tells the breakers how attempts ended; returns the causes of failures."""
 
     def __init__(
         self, ledger: Ledger, frontier: Frontier, watch: UplinkWatch, proxies: ProxyPool
@@ -136,7 +136,7 @@ class Blame:
         began: float,
         has_own_proxy: bool = False,
     ) -> Fault:
-        """Return whose fault it is that a request came to nothing.
+        """Return the cause of a request that came to nothing.
 
         *sent* and *began* are when the attempt began, by the ledger's clock and the
         monotonic one; *has_own_proxy* says that it goes through its session's proxy alone.
@@ -197,7 +197,7 @@ class Blame:
         self._proxies.got(task.url, response.proxy)
 
     def throttled(self, task: Task, error: FetchError, *, sent: datetime) -> Fault:
-        """Return whose fault it is that a page was answered by 429, or 503 with Retry-After."""
+        """Return the cause of a refusal: 429, or 503 with Retry-After."""
         assert error.status is not None
         fault = self._frontier.health.page_refused(
             task,

@@ -1,9 +1,9 @@
 """Opening hosts: no page is asked for before the host's robots.txt is known.
 
 What the ledger has of it is taken over; else the host's owner asks for it, once
-a day for all processes. A host that failed again and again is asked first for a
-page that it answered well before: whether it does so now tells a host that is
-away from pages that are refused for good.
+a day for all processes. A host whose breaker is half-open is asked first for a known
+good page: a host that is away does not answer it, pages that are refused for good
+have no bearing on it.
 """
 
 import logging

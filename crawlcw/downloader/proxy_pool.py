@@ -1,4 +1,4 @@
-"""Which proxy a request goes through, and what their answers and failures show of them.
+"""Choice of a proxy for each request, by the breakers and the bans of the proxies.
 
 Each proxy has a circuit breaker (`health.ProxyBreaker`). One that cannot be reached has failed
 itself. Where something else goes wrong behind a proxy, the page is asked for once more, through
@@ -20,7 +20,6 @@ import yarl
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.passages import check_installed
-from crawlcw.downloader.proxy_bans import ProxyBans
 from crawlcw.errors import FetchError, ProxiesAwayError, ProxyFailedError, Reason
 from crawlcw.model import proxies, urls
 from crawlcw.model.durations import format_duration
@@ -34,8 +33,11 @@ logger = logging.getLogger(__name__)
 _RECENT = 60.0
 #: A page that has failed through so many proxies fails by itself, whatever is known of them.
 _MOST_TRIED = 10
-#: So many proxies, URLs and origins are remembered.
+#: So many proxies, URLs, origins and bans are remembered.
 _KEPT = 10_000
+#: Seconds of the first ban; each further one takes twice as long.
+_FIRST_BAN = 600.0
+_LONGEST_BAN = 6 * 3600.0
 
 
 class ProxyPool:
@@ -283,6 +285,44 @@ class ProxyPool:
             does = "does not work" if len(known) == 1 else f"(all {len(known)}) do not work"
             who = "the proxy" if len(known) == 1 else "the proxies"
             self.on_lost(f"{who} {does}: {printable(known[0].why)}")
+
+
+class ProxyBans:
+    """The hosts that have banned proxies, which are left aside for them; known to one process."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Count by *clock*, in seconds."""
+        self._clock = clock
+        #: Until when a ban lasts, and how often there was one.
+        self._known: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
+
+    def ban(self, proxy: Proxy, host: str) -> None:
+        """Leave a proxy aside for a host that has banned it; bans side by side count once."""
+        until, times = self._known.pop((proxy, host), (0.0, 0))
+        now = self._clock()
+        if until > now:
+            self._known[proxy, host] = until, times
+            return
+        lasts = min(_FIRST_BAN * (1 << min(times, 10)), _LONGEST_BAN)
+        self._known[proxy, host] = now + lasts, times + 1
+        if len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        logger.info(
+            "the proxy %s is banned by %s: left aside for %s",
+            proxy,
+            printable(host),
+            format_duration(timedelta(seconds=lasts)),
+            extra={"event": "proxy_banned", "proxy": str(proxy), "host": host},
+        )
+
+    def unban(self, host: str) -> None:
+        """Take back the bans of a host that bans whichever proxy asks."""
+        for key in [key for key in self._known if key[1] == host]:
+            del self._known[key]
+
+    def until(self, proxy: Proxy, host: str) -> float:
+        """Return when a ban is over, by the clock; 0 where there is none."""
+        return self._known.get((proxy, host), (0.0, 0))[0]
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:

@@ -11,6 +11,8 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import escaped, unescaped
 from crawlcw.ledger.protocol import Counters, Worker
+from crawlcw.model.health import State
+from crawlcw.model.hosts import Host
 from crawlcw.model.request_options import RequestOptions
 from crawlcw.model.stored_page import StoredPage
 from crawlcw.model.task import AttemptError, BlobRef, Payload, Record, ResponseInfo, Status, Task
@@ -199,3 +201,28 @@ def test_an_escaped_key_means_nothing_to_a_store(value):
         assert key
         assert not key.startswith("$")
         assert not set(key) & set(".\0")
+
+
+def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
+    """Its fields keep the names that earlier versions wrote."""
+    written = {
+        "failures": 3,
+        "nameless": 1,
+        "failing_since": START,
+        "not_before": START + timedelta(seconds=40),
+        "good_at": START - timedelta(seconds=5),
+        "resolved": True,
+        "witness": "http://a.example/good",
+    }
+    lost = {"failures": 2, "given_up": "dns-nxdomain"}
+    document = documents.host_document(Host(name="a.example"))
+    document["origins"] = {"http": written, "https": lost}
+
+    host = documents.host(document)
+
+    http, https = host.origin("http"), host.origin("https")
+    assert (http.state, http.failures, http.strikes) == (State.OPEN, 3, 2)
+    assert http.good_url == "http://a.example/good"
+    assert http.until == (START + timedelta(seconds=40)).timestamp()
+    assert (https.state, https.given_up) == (State.DEAD, Reason.DNS_NXDOMAIN)
+    assert documents.host_document(host) == document
