@@ -88,6 +88,16 @@ class Ending:
         self._coordinator.stop()
         self._scope.cancel()
 
+    def why(self, reason: FinishReason) -> EarlyEnd:
+        """Return why the crawl has ended, for whose coordinator it was *reason*.
+
+        An order to end at once comes before all else, and a reason of the crawl's own before
+        that of the coordinator, which was told to stop for it.
+        """
+        if self.at_once:
+            return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
+        return self.early or EarlyEnd(reason=reason, detail="")
+
     def grace(self) -> anyio.CancelScope:
         """Return the scope of the wait for what is under way: the grace, from now on."""
         self._scope.deadline = anyio.current_time() + self._grace.total_seconds()
@@ -206,19 +216,17 @@ class Crawl:
                     reason = await self._crawl()
         finally:
             await self._leave()
-        detail = ""
-        if self.ending is not None and reason is not FinishReason.STOPPED_AT_ONCE:
-            reason, detail = self.ending.reason, self.ending.detail
+        why = self._parts.ending.why(reason)
         queries, in_time = self._session.ledger.queries, self._session.retry.in_time
         counts = await in_time(queries.counts)
         report = Report.of(
             self.stats.counted(),
             spider=self.spider.name,
-            finish_reason=reason,
+            finish_reason=why.reason,
             elapsed=self.stats.elapsed,
             released=self._released,
             counts=counts,
-            detail=detail,
+            detail=why.detail,
             failed_before=failed_pages(await in_time(queries.reasons) or {}),
             any_finished=self.stats.pages > 0 or (None if counts is None else counts.pages > 0),
         )
@@ -260,7 +268,7 @@ class Crawl:
             background.cancel_scope.cancel()
         if reason is FinishReason.DRAINED:
             await self._parts.seeder.end_run()
-        return FinishReason.STOPPED_AT_ONCE if self._parts.ending.at_once else reason
+        return reason
 
     async def _keep_up(self) -> None:
         coordinator = self._parts.coordinator

@@ -33,7 +33,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyEnd:
-    """Why a crawl ends itself before it is drained."""
+    """Why a crawl ends before it is drained, or has ended."""
 
     reason: FinishReason
     detail: str  #: what that is due to
