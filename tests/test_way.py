@@ -4,16 +4,21 @@ To reach: 55 modules, 260 functions, 900 calls and 450 switches between modules.
 shortens the way lowers `LIMITS`; `python -m tests.support.way` prints the way and its counts.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.way import counts, walked
+from tests.support.docs import REPOSITORY
+from tests.support.way import counts, lines_to_read, walked
 
 pytestmark = pytest.mark.quick
 
 #: Counts of today, and one in fifty for timers and watches that meet every page.
 LIMITS = {"modules": 96, "functions": 540, "calls": 1165, "switches": 710}
+#: Lines of `crawl` that a reader opens who follows a page from the coordinator to its commit; to
+#: reach: 1,700.
+MOST_LINES = 2_240
 #: To tell which module came in. A module that is gone may stay in this list.
 KNOWN = Path(__file__).parent / "support" / "way_modules.txt"
 
@@ -32,3 +37,18 @@ def test_the_way_of_a_page_is_seen_whole():
     modules = set.union(*(way.modules for way in walked()))
 
     assert {"crawl.coordinator", "crawl.committer", "model.urls", "ledger.sqlite.tasks"} <= modules
+
+
+def test_who_follows_a_page_through_the_crawl_reads_few_lines():
+    files = min((lines_to_read(way, "crawl") for way in walked()), key=lambda f: sum(f.values()))
+
+    assert sum(files.values()) <= MOST_LINES, files
+
+
+def test_the_way_in_the_architecture_leads_to_files():
+    page = REPOSITORY / "crawlcw" / "ARCHITECTURE.md"
+    way = page.read_text().partition("## The way of one URL")[2].partition("\n## ")[0]
+    links = re.findall(r"\]\(([^)]+\.py)\)", way)
+
+    assert len(links) >= 5
+    assert [link for link in links if not (page.parent / link).is_file()] == []

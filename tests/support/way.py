@@ -10,7 +10,7 @@ import asyncio
 import sys
 import tempfile
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -33,6 +33,8 @@ class Way:
     """What ran between two callbacks."""
 
     functions: Counter[str] = field(default_factory=Counter)  #: calls, by `module:function`
+    #: The source lines of these functions, by module: what a reader opens who follows the way.
+    lines: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     switches: int = 0  #: calls of a function in another module than the one called before
 
     @property
@@ -57,9 +59,22 @@ class _Tracer:
             return
         module = code.co_filename[len(_PACKAGE) : -len(".py")].replace("/", ".")
         way = self.ways[-1]
-        way.functions[f"{module}:{code.co_qualname}"] += 1
+        name = f"{module}:{code.co_qualname}"
+        if name not in way.functions:
+            last = max(line for _, _, line in code.co_lines() if line is not None)
+            way.lines[module] |= {*range(code.co_firstlineno, last + 1)}
+        way.functions[name] += 1
         if module != self._last:
             way.switches, self._last = way.switches + 1, module
+
+
+def lines_to_read(way: Way, *packages: str) -> dict[str, int]:
+    """Return how many lines of which module of these packages a reader of the way opens."""
+    return {
+        module: len(lines)
+        for module, lines in sorted(way.lines.items())
+        if module.partition(".")[0] in packages
+    }
 
 
 def walked() -> list[Way]:
