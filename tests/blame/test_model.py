@@ -24,6 +24,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import health, urls
 from crawlcw.model.counters import Report
 from crawlcw.model.health import Cause, Origin, Uplink
+from crawlcw.model.hosts import Host
 from crawlcw.model.task import Record, Status
 from tests.blame.virtual import TooLongError, VirtualClock, run, virtual
 from tests.blame.world import DEAD, ENDS, Health, Kind, Page, Site, Web, World, made
@@ -260,7 +261,13 @@ def _a_name_is_gone_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _who_comes_too_early_pays(patch: pytest.MonkeyPatch) -> None:
+    # Of the two that slow its host, one is enough here.
     patch.setattr(health, "_shows_a_limit", lambda *_: False)
+    _a_page_that_pays_slows_nobody(patch)
+
+
+def _a_page_that_pays_slows_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Host, "page_refused", lambda *_: None)
 
 
 #: What is taken out, and seeds of which one's crawl shows that it is missing: the order of sets,
@@ -273,6 +280,7 @@ MUTANTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[int, ...]] = {
     _any_hop_is_evidence: (45,),
     _a_name_is_gone_at_once: (4,),
     _who_comes_too_early_pays: (70021,),
+    _a_page_that_pays_slows_nobody: (70027,),
 }
 
 

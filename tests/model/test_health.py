@@ -97,7 +97,12 @@ class Asked:
         return self.origin.answered(self.marks, sent=sent, delay=self.delay)
 
     def refused(
-        self, page: str = "x", *, sent: float | None = None, retry_after: float | None = None
+        self,
+        page: str = "x",
+        *,
+        sent: float | None = None,
+        retry_after: float | None = None,
+        is_new: bool = False,
     ) -> Cause | None:
         self.now += 1
         cause = self.origin.refused(
@@ -108,6 +113,7 @@ class Asked:
             now=self.now,
             retry_after=retry_after,
             may_probe=True,
+            is_new=is_new,
         )
         if cause is Cause.ORIGIN:
             self.now -= 1  # it is the same answer
@@ -229,6 +235,16 @@ def test_a_limit_is_likely_where_there_is_a_delay_or_many_are_refused_at_once(
     assert asked.refused("0") is (None if limited else Cause.PAGE)
     asked.good()
     assert asked.refused("0") is Cause.PAGE
+
+
+@pytest.mark.parametrize(("is_new", "limited"), [(True, True), (False, False)])
+def test_after_the_rest_of_a_new_host_two_refused_pages_show_a_limit(is_new: bool, limited: bool):
+    """A host that has reached its limit answers the good page after a rest in any case."""
+    asked = known()
+    for page in ("1", "2"):
+        asked.refused(page, retry_after=3, is_new=is_new)
+
+    assert asked.good() is limited
 
 
 def test_pages_between_whose_refusals_others_were_answered_show_no_limit():
