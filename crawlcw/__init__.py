@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from crawlcw.api.attempt import Downloader
     from crawlcw.api.host_limits import Limit
     from crawlcw.api.request import Request
     from crawlcw.api.response import Response
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from crawlcw.assembly import open_crawl, run_spider
     from crawlcw.crawl.crawl import Crawl
     from crawlcw.downloader.aiohttp import AiohttpDownloader
-    from crawlcw.downloader.protocol import Downloader
     from crawlcw.errors import (
         CrawlcwError,
         DropItem,
@@ -90,7 +90,7 @@ _HOMES = {
     "AiohttpDownloader": "crawlcw.downloader.aiohttp",
     "Crawl": "crawlcw.crawl.crawl",
     "CrawlcwError": "crawlcw.errors",
-    "Downloader": "crawlcw.downloader.protocol",
+    "Downloader": "crawlcw.api.attempt",
     "DropItem": "crawlcw.errors",
     "FeedEntry": "crawlcw.api.syndication",
     "FetchError": "crawlcw.errors",

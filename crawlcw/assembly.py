@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from crawlcw.api import attempt as attempts
+from crawlcw.api.attempt import Attempt, Downloader, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
@@ -26,18 +28,14 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Crawl, Ending, Parts
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.held_host import PageLimit
-from crawlcw.crawl.hooks import hooked
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import FollowedLimits, Frontier, HostTurns
 from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
-from crawlcw.crawl.outcomes import CallbackErrors, Done, InternalErrors, Means, MovedPages, Settling
-from crawlcw.crawl.own_downloader import downloader_of
+from crawlcw.crawl.outcomes import CallbackErrors, Done, InternalErrors, MovedPages, Settling
 from crawlcw.crawl.parsing import Parsing
-from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirects import attempt
 from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
 from crawlcw.crawl.robots import Robots
@@ -50,14 +48,14 @@ from crawlcw.crawl.start_names import StartNames
 from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.crawl.uplink import UplinkWatch
-from crawlcw.downloader import memory_budget
+from crawlcw.downloader import pipeline
 from crawlcw.downloader.browser import Browser
-from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
-from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.credentials import Credentials
+from crawlcw.downloader.dev_cache import DevCache
+from crawlcw.downloader.pipeline import DefaultDownloader, downloader_of
 from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.downloader.proxying import ProxyingDownloader
-from crawlcw.downloader.rendering import RenderingDownloader
-from crawlcw.downloader.saving import SavingDownloader
+from crawlcw.downloader.proxying import Proxies
+from crawlcw.downloader.recording import Recorder
 from crawlcw.engine.instruments import UNWATCHED, Instruments, SeveralInstruments
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.session import Session
@@ -121,10 +119,12 @@ def assemble(
     """
     check(spider)
     credentials = Credentials(entry_urls(spider), headers=settings.headers, auth=settings.auth)
+    if not isinstance(downloader, DefaultDownloader):
+        downloader = DefaultDownloader(downloader)
     parts = _Assembly(
         spider=spider,
         ledger=ledger,
-        downloader=AuthorizingDownloader(SavingDownloader(downloader, settings), credentials),
+        downloader=downloader,
         credentials=credentials,
         settings=settings,
         browser=Browser(settings),
@@ -163,7 +163,7 @@ class _Assembly:
 
     spider: Spider
     ledger: Ledger
-    downloader: Downloader
+    downloader: DefaultDownloader
     credentials: Credentials
     settings: Settings
     browser: Browser
@@ -205,11 +205,12 @@ class _Assembly:
     @cached_property
     def robots(self) -> Robots:
         clock = asyncio.get_running_loop().time
-        return Robots(self.downloader, self.settings, clock=clock, now=self.ledger.now)
+        return Robots(self._ways[Purpose.ROBOTS], self.settings, clock=clock, now=self.ledger.now)
 
     @cached_property
     def watch(self) -> UplinkWatch:
-        return UplinkWatch(self.downloader, self.settings, self.rests, ledger_now=self.ledger.now)
+        ask = self._ways[Purpose.PROBE]
+        return UplinkWatch(ask, self.rests, ledger_now=self.ledger.now)
 
     @cached_property
     def frontier(self) -> Frontier:
@@ -322,31 +323,17 @@ class _Assembly:
         return Fetcher(
             settings=self.settings,
             ledger=session.ledger,
-            means=Means(
-                downloader=self._hooked(self.downloader),
-                runner=Runner(
-                    spider=self.spider,
-                    scope=self.scope,
-                    seen=self.seen,
-                    now=self.ledger.now,
-                    watch=session.watchdog,
-                    parsing=self.parsing,
-                    state=self._state,
-                    write=self.committer.write_links,
-                ),
-            ),
+            ask=self._ways[Purpose.PAGE],
             robots=self.robots,
             frontier=self.frontier,
             turns=self._turns,
             blame=self._blame,
-            scope=self.scope,
             held=session.held,
             stats=session.stats,
             run_alone=RunAlone(session.ledger, session.held),
             internal_errors=self._internal_errors,
             end=self.ending.end,
             watchdog=self.session.watchdog,
-            hooked=self._hooked,
             recorder=self._recorder,
             state=self._state,
             instruments=self._instruments,
@@ -362,6 +349,16 @@ class _Assembly:
         session = self.session
         return Settling(
             settings=self.settings,
+            runner=Runner(
+                spider=self.spider,
+                scope=self.scope,
+                seen=self.seen,
+                now=self.ledger.now,
+                watch=session.watchdog,
+                parsing=self.parsing,
+                state=self._state,
+                write=self.committer.write_links,
+            ),
             retries=self.settings.retry_policy,
             now=session.ledger.now,
             blame=self._blame,
@@ -412,18 +409,32 @@ class _Assembly:
     def _revisits(self) -> Revisits:
         return Revisits(self.settings.revisit_policy)
 
-    def _rendered(self, downloader: Downloader) -> Downloader:
-        return RenderingDownloader(
-            downloader,
-            self.browser,
-            self.settings,
-            admit=self.robots.admit,
-            stays=self.scope.admit_url,
+    @cached_property
+    def _ways(self) -> dict[Purpose, Next]:
+        parts = pipeline.Parts(
+            settings=self.settings,
+            downloader=self.downloader,
+            credentials=self.credentials,
+            admit=self._admit,
+            browser=self.browser,
+            admit_part=self._admit_part,
+            watch=self.session.watchdog,
+            keeps_bodies=self._recorder.bodies is not None,
         )
+        return pipeline.ways(pipeline.layers(self.spider, parts))
 
-    def _hooked(self, downloader: Downloader) -> Downloader:
-        noted = self._recorder.notes(self._rendered(downloader))
-        return hooked(noted, self.spider, self.session.watchdog)
+    async def _admit(self, attempt: Attempt, url: str) -> None:
+        if attempt.purpose is Purpose.PAGE:
+            self.scope.admit_url(url)
+        await self.robots.admit(url)
+        # The wait is the crawl's own, and not the server's.
+        with attempt.deadline:
+            await self._turns.wait(url)
+
+    async def _admit_part(self, url: str, *, is_document: bool) -> None:
+        if is_document:
+            self.scope.admit_url(url)
+        await self.robots.admit(url)
 
     @cached_property
     def _turns(self) -> HostTurns:
@@ -436,7 +447,7 @@ class _Assembly:
         logins = Logins(
             spider=spider,
             ledger=session.ledger,
-            downloader=self.downloader,
+            ask=self._ways[Purpose.LOGIN],
             settings=self.settings,
             politeness=HeldHosts(self.robots, self.frontier, self._turns, self.watch, self.proxies),
             stalled=session.watchdog.stalled,
@@ -448,23 +459,17 @@ class _Assembly:
             self.settings,
             worker=session.worker,
             default=spider.default_session if has_login or self.settings.cookies else None,
-            is_logged_out=condition(spider, "login_when") if has_login else lambda _: False,
+            is_logged_out=condition(spider, "login_when") if has_login else None,
             probe=self._probe,
-            downloader=self.downloader,
             give_up=partial(self.ending.end, FinishReason.LOGIN_FAILED),
             proxies=self.proxies,
             logs_in=has_login,
         )
 
-    async def _probe(self, request: Request, downloader: Downloader) -> Response:
-        """Ask for a page again, as *downloader* does it; raises `FetchError`."""
-        with memory_budget.page():
-            response = await attempt(
-                request,
-                downloader=hooked(downloader, self.spider, self.session.watchdog),
-                settings=self.settings,
-                admit=self.robots.admit,
-            )
+    async def _probe(self, request: Request, session: attempts.Session) -> Response:
+        """Ask for a page again with *session*; raises `FetchError`."""
+        async with Attempt(request=request, session=session) as attempt:
+            response = await self._ways[Purpose.PAGE](attempt, request)
         self.frontier.sent(urls.locate(request.url).host, at=time.monotonic())
         return response
 
@@ -555,10 +560,7 @@ async def open_trial(
     credentials.learn_password(url)
     default = web(spider, settings, also=[url], proxies=proxy_pool(settings))
     async with downloader_of(spider, default) as way:
-        saving = SavingDownloader(way, settings)
-        trial = Trial(
-            spider, AuthorizingDownloader(saving, credentials), settings, sessions=sessions
-        )
+        trial = Trial(spider, way, credentials, settings, sessions=sessions)
         try:
             yield trial
         finally:
@@ -620,7 +622,7 @@ def web(
     public_names: "PublicNames | None" = None,
     also: Iterable[str] = (),
     proxies: ProxyPool | None = None,
-) -> Downloader:
+) -> DefaultDownloader:
     """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own.
 
     Its requests go through *proxies*, by default those of the settings and the environment.
@@ -629,12 +631,8 @@ def web(
 
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
-    way = ProxyingDownloader(client, proxies or proxy_pool(settings))
-    if settings.cache == "off":
-        return way
-    from crawlcw.downloader.dev_cache import CachingDownloader
-
-    return CachingDownloader(way, settings)
+    cache = None if settings.cache == "off" else DevCache(settings)
+    return DefaultDownloader(client, proxies=Proxies(proxies or proxy_pool(settings)), cache=cache)
 
 
 def proxy_pool(settings: Settings) -> ProxyPool:

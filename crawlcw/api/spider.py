@@ -33,7 +33,7 @@ from crawlcw.model.sanitize import redacted
 from crawlcw.model.standstill import Standstill
 
 if TYPE_CHECKING:
-    from crawlcw.downloader.protocol import Downloader
+    from crawlcw.api.attempt import Downloader
     from crawlcw.model.counters import Report
 
 #: A spider's name is the name of its collection; MongoDB and SQLite both take these.

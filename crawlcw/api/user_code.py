@@ -16,9 +16,16 @@ from typing import Any, TypeVar
 
 import anyio
 
-from crawlcw.errors import LedgerGoneError, LedgerUnavailableError, SpiderError, StopCrawl
+from crawlcw.errors import (
+    LedgerGoneError,
+    LedgerUnavailableError,
+    Reason,
+    SpiderError,
+    StopCrawl,
+)
 from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import describe_error, text_of
+from crawlcw.model.tracebacks import describe_error, format_traceback, text_of, where
+from crawlcw.model.transitions import Failed
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -227,3 +234,24 @@ def spider_code(what: str, *, stop: Callable[[str], None]) -> Iterator[None]:
         raise SpiderError(
             f"the spider's {what} raised {printable(describe_error(error))}"
         ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised(Failed):
+    """An error of the user's code, which says nothing of the page's host."""
+
+    error: str = ""  #: the name of the exception's type
+    where: str = ""  #: the spider's own file and line
+
+    @classmethod
+    def by(
+        cls, error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]
+    ) -> "Raised":
+        """Return what *error*, raised by *function*, is; *own* are files as for `tracebacks`."""
+        return cls(
+            reason=Reason.PARSE_ERROR,
+            message=describe_error(error),
+            traceback=format_traceback(error, own=own),
+            error=type(error).__name__,
+            where=where(error, own=own, function=function),
+        )

@@ -5,8 +5,9 @@ from textwrap import indent
 import click
 
 from crawlcw.api.response import Response
+from crawlcw.api.user_code import Raised
 from crawlcw.cli.numbers import counted
-from crawlcw.crawl.callbacks import Produced, Raised
+from crawlcw.crawl.callbacks import Produced
 from crawlcw.feeds import inert
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block

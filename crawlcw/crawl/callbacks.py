@@ -30,7 +30,7 @@ from crawlcw.api.response import NOFOLLOW, TOO_MANY_LINKS, Response
 from crawlcw.api.rules import Rule, requests
 from crawlcw.api.settings import Settings
 from crawlcw.api.url_traps import TrapPolicy
-from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
+from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
 from crawlcw.crawl import item_sink
 from crawlcw.crawl.item_sink import ItemPolicy, ItemSink
 from crawlcw.errors import FetchError, ParseRefusedError, Reason, SpiderError, StopCrawl
@@ -40,11 +40,8 @@ from crawlcw.model.item_values import is_item
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.tracebacks import (
-    describe_error,
     format_frames,
-    format_traceback,
     text_of,
-    where,
 )
 from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
@@ -71,27 +68,6 @@ class Produced:
     #: What the callback has changed in the spider's state, where somebody looks at it.
     state: dict[str, Any] = field(default_factory=dict)
     retired: str | None = None  #: why the page's session is of no use, where the callback says so
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raised(Failed):
-    """The callback raised, which is its own error and says nothing of the page's host."""
-
-    error: str = ""  #: the name of the exception's type
-    where: str = ""  #: the spider's own file and line
-
-    @classmethod
-    def by(
-        cls, error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]
-    ) -> "Raised":
-        """Return what *error*, raised by *function*, is; *own* are files as for `tracebacks`."""
-        return cls(
-            reason=Reason.PARSE_ERROR,
-            message=describe_error(error),
-            traceback=format_traceback(error, own=own),
-            error=type(error).__name__,
-            where=where(error, own=own, function=function),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from crawlcw.crawl import item_sink
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.crawl.recording import unwritable
 from crawlcw.crawl.seen import SeenFilter
+from crawlcw.downloader.recording import unwritable
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.instruments import UNWATCHED, Instruments
 from crawlcw.engine.leases import HeldLeases

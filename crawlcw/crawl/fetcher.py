@@ -9,40 +9,37 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import anyio
 
+from crawlcw.api.attempt import LoggedOutError, Next, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
-from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.hosts import Frontier, HostTurns
-from crawlcw.crawl.identities import Identities, LoggedOutError, NotReadyError
+from crawlcw.crawl.identities import Identities, NotReadyError
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import (
-    Attempt,
     CallbackErrors,
     Done,
     InternalErrors,
-    Means,
     MovedPages,
     NotTriedError,
+    PageAttempt,
     Settling,
     Slot,
 )
-from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirects import REDIRECTS, attempt, is_page
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.spider_fault import HOOKS, SpiderFaultError
-from crawlcw.downloader import dev_cache, memory_budget, rendering
-from crawlcw.downloader.identified import IdentifiedDownloader
-from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader import dev_cache, rendering
+from crawlcw.downloader.recording import Recorder
+from crawlcw.downloader.redirects import REDIRECTS, is_page
+from crawlcw.downloader.user_layers import HOOKS, SpiderFaultError
 from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.pool import Pool
@@ -52,7 +49,7 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, LedgerError, StopCrawl, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Lease, Task
+from crawlcw.model.task import Lease
 from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import put_off
 
@@ -81,20 +78,17 @@ class Fetcher:
 
     settings: Settings
     ledger: Ledger
-    means: Means  #: of a page that no session asks for
+    ask: Next  #: the way of a page's request, see `pipeline.layers`
     robots: Robots
     frontier: Frontier
     turns: HostTurns
     blame: Blame
-    scope: Scope
     held: HeldLeases
     stats: Stats
     run_alone: RunAlone
     internal_errors: InternalErrors
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
     watchdog: Watchdog
-    #: Puts the browser and the spider's hooks before a downloader.
-    hooked: Callable[[Downloader], Downloader]
     recorder: Recorder
     state: KeptState
     identities: Identities
@@ -150,38 +144,37 @@ class Fetcher:
 
     async def _tried(self, lease: Lease, slot: Slot) -> Done | Lease:
         last_sent = self.turns.last(lease.task.host)
-        identified = None
+        session = None
         if self.blame.given_up(lease.task) is None:
             try:
-                identified = await self.identities.admit(lease.task)
+                session = await self.identities.admit(lease.task)
             except NotReadyError as wait:
                 return put_off(lease, until=wait.until)
         if self.turns.last(lease.task.host) > last_sent:
             # A login has asked its host since its turn came.
             await self.turns.wait(lease.task.url)
-        means = self.means if identified is None else replace(self.means, identified=identified)
         if not await self.run_alone.enter(lease):
             return lease
         given_up = self.blame.given_up(lease.task)
         if given_up is not None:
-            return await self.settling.given_up(self._begun(lease, slot, means), given_up)
+            return await self.settling.given_up(self._begun(lease, slot, session), given_up)
         if not self.blame.may_begin(lease.task):
             return lease
-        with memory_budget.page(), self.recorder.page():
-            async with rendering.OpenPages():
-                return await self._page(self._begun(lease, slot, means))
+        async with self._begun(lease, slot, session) as begun:
+            return await self._page(begun)
 
-    def _begun(self, lease: Lease, slot: Slot, means: Means) -> Attempt:
-        return Attempt(
+    def _begun(self, lease: Lease, slot: Slot, session: Session | None) -> PageAttempt:
+        return PageAttempt(
             lease=lease,
             request=Request.of(lease.task),
             slot=slot,
-            means=means,
+            session=session,
+            exchanges=None if self.recorder.bodies is None else [],
             at=self.ledger.now(),
             began=time.monotonic(),
         )
 
-    async def _page(self, begun: Attempt) -> Done | Lease:
+    async def _page(self, begun: PageAttempt) -> Done | Lease:
         slot = begun.slot
         try:
             response = await self._fetch(begun)
@@ -198,7 +191,7 @@ class Fetcher:
         begun.stood = self.watchdog.stalled(begun.began)
         self.blame.answered()
         request = begun.request
-        same = _is_unmodified(request, response)
+        same = begun.is_conditional and response.status == NOT_MODIFIED and not begun.redirects
         wanted = same or is_page(response, request, self.settings)
         moved = response.status in REDIRECTS and not wanted
         if not (moved or wanted):
@@ -217,9 +210,9 @@ class Fetcher:
             return await self.moved.parsed(begun, response)
         return await self.settling.parsed(begun, response)
 
-    async def _fetch(self, begun: Attempt) -> Response:
+    async def _fetch(self, begun: PageAttempt) -> Response:
         """Ask for a page, with robots.txt and scope asked at every hop."""
-        request, task, means = begun.request, begun.lease.task, begun.means
+        request, task = begun.request, begun.lease.task
         if self.settings.obey_robots:
             await self.robots.admit(request.url)
         host = task.host
@@ -227,14 +220,8 @@ class Fetcher:
         self.frontier.sent(host, at=time.monotonic())
         try:
             with self.instruments.fetch(begun.lease) as seen:
-                response = await attempt(
-                    self._conditional(request, task, means),
-                    downloader=self._as_identified(request, means),
-                    settings=self.settings,
-                    admit=self._admit_hop,
-                    follows=self.moved.follows(begun),
-                    cookies=means.identified is not None,
-                )
+                begun.follows = self.moved.follows(begun)
+                response = await self.ask(begun, self._conditional(begun))
                 seen.answered(status=response.status, size=response.size)
         except (FetchError, LoggedOutError):
             # When the last request was sent is not known.
@@ -250,41 +237,24 @@ class Fetcher:
         self.stats.bytes += response.size
         self.stats.truncated += response.truncated is not None
         self.stats.statuses[response.status] += 1
-        if _may_be_banned(response, means) and self.bans.is_ban(response):
+        if _may_be_banned(begun) and self.bans.is_ban(response):
             raise BannedError(response)
         return response
 
-    def _conditional(self, request: Request, task: Task, means: Means) -> Request:
+    def _conditional(self, begun: PageAttempt) -> Request:
+        request, task = begun.request, begun.lease.task
         # A 304 has no body to be kept.
         is_missing = self.recorder.bodies is not None and task.stored is None
         # Of a page that scripts make, the document alone says nothing; and a cache for
         # development is to have the page: a 304 would have its server asked each time.
-        anybody = means.identified is None and not request.options.cookies
+        anybody = begun.session is None and not request.options.cookies
         cached = self.settings.cache != "off" and anybody and dev_cache.may_keep(request)
         if is_missing or cached or rendering.wants_browser(request, self.settings):
             return request
-        return conditional(request, task)
-
-    def _as_identified(self, request: Request, means: Means) -> Downloader:
-        if means.identified is not None:
-            return means.identified.downloader(self.identities.downloader, self.hooked)
-        if request.options.cookies:
-            return self.hooked(IdentifiedDownloader(self.identities.downloader, jar=None))
-        return means.downloader
-
-    async def _admit_hop(self, url: str) -> None:
-        self.scope.admit_url(url)
-        await self.robots.admit(url)
-        await self.turns.wait(url)
+        asked = conditional(request, task)
+        begun.is_conditional = asked is not request
+        return asked
 
 
-def _may_be_banned(response: Response, means: Means) -> bool:
-    if means.identified is not None:
-        return means.identified.may_be_banned
-    return response.proxy is not None
-
-
-def _is_unmodified(request: Request, response: Response) -> bool:
-    """Return whether an answer is the 304 that was asked for, and no redirect's target's."""
-    asked = response.request is not request and response.url == request.url
-    return asked and response.status == NOT_MODIFIED
+def _may_be_banned(begun: PageAttempt) -> bool:
+    return begun.proxy is not None if begun.session is None else begun.session.may_be_banned

@@ -26,7 +26,6 @@ from crawlcw.crawl.held_host import HeldHost, PageLimit, Phase, Phases, pace
 from crawlcw.crawl.host_health import HostHealth
 from crawlcw.crawl.host_queues import AHEAD, HostQueues
 from crawlcw.crawl.robots import Robots
-from crawlcw.downloader.memory_budget import deadline_paused
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Reason
@@ -436,7 +435,7 @@ class HostTurns:
         return self._frontier.queues[host].began if held else float("-inf")
 
     async def wait(self, url: str) -> None:
-        """Take the next turn at the host of *url*, and wait for it; no deadline runs meanwhile."""
+        """Take the next turn at the host of *url*, and wait for it."""
         host, now = urls.locate(url).host, time.monotonic()
         delay = self._delay(host, url)
         if not delay:
@@ -446,8 +445,7 @@ class HostTurns:
         # Before it sleeps: whoever comes next is to keep its distance from this turn.
         self._take(host, turn, delay)
         if turn > now:
-            with deadline_paused():
-                await anyio.sleep(turn - now)
+            await anyio.sleep(turn - now)
             # The loop may have been busy.
             self._take(host, time.monotonic(), delay)
 

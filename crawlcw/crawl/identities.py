@@ -24,15 +24,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from crawlcw.api.page_session import PageSession
+from crawlcw.api.attempt import LoggedOutError, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.logins import Logins
-from crawlcw.downloader.identified import CheckedDownloader, IdentifiedDownloader
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.errors import FetchError, Reason, StopCrawl
+from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.ledger.protocol import Ledger, Left
 from crawlcw.model import identities
 from crawlcw.model.identities import POOLED, Identity
@@ -72,60 +70,6 @@ class NotReadyError(Exception):
         self.until = until
 
 
-class LoggedOutError(Exception):
-    """An answer says that its session is logged out."""
-
-    def __init__(self, response: Response) -> None:
-        super().__init__()
-        self.response = response
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identified:
-    """A session as one attempt uses it."""
-
-    identity: Identity
-    jar: "SiteCookies"
-    is_logged_out: Callable[[Response], bool]
-    proxy: Proxy | None = None
-
-    @property
-    def may_be_banned(self) -> bool:
-        """Whether a ban retires the session: it is a pool's, or has a proxy of its own."""
-        return self.proxy is not None or self.identity.name.startswith(POOLED)
-
-    def downloader(
-        self, downloader: Downloader, rendered: Callable[[Downloader], Downloader] = lambda d: d
-    ) -> Downloader:
-        """Return *downloader* as this session; it raises `LoggedOutError`, too.
-
-        *rendered* puts the browser before it, whose parts are asked for by the session as well.
-        """
-        inside = IdentifiedDownloader(
-            downloader,
-            jar=self.jar,
-            headers=self.identity.headers,
-            origins=self.identity.origins,
-            proxy=self.proxy,
-            session=self.identity.name,
-        )
-        return CheckedDownloader(rendered(inside), self.check)
-
-    def page_session(self) -> PageSession:
-        """Return what the callback is given."""
-        return PageSession(self.identity.name, self.identity.data)
-
-    def check(self, response: Response) -> None:
-        """Raise `LoggedOutError` for an answer to somebody who is logged out."""
-        try:
-            refused = self.is_logged_out(response)
-        except Exception as error:
-            message = f"login_when raised {type(error).__name__}: {error}"
-            raise FetchError(Reason.PARSE_ERROR, message) from error
-        if refused:
-            raise LoggedOutError(response)
-
-
 @dataclass(slots=True)
 class _Held:
     """A session as this process knows it."""
@@ -148,7 +92,7 @@ class _Held:
         return self.ready and (self.useful > 0 or self.jar.has_changed)
 
 
-Probe = Callable[[Request, Downloader], Awaitable[Response]]
+Probe = Callable[[Request, Session], Awaitable[Response]]
 
 
 class Identities:
@@ -162,16 +106,15 @@ class Identities:
         *,
         worker: str,
         default: str | None,
-        is_logged_out: Callable[[Response], bool],
+        is_logged_out: Callable[[Response], bool] | None,
         probe: Probe,
-        downloader: Downloader,
         give_up: Callable[[str], None],
         proxies: ProxyPool,
         logs_in: bool,
     ) -> None:
         """*default* is the session of requests that name none, None where they have none.
 
-        *probe* asks for a page as a downloader does it; *give_up* ends the crawl, and is told why.
+        *probe* asks for a page with a session; *give_up* ends the crawl, and is told why.
         Each session keeps one of *proxies*. Without *logs_in* a new session is ready at once.
         """
         self._ledger = ledger
@@ -182,7 +125,6 @@ class Identities:
         self._default = default
         self._is_logged_out = is_logged_out
         self._probe = probe
-        self.downloader = downloader
         self._give_up = give_up
         self._proxies = proxies
         self._logs_in = logs_in
@@ -193,7 +135,7 @@ class Identities:
         #: By task, the fences of the logins after which it was refused.
         self._refusals: dict[bytes, set[int]] = {}
 
-    async def admit(self, task: Task) -> Identified | None:
+    async def admit(self, task: Task) -> Session | None:
         """Return whom a page is to be asked for as, None where as nobody.
 
         Logs the session in where nobody else does. Raises `NotReadyError`.
@@ -208,7 +150,7 @@ class Identities:
         if not held.ready:
             await self._make_ready(held)
             held.used_at = time.monotonic()
-        return Identified(
+        return Session(
             identity=held.identity,
             jar=held.jar,
             is_logged_out=self._is_logged_out,
@@ -227,7 +169,7 @@ class Identities:
                 return name
         return f"{POOLED}{self._turn}" if self._pool else None
 
-    async def banned(self, used: Identified, why: str) -> None:
+    async def banned(self, used: Session, why: str) -> None:
         """Have a new session in the place of one that was banned, through another proxy."""
         held = self._held.get(used.identity.name) or self._new(used.identity.name)
         async with held.waiting:
@@ -246,7 +188,7 @@ class Identities:
             logger.info("session %s is retired: %s", used.name, why, extra=extra)
             held.identity = new
 
-    def answered_well(self, used: Identified, task: Task, *, probe: str | None) -> None:
+    def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
         """Note that a page was answered well; *probe* is its URL, if it may be asked again."""
         held = self._held.get(used.identity.name)
         if held is None or held.identity.fence != used.identity.fence:
@@ -258,7 +200,7 @@ class Identities:
                 # It was refused before the login.
                 held.useful += 1
 
-    async def refused(self, used: Identified, task: Task, why: str, *, told: bool) -> bool:
+    async def refused(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
         """Note that a page was answered as to somebody logged out; return whether that is its own.
 
         Where it is not, the page is to be tried again. *told* says that the callback
@@ -287,7 +229,7 @@ class Identities:
             del self._refusals[next(iter(self._refusals))]
         return len(fences)
 
-    async def _is_current(self, held: _Held, used: Identified) -> bool:
+    async def _is_current(self, held: _Held, used: Session) -> bool:
         """Return whether nobody has retired the session since it was used."""
         if not held.ready or held.identity.fence != used.identity.fence:
             return False
@@ -298,27 +240,27 @@ class Identities:
         held.identity = known
         return True
 
-    async def _is_alive(self, held: _Held, used: Identified, task: Task) -> bool:
+    async def _is_alive(self, held: _Held, used: Session, task: Task) -> bool:
         """Ask the login probe; return whether it is answered well, which nobody else may see."""
         proven = held.identity.login_probe
         if proven is not None and proven != task.url:
-            refused = await self._is_refused(proven, used.downloader(self.downloader))
+            refused = await self._is_refused(proven, used)
             if refused is False:
                 return True
             if held.useful or held.identity.score:
                 return False
         return await self._has_probe(held, used, task)
 
-    async def _has_probe(self, held: _Held, used: Identified, task: Task) -> bool:
+    async def _has_probe(self, held: _Held, used: Session, task: Task) -> bool:
         """Find a login probe among the pages answered well; return whether it still is."""
         for url in reversed(list(held.candidates)):
             if url == task.url:
                 continue
-            refused = await self._is_refused(url, used.downloader(self.downloader))
+            refused = await self._is_refused(url, used)
             if refused is None:
                 continue
             # It was answered well after this login: a session that is logged out does not see it.
-            if refused or await self._is_refused(url, self._as_nobody(used)):
+            if refused or await self._is_refused(url, _as_nobody(used)):
                 held.useful += 1
                 held.identity = replace(held.identity, login_probe=url)
                 return not refused
@@ -326,13 +268,10 @@ class Identities:
             held.candidates.remove(url)
         return False
 
-    def _as_nobody(self, used: Identified) -> Downloader:
-        return CheckedDownloader(IdentifiedDownloader(self.downloader, jar=None), used.check)
-
-    async def _is_refused(self, url: str, downloader: Downloader) -> bool | None:
+    async def _is_refused(self, url: str, session: Session) -> bool | None:
         """Return whether a page is answered as to somebody logged out; None: it is not answered."""
         try:
-            await self._probe(Request(url), downloader)
+            await self._probe(Request(url), session)
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl):  # a hook that wants to stop says so of the next page, too
@@ -487,6 +426,11 @@ class Identities:
                 return
             held.jar.restore(known.cookies)
             held.identity = known
+
+
+def _as_nobody(used: Session) -> Session:
+    """Return what keeps no cookie, and is judged like *used*."""
+    return Session(identity=Identity(name=""), jar=None, is_logged_out=used.is_logged_out)
 
 
 def _place(name: str) -> int | None:

@@ -15,17 +15,14 @@ from typing import Protocol
 import anyio
 
 from crawlcw.api import arguments
+from crawlcw.api.attempt import Attempt, Next, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
-from crawlcw.crawl.redirects import attempt
-from crawlcw.downloader import memory_budget
 from crawlcw.downloader.cookies import SiteCookies
-from crawlcw.downloader.identified import IdentifiedDownloader
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities, urls, values
@@ -63,7 +60,7 @@ class Logins:
 
     spider: Spider
     ledger: Ledger
-    downloader: Downloader
+    ask: Next
     settings: Settings
     politeness: Politeness
     stalled: Callable[[float], float]  #: see `time_limit`
@@ -160,16 +157,10 @@ class _Login:
         logins, politeness = self._logins, self._logins.politeness
         await politeness.before(location.url)
         began = time.monotonic()
-        downloader = IdentifiedDownloader(logins.downloader, jar=self._jar, proxy=self._proxy)
+        session = Session(identity=Identity(name=""), jar=self._jar, proxy=self._proxy)
         try:
-            with memory_budget.page():
-                return await attempt(
-                    request,
-                    downloader=downloader,
-                    settings=logins.settings,
-                    admit=politeness.before,
-                    cookies=True,
-                )
+            async with Attempt(request=request, purpose=Purpose.LOGIN, session=session) as attempt:
+                return await logins.ask(attempt, request)
         except FetchError as error:
             if await politeness.failed(location.url, error, began=began):
                 self.innocent = True

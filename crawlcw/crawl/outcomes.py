@@ -21,26 +21,33 @@ from typing import TypeVar
 
 import anyio
 
+from crawlcw.api.attempt import Attempt, LoggedOutError
 from crawlcw.api.request import EACH_RUN, Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
+from crawlcw.api.user_code import Raised
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.bans import BannedError, Bans
 from crawlcw.crawl.blame import Blame
-from crawlcw.crawl.callbacks import Produced, Raised, Scope
+from crawlcw.crawl.callbacks import Produced, Scope
 from crawlcw.crawl.host_health import Fault
 from crawlcw.crawl.hosts import Frontier
-from crawlcw.crawl.identities import Identified, Identities, LoggedOutError
-from crawlcw.crawl.recording import Recorder
-from crawlcw.crawl.redirects import loop_message, onward, portable_headers, status_error, throttles
+from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.revisits import NOT_MODIFIED, Revisits
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.crawl.spider_fault import SpiderFaultError
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.recording import Recorder
+from crawlcw.downloader.redirects import (
+    loop_message,
+    onward,
+    portable_headers,
+    status_error,
+    throttles,
+)
+from crawlcw.downloader.user_layers import SpiderFaultError
 from crawlcw.engine.instruments import Instruments
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.stats import FinishReason, Stats
@@ -108,15 +115,6 @@ class Done:
     items_dropped: Mapping[str, int] = field(default_factory=dict)  #: by reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """By what an attempt is made."""
-
-    downloader: Downloader
-    runner: Runner  #: of callbacks
-    identified: Identified | None = None  #: as whom the page is asked for
-
-
 class Slot:
     """A page's place among the requests that its host is asked at once; it is freed once.
 
@@ -136,14 +134,12 @@ class Slot:
             self._on_free()
 
 
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    """One attempt at a page: by what it is made, and since when."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class PageAttempt(Attempt):
+    """One attempt at the page of a task."""
 
     lease: Lease
-    request: Request
     slot: Slot
-    means: Means
     at: datetime  #: when it began, by the ledger's clock
     began: float  #: the same by the monotonic clock
     stood: float = 0.0  #: for how many seconds the loop stood still until the answer
@@ -151,8 +147,7 @@ class Attempt:
     @property
     def has_own_proxy(self) -> bool:
         """Whether it goes through the proxy of its session alone."""
-        identified = self.means.identified
-        return identified is not None and identified.proxy is not None
+        return self.session is not None and self.session.proxy is not None
 
     def latency(self, elapsed: float) -> float:
         """Return how much of the seconds *elapsed* the host took."""
@@ -228,6 +223,7 @@ class Settling:
     """What every fetcher of a process settles its attempts by."""
 
     settings: Settings
+    runner: Runner  #: of callbacks
     retries: RetryPolicy  #: theirs: each page would make it of them again
     now: Callable[[], datetime]  #: the ledger's
     blame: Blame
@@ -242,7 +238,7 @@ class Settling:
     instruments: Instruments
     end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
 
-    def answered(self, attempt: Attempt, response: Response) -> None:
+    def answered(self, attempt: PageAttempt, response: Response) -> None:
         """Note that the host of a page answered it well."""
         self.blame.got(attempt.lease.task, response)
         self.blame.answered_well(
@@ -251,22 +247,22 @@ class Settling:
             sent=attempt.at,
         )
 
-    async def parsed(self, attempt: Attempt, response: Response) -> Done:
+    async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Run the callback of a page, and settle what comes of it."""
-        lease, request, means = attempt.lease, attempt.request, attempt.means
+        lease, request = attempt.lease, attempt.request
         response.request = request
-        if means.identified is not None:
-            response.session = means.identified.page_session()
+        if attempt.session is not None:
+            response.session = attempt.session.page_session()
         if self.revisits.is_same(lease.task, response):
             return await self.unchanged(attempt, response)
         callback = request.callback
         if self.errors.is_broken(callback):
             raise NotTriedError
         # Before the callback: a page that it fails on is kept as well.
-        stored = await self.kept(self.recorder.keep(request))
+        stored = await self.kept(self.recorder.keep(attempt))
         with self.instruments.parse(lease, callback) as seen:
             try:
-                produced = await means.runner.run(callback, response, task=lease.task)
+                produced = await self.runner.run(callback, response, task=lease.task)
             except SpiderError as missing:
                 produced = callbacks.missing(missing)
             if isinstance(produced, Failed):
@@ -292,19 +288,19 @@ class Settling:
         )
         return _done(produced, self.settle(lease, outcome))
 
-    async def unchanged(self, attempt: Attempt, response: Response) -> Done:
+    async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is what it was: its callback has nothing new to read."""
         lease = attempt.lease
         stored = None
         if lease.task.stored is None and response.status != NOT_MODIFIED:
-            stored = await self.kept(self.recorder.keep(attempt.request))
+            stored = await self.kept(self.recorder.keep(attempt))
         else:
-            await self.kept(self.recorder.keep_unchanged(attempt.request))
+            await self.kept(self.recorder.keep_unchanged(attempt))
         self._finished(attempt, response)
         outcome = self.revisits.unchanged(lease.task, response, now=self.now())
         return Done(settlements=(self.settle(lease, replace(outcome, stored=stored)),))
 
-    async def no_page(self, attempt: Attempt, response: Response) -> Done | Lease:
+    async def no_page(self, attempt: PageAttempt, response: Response) -> Done | Lease:
         """Settle an answer that is no page by its status, or return the lease."""
         error = status_error(response, now=self.now())
         # Behind a redirect it is another page that is refused.
@@ -322,22 +318,22 @@ class Settling:
             return _not_tried(attempt.lease, proxys)
         return await self._own_failure(attempt, error, info_of(response))
 
-    async def denied(self, attempt: Attempt, refused: LoggedOutError | BannedError) -> Done:
+    async def denied(self, attempt: PageAttempt, refused: LoggedOutError | BannedError) -> Done:
         """Have a page asked for as somebody else; or settle what is refused to all."""
         attempt.stood = self.watchdog.stalled(attempt.began)
-        response, identified = refused.response, attempt.means.identified
+        response, session = refused.response, attempt.session
         # Before the session is looked after, which takes a while: the host has answered now.
         self.blame.answered()
         why = f"HTTP {response.status} for {response.url}"
         if isinstance(refused, BannedError):
             reason, own = Reason.BANNED, await self._is_banned_alone(attempt, response, why)
         else:
-            assert identified is not None
+            assert session is not None
             self.stats.fetched += 1
             self.stats.statuses[response.status] += 1
             task = attempt.lease.task
             reason = Reason.LOGGED_OUT
-            own = await self.identities.refused(identified, task, why, told=False)
+            own = await self.identities.refused(session, task, why, told=False)
         if not own:
             raise NotTriedError
         if response.status >= 400:
@@ -346,16 +342,16 @@ class Settling:
             error = FetchError(reason, f"{why}, {_DENIED[reason]}")
         return await self._own_failure(attempt, error, info_of(response))
 
-    async def _is_banned_alone(self, attempt: Attempt, response: Response, why: str) -> bool:
+    async def _is_banned_alone(self, attempt: PageAttempt, response: Response, why: str) -> bool:
         """Note a ban of a proxy or a session; return whether it is the page's own after all."""
-        identified, task = attempt.means.identified, attempt.lease.task
-        if identified is None:
+        session, task = attempt.session, attempt.lease.task
+        if session is None:
             return self.bans.note(task, response.proxy)
         own = self.bans.note(task, None)
-        await self.identities.banned(identified, f"banned: {why}")
+        await self.identities.banned(session, f"banned: {why}")
         return own
 
-    async def unanswered(self, attempt: Attempt, refusal: FetchError) -> Done | Lease:
+    async def unanswered(self, attempt: PageAttempt, refusal: FetchError) -> Done | Lease:
         """Settle a page that no answer came of, or put it back where that is not its fault.
 
         Who may be to blame is asked in the order of how many pages it concerns: crawlcw itself,
@@ -384,7 +380,7 @@ class Settling:
         attempt.stood = self.watchdog.stalled(began)
         return await self._own_failure(attempt, _with_advice(refusal, lease.task))
 
-    async def given_up(self, attempt: Attempt, reason: Reason) -> Done:
+    async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
         """Settle a page whose origin was given up: the spider is told, and the host not asked."""
         attempt.slot.free()
         origin = attempt.request.url.partition("://")[0] + "://" + attempt.lease.task.host
@@ -392,7 +388,7 @@ class Settling:
         failed = Failed(reason=reason, message=error.message, last=True, tried=False)
         return await self.failed(attempt, failed, error)
 
-    async def faulty(self, attempt: Attempt, fault: SpiderFaultError) -> Done:
+    async def faulty(self, attempt: PageAttempt, fault: SpiderFaultError) -> Done:
         """Settle a page on whose way a hook or the spider's own downloader raised."""
         if self.errors.is_broken(fault.name):
             raise NotTriedError
@@ -402,7 +398,7 @@ class Settling:
         return await self.failed(attempt, failed, fault)
 
     async def _own_failure(
-        self, attempt: Attempt, error: FetchError, response: ResponseInfo | None = None
+        self, attempt: PageAttempt, error: FetchError, response: ResponseInfo | None = None
     ) -> Done:
         """Settle what is the page's own failure, and nobody else's."""
         failed = self.failure(error, response)
@@ -424,7 +420,7 @@ class Settling:
             response=response,
         )
 
-    async def failed(self, attempt: Attempt, failed: Failed, error: FetchError) -> Done:
+    async def failed(self, attempt: PageAttempt, failed: Failed, error: FetchError) -> Done:
         """Settle a failure; where it is final, the spider is told and may still yield."""
         lease, request = attempt.lease, attempt.request
         again = self.revisits.after_failure(lease.task, now=self.now())
@@ -434,7 +430,7 @@ class Settling:
             return Done(settlements=(settlement,))
         errback = request.errback or "on_error"
         try:
-            produced = await attempt.means.runner.run(errback, request, error, task=lease.task)
+            produced = await self.runner.run(errback, request, error, task=lease.task)
         except SpiderError as missing:
             logger.warning(
                 "%s", printable(missing), extra={"event": "errback_missing", "url": lease.task.url}
@@ -469,13 +465,13 @@ class Settling:
         _log(lease, settlement)
         return settlement
 
-    async def _retired(self, attempt: Attempt, why: str) -> Produced | Failed:
+    async def _retired(self, attempt: PageAttempt, why: str) -> Produced | Failed:
         """Have a session logged in anew that the callback has retired, the page put back."""
-        identified = attempt.means.identified
-        if identified is None:
+        session = attempt.session
+        if session is None:
             # It is no session's, so the callback has changed nothing.
             return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}")
-        if not await self.identities.refused(identified, attempt.lease.task, why, told=True):
+        if not await self.identities.refused(session, attempt.lease.task, why, told=True):
             raise NotTriedError
         return Failed(reason=Reason.LOGGED_OUT, message=why)
 
@@ -495,17 +491,17 @@ class Settling:
         if produced.stop is not None:
             self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
 
-    def _finished(self, attempt: Attempt, response: Response) -> None:
-        task, identified = attempt.lease.task, attempt.means.identified
+    def _finished(self, attempt: PageAttempt, response: Response) -> None:
+        task, session = attempt.lease.task, attempt.session
         # A page that anybody may ask for again, and that nothing comes of.
         plain = _is_plain(task, response)
-        if identified is not None:
+        if session is not None:
             probe = response.url if plain else None
-            self.identities.answered_well(identified, task, probe=probe)
+            self.identities.answered_well(session, task, probe=probe)
         plain = plain and response.status < 300
         self.blame.finished(task, good_url=task.url if plain else None, size=response.size)
 
-    def _note(self, attempt: Attempt, failed: Failed, error: FetchError) -> None:
+    def _note(self, attempt: PageAttempt, failed: Failed, error: FetchError) -> None:
         """Tell of a page that failed: of the host it says little, but not nothing."""
         if failed.status is not None and failed.status == 429:
             return  # it was refused by itself, neither a sign of load nor of health
@@ -655,7 +651,7 @@ class MovedPages:
     #: How often a task was put off because another process worked on its target.
     waited: Counter[bytes] = field(default_factory=Counter)
 
-    def follows(self, attempt: Attempt) -> Callable[[str], bool] | None:
+    def follows(self, attempt: PageAttempt) -> Callable[[str], bool] | None:
         """Return a test for targets that the attempt itself asks for, or None where it asks all.
 
         Another spelling of its own URL cannot be another task. With a session the way to a page
@@ -665,7 +661,7 @@ class MovedPages:
         """
         task, request = attempt.lease.task, attempt.request
         plain = request.method == "GET" and task.id == request.identity()[1]
-        if attempt.means.identified is not None or not plain:
+        if attempt.session is not None or not plain:
             return None
         in_place = self.proxies.asks_for(request.url)
 
@@ -675,7 +671,7 @@ class MovedPages:
 
         return follows
 
-    async def redirected(self, attempt: Attempt, response: Response) -> Done | Lease:
+    async def redirected(self, attempt: PageAttempt, response: Response) -> Done | Lease:
         """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
         lease, refusal = attempt.lease, None
         try:
@@ -688,14 +684,14 @@ class MovedPages:
             return put_off(lease, until=self.ledger.now() + timedelta(seconds=wait))
         except FetchError as error:
             refusal = error
-        await self.settling.kept(self.recorder.keep(attempt.request))
+        await self.settling.kept(self.recorder.keep(attempt))
         if refusal is None:
             return self._handed_on(lease, target, response)
         refusal.response = response
         failed = self.settling.failure(refusal, info_of(response))
         return await self.settling.failed(attempt, failed, refusal)
 
-    async def refreshed(self, attempt: Attempt, response: Response) -> Done | None:
+    async def refreshed(self, attempt: PageAttempt, response: Response) -> Done | None:
         """Hand on a page that sends its reader on at once; None where it is a page itself.
 
         Unlike a redirect it has content of its own, so it is one wherever its
@@ -716,10 +712,10 @@ class MovedPages:
         # Its own child is what an earlier attempt handed on, and crashed before it ended.
         if known is not None and known.task.parent != lease.task.id:
             return None
-        await self.settling.kept(self.recorder.keep(request))
+        await self.settling.kept(self.recorder.keep(attempt))
         return self._handed_on(lease, target, response)
 
-    async def parsed(self, attempt: Attempt, response: Response) -> Done:
+    async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a page that redirects followed in place led to, under the URL where it is.
 
         That URL is a task like any other. Where this process can claim it, the
@@ -736,7 +732,7 @@ class MovedPages:
         alias = self._alias(lease, response, final_url=response.url)
         home = await self._claim(target)
         if home is None:
-            await self.settling.kept(self.recorder.keep_redirects(request))
+            await self.settling.kept(self.recorder.keep_redirects(attempt))
             return Done(settlements=(alias,))
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
         # Its origin may be another one than that of the task which led here.

@@ -22,10 +22,9 @@ from crawlcw.archive.records import Answer, DamagedRecordError
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.adding import TaskAdder
 from crawlcw.crawl.callbacks import Produced, Scope
-from crawlcw.crawl.hooks import answered
 from crawlcw.crawl.runner import Runner
 from crawlcw.crawl.seen import SeenFilter
-from crawlcw.downloader import memory_budget
+from crawlcw.downloader.user_layers import answered
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import Cursor, Ledger, TaskFilter
@@ -98,17 +97,16 @@ class Reparser:
         response = _response(record, request, answer)
         # It was crawled, so it was in the scope.
         self.scope.hosts.add(task.host)
-        with memory_budget.page():
-            try:
-                response = await answered(response, self.spider, self.watch)
-                response.request = request
-                produced = await self.runner.run(request.callback, response, task=task)
-            except StopCrawl as wish:
-                produced = Produced(stop=printable(text_of(wish)))
-            except SpiderError as missing:
-                produced = callbacks.missing(missing)
-            except FetchError as error:
-                produced = Failed(reason=error.reason, message=error.message)
+        try:
+            response = await answered(response, self.spider, self.watch)
+            response.request = request
+            produced = await self.runner.run(request.callback, response, task=task)
+        except StopCrawl as wish:
+            produced = Produced(stop=printable(text_of(wish)))
+        except SpiderError as missing:
+            produced = callbacks.missing(missing)
+        except FetchError as error:
+            produced = Failed(reason=error.reason, message=error.message)
         return told(response=response, produced=produced)
 
     def _read(self, record: Record) -> Answer:

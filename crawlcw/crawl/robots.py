@@ -11,17 +11,15 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from protego import Protego
 
+from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt
-from crawlcw.downloader import memory_budget
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.retry import retry_after
@@ -30,7 +28,6 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 LARGEST = 512 * 1024
-MAX_REDIRECTS = 5
 LONGEST_CRAWL_DELAY = 60.0
 _KEPT = 10_000
 VALID = timedelta(hours=24)
@@ -73,17 +70,16 @@ class Robots:
 
     def __init__(
         self,
-        downloader: Downloader,
+        ask: Next,
         settings: Settings,
         *,
         clock: Callable[[], float],
         now: Callable[[], datetime],
     ) -> None:
         """Let rules be valid by *clock*, in seconds; *now* is the time of day."""
-        self._downloader = downloader
+        self._ask = ask
         self._obeyed = settings.obey_robots
         self._agent = product_token(settings.user_agent)
-        self._settings = replace(settings, max_redirects=min(settings.max_redirects, MAX_REDIRECTS))
         self._clock = clock
         self._now = now
         self._known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = OrderedDict()
@@ -155,13 +151,10 @@ class Robots:
     async def _fetch(self, origin: str) -> Rules:
         try:
             # No part of the page that is asked for, which may have to wait for memory itself.
-            with memory_budget.page():
-                response = await attempt(
-                    # Which answers are pages to a spider says nothing of this one.
-                    Request(f"{origin}/robots.txt", accept_statuses=()),
-                    downloader=self._downloader,
-                    settings=self._settings,
-                )
+            # Which answers are pages to a spider says nothing of this one.
+            request = Request(f"{origin}/robots.txt", accept_statuses=())
+            async with Attempt(request=request, purpose=Purpose.ROBOTS) as attempt:
+                response = await self._ask(attempt, request)
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
                 return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none

@@ -10,22 +10,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from crawlcw.api.attempt import Attempt, LoggedOutError, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, scope
 from crawlcw.crawl import callbacks
 from crawlcw.crawl.callbacks import Produced, Scope
-from crawlcw.crawl.hooks import hooked
-from crawlcw.crawl.identities import Identified, LoggedOutError
 from crawlcw.crawl.item_sink import ItemPolicy
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.redirects import attempt, is_page
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.trial_sessions import TrialSessions
+from crawlcw.downloader import pipeline
 from crawlcw.downloader.browser import Browser
-from crawlcw.downloader.protocol import Downloader
-from crawlcw.downloader.rendering import RenderingDownloader
+from crawlcw.downloader.credentials import Credentials
+from crawlcw.downloader.pipeline import DefaultDownloader
+from crawlcw.downloader.redirects import is_page
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason, StopCrawl
@@ -45,7 +45,8 @@ class Trial:
     def __init__(
         self,
         spider: Spider,
-        downloader: Downloader,
+        downloader: DefaultDownloader,
+        credentials: Credentials,
         settings: Settings,
         *,
         sessions: TrialSessions | None = None,
@@ -56,23 +57,27 @@ class Trial:
         self._settings = settings
         self._sessions = sessions
         self._now = now
-        self._robots = Robots(
-            downloader, settings, clock=asyncio.get_running_loop().time, now=self._now
-        )
         self._browser = Browser(settings)
-        self._plain = downloader
+        parts = pipeline.Parts(
+            settings=settings,
+            downloader=downloader,
+            credentials=credentials,
+            admit=self._admit,
+            browser=self._browser,
+            admit_part=self._admit_part,
+            watch=Watchdog(Stats(), limit=settings.callback_timeout),
+        )
+        self._ways = pipeline.ways(pipeline.layers(spider, parts))
+        clock = asyncio.get_running_loop().time
+        self._robots = Robots(self._ways[Purpose.ROBOTS], settings, clock=clock, now=self._now)
         self._state = KeptState(spider, None)
 
-    def _hooked(self, downloader: Downloader) -> Downloader:
-        rendering = RenderingDownloader(
-            downloader,
-            self._browser,
-            self._settings,
-            admit=self._robots.admit,
-            stays=lambda _: None,  # a person has asked for the page
-        )
-        watchdog = Watchdog(Stats(), limit=self._settings.callback_timeout)
-        return hooked(rendering, self._spider, watchdog)
+    async def _admit(self, attempt: Attempt, url: str) -> None:  # noqa: ARG002  # of `Parts`
+        await self._robots.admit(url)
+
+    async def _admit_part(self, url: str, *, is_document: bool) -> None:  # noqa: ARG002  # likewise
+        # A person has asked for the page, so it may be anywhere.
+        await self._robots.admit(url)
 
     async def fetch(self, request: Request) -> Response:
         """Return the answer, redirects followed, whatever its status; raises `FetchError`.
@@ -108,23 +113,16 @@ class Trial:
         except LoggedOutError as refused:
             raise _refused(refused) from None
 
-    async def _session(self, request: Request) -> Identified:
+    async def _session(self, request: Request) -> Session:
         assert self._sessions is not None
-        return await self._sessions.of(request, self._plain, self._robots)
+        return await self._sessions.of(request, self._ways[Purpose.LOGIN], self._robots)
 
-    async def _answer(self, request: Request, identified: Identified | None) -> Response:
-        downloader = self._hooked(self._plain)
-        if identified is not None:
-            downloader = identified.downloader(self._plain, self._hooked)
-        response = await attempt(
-            request,
-            downloader=downloader,
-            settings=self._settings,
-            admit=self._robots.admit,
-            cookies=identified is not None,
-        )
-        if identified is not None:
-            response.session = identified.page_session()
+    async def _answer(self, request: Request, session: Session | None) -> Response:
+        # What is not ended stays open for who looks at it: its memory is no crawl's.
+        attempt = Attempt(request=request, session=session)
+        response = await self._ways[Purpose.PAGE](attempt, request)
+        if session is not None:
+            response.session = session.page_session()
         return response
 
     def is_page(self, response: Response) -> bool:

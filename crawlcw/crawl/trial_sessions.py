@@ -5,15 +5,14 @@ They are not the crawl's own, which stay as they are in its ledger.
 
 from datetime import timedelta
 
+from crawlcw.api.attempt import Next, Session
 from crawlcw.api.request import Request
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.identities import Identified
 from crawlcw.crawl.logins import Logins
 from crawlcw.crawl.robots import Robots
 from crawlcw.downloader.cookies import SiteCookies
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import identities
@@ -32,7 +31,7 @@ class TrialSessions:
         self._ledger = ledger
         self._settings = settings
         self._is_logged_out = condition(spider, "login_when")
-        self._ready: dict[str, Identified] = {}
+        self._ready: dict[str, Session] = {}
 
     def knows(self, request: Request) -> bool:
         """Return whether the session of a request was logged in before."""
@@ -42,17 +41,17 @@ class TrialSessions:
         """Have the session of a request logged in anew when it is next asked for."""
         self._ready.pop(self._name(request), None)
 
-    async def of(self, request: Request, downloader: Downloader, robots: Robots) -> Identified:
+    async def of(self, request: Request, ask: Next, robots: Robots) -> Session:
         """Return whom a request is made as, logged in; raises `FetchError` where that fails.
 
-        A login asks *downloader*, and *robots* before.
+        A login asks by *ask*, and *robots* before.
         """
         name = self._name(request)
         if name not in self._ready:
-            identity = await self._logged_in(name, downloader, robots)
+            identity = await self._logged_in(name, ask, robots)
             jar = SiteCookies()
             jar.restore(identity.cookies)
-            self._ready[name] = Identified(
+            self._ready[name] = Session(
                 identity=identity, jar=jar, is_logged_out=self._is_logged_out
             )
         return self._ready[name]
@@ -60,7 +59,7 @@ class TrialSessions:
     def _name(self, request: Request) -> str:
         return request.options.session or self._spider.default_session
 
-    async def _logged_in(self, name: str, downloader: Downloader, robots: Robots) -> Identity:
+    async def _logged_in(self, name: str, ask: Next, robots: Robots) -> Identity:
         sessions, now = self._ledger.sessions, self._ledger.now()
         found = await sessions.get(name)
         known = found or Identity(name=name)
@@ -69,7 +68,7 @@ class TrialSessions:
         logins = Logins(
             spider=self._spider,
             ledger=self._ledger,
-            downloader=downloader,
+            ask=ask,
             settings=self._settings,
             politeness=_Person(robots),
             stalled=lambda _: 0.0,

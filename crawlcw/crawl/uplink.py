@@ -7,12 +7,10 @@ from datetime import datetime, timedelta
 
 import anyio
 
+from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import status_error, throttles
-from crawlcw.downloader import memory_budget
-from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.redirects import status_error, throttles
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.durations import format_duration
 from crawlcw.model.health import LONGEST_OUTAGE, Cause, State, Uplink
@@ -29,16 +27,14 @@ class UplinkWatch:
 
     def __init__(
         self,
-        downloader: Downloader,
-        settings: Settings,
+        ask: Next,
         rests: Rests,
         *,
         ledger_now: Callable[[], datetime],
     ) -> None:
         """*rests* is told since when the network has been away."""
         self.uplink = Uplink(on_check=lambda: self._checks.set())
-        self._downloader = downloader
-        self._timeout = settings.timeout.total_seconds()
+        self._ask_server = ask
         self._rests = rests
         self._ledger_now = ledger_now
         self._on_change: Callable[[], None] = lambda: None
@@ -97,11 +93,9 @@ class UplinkWatch:
 
         Raises `FetchError` where it does not answer in time, or asks to wait.
         """
-        try:
-            with anyio.fail_after(self._timeout), memory_budget.page():
-                response = await self._downloader.fetch(Request(url), url=url)
-        except TimeoutError:
-            raise FetchError(Reason.TIMEOUT_TOTAL, f"no answer in {self._timeout:g} s") from None
+        request = Request(url)
+        async with Attempt(request=request, purpose=Purpose.PROBE) as attempt:
+            response = await self._ask_server(attempt, request)
         if throttles(response):
             raise status_error(response, now=self._ledger_now())
         return response

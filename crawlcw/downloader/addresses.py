@@ -11,8 +11,6 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Collection, Iterable
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Protocol
@@ -20,6 +18,7 @@ from typing import Protocol
 import yarl
 from aiohttp.connector import AddrInfoType
 
+from crawlcw.downloader.hop import Trusted, current_hop
 from crawlcw.errors import FetchError, Reason, SettingsError
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy, address_of, is_loopback
@@ -54,24 +53,10 @@ MOST_START_NAMES = 1_000
 _MOST_OTHERS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Trusted:
-    """A host that the user has named, on one of its ports."""
-
-    host: str
-    port: int
-    by_itself: bool  #: or only while it is a start URL's name that never was public
-
-
 NOT_PUBLIC = "the host is at an address that is not public"
 
 #: What is connected to is a proxy, which the user has named.
-_A_PROXY = _Trusted("", 0, by_itself=True)
-
-#: The host that the request under way in this context goes to, which may be
-#: trusted. aiohttp races the addresses of a name in tasks of their own, which
-#: inherit the context of the request; no other request can see it.
-_trusted_host: ContextVar[_Trusted | None] = ContextVar("trusted_host", default=None)
+_A_PROXY = Trusted("", 0, by_itself=True)
 
 
 class AddressRefusedError(PermissionError):
@@ -160,43 +145,42 @@ class AddressGuard:
     def _is_named(self, host: str, port: int | None) -> bool:
         return any(port in known.get(host, ()) for known in (self._trusted, self._start_names))
 
-    def admit(self, url: yarl.URL) -> None:
-        """Prepare this task to connect to *url*; raises `FetchError` for a refused port.
+    def admit(self, url: yarl.URL) -> Trusted:
+        """Return whom a request to *url* may connect to, for its `Hop`.
 
-        To be called before every request: it decides for the sockets that are
-        made in the current context from now on.
+        Raises `FetchError` for a refused port.
         """
         port = url.port
         if port is None or port not in self._ports:
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
         host = url.raw_host or ""
-        by_itself = port in self._trusted.get(host, ())
-        _trusted_host.set(_Trusted(host, port, by_itself=by_itself))
+        return Trusted(host, port, by_itself=port in self._trusted.get(host, ()))
 
-    def admit_through(self, url: yarl.URL, proxy: Proxy) -> None:
-        """Prepare this task to connect to *proxy*, which is to connect to *url*.
+    def admit_through(self, url: yarl.URL, proxy: Proxy) -> Trusted:
+        """Return the same for a request that *proxy* is to connect to *url*.
 
         The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for
         an address that is not public. Of a name that the proxy looks up nobody here
         knows the address, so only the names of the proxy's own machine are refused.
         """
-        self.admit(url)
+        trusted = self.admit(url)
         if not proxy.resolves_names:
-            return
+            return trusted
         host = url.raw_host or ""
         address = address_of(host)
         refused = (
             is_loopback(host) and not self._is_named(host, url.port)
             if address is None
-            else not self._permits(str(address))
+            else not self._permits(str(address), trusted)
         )
         if refused:
             raise FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
-        _trusted_host.set(_A_PROXY)
+        return _A_PROXY
 
     def check(self, address: str) -> None:
         """Raise `AddressRefusedError` where nobody may connect to *address* for this request."""
-        if not self._permits(address):
+        hop = current_hop.get(None)
+        if not self._permits(address, None if hop is None else hop.trusted):
             raise AddressRefusedError
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
@@ -244,10 +228,9 @@ class AddressGuard:
         self.check(str(place[0]))
         return socket.socket(family=family, type=kind, proto=protocol)
 
-    def _permits(self, address: str) -> bool:
+    def _permits(self, address: str, trusted: Trusted | None) -> bool:
         if is_public(address):
             return True
-        trusted = _trusted_host.get()
         if trusted is _A_PROXY:
             return True
         if trusted is None:

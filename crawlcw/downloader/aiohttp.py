@@ -12,6 +12,7 @@ import ssl
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from http.cookies import BaseCookie
 from time import monotonic
 from types import TracebackType
 from typing import Self
@@ -21,17 +22,18 @@ import aiohttp
 import yarl
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from crawlcw.api.attempt import Attempt, Jar, asked_at
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.downloader import content_types
 from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError, PublicNames
-from crawlcw.downloader.attempt_cookies import AttemptCookies, Jar
-from crawlcw.downloader.connector import NameResolver, RestingConnector, sending
+from crawlcw.downloader.connector import NameResolver, RestingConnector
 from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, StreamDecoder, codings_of
 from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
+from crawlcw.downloader.hop import Hop, Stage, current_hop
 from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
-from crawlcw.downloader.passages import Passage, PassingRequest, Stage, passage
+from crawlcw.downloader.passages import PassingRequest
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
@@ -91,6 +93,8 @@ class AiohttpDownloader:
         self._connector: RestingConnector | None = None
         self._resolver: NameResolver | None = None
         self._session: aiohttp.ClientSession | None = None
+        #: The cookies of what is asked for without any session.
+        self._jar: Jar | None = None
 
     async def open(self) -> None:
         """Make ready for the first request."""
@@ -118,27 +122,39 @@ class AiohttpDownloader:
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response to *request* sent to *url*; see `Downloader`."""
-        target = urls.parse(url)
-        on = passage.get()
+        # Under a user's own downloader it is the attempt that this works on.
+        outer = current_hop.get(None)
+        attempt = Attempt(request=request) if outer is None else outer.attempt
+        response = await self.exchange(attempt, asked_at(request, url), proxy=None)
+        response.request = request
+        return response
+
+    async def exchange(
+        self, attempt: Attempt, request: Request, *, proxy: Proxy | None
+    ) -> Response:
+        """Return the response to *request*, asked for through *proxy*; see `Downloader`."""
+        target = urls.parse(request.url)
+        hop = Hop(attempt, proxy)
+        current_hop.set(hop)
         try:
             await self._guard.learn(target)
         except OSError as error:
-            raise _failure(error, on) from error
-        if on is None:
-            self._guard.admit(target)
+            raise _failure(error, hop) from error
+        if proxy is None:
+            hop.trusted = self._guard.admit(target)
         else:
-            self._guard.admit_through(target, on.proxy)
+            hop.trusted = self._guard.admit_through(target, proxy)
         session = self._session or self._opened()
         while True:
             try:
                 if request.options.save_to is not None:
-                    return await self._saved(session, request, url, target=target)
-                return await self._exchange(session, request, url, target=target)
+                    return await self._saved(session, hop, request, target=target)
+                return await self._exchange(session, hop, request, target=target)
             except FetchError:
                 raise
             except Exception as error:
                 if not _out_of_descriptors(error):
-                    raise _failure(error, on) from error
+                    raise _failure(error, hop) from error
             # Not the page's fault, so it costs no attempt: the idle
             # connections go first, then this waits until others have ended.
             if self._connector is not None:
@@ -146,20 +162,11 @@ class AiohttpDownloader:
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
     async def _exchange(
-        self,
-        session: aiohttp.ClientSession,
-        request: Request,
-        url: str,
-        *,
-        target: yarl.URL,
+        self, session: aiohttp.ClientSession, hop: Hop, request: Request, *, target: yarl.URL
     ) -> Response:
-        patience = self._patience(request)
-        answer = await _asked(
-            session, request, target, headers=request.headers, timeout=self._timeout(patience)
-        )
+        answer = await self._asked(session, hop, request, target, headers=request.headers)
         try:
-            headers = _headers(answer.raw_headers)
-            return await self._page(answer, request, url, headers=headers)
+            return await self._page(answer, hop, request, headers=_headers(answer.raw_headers))
         finally:
             # At the end of the body aiohttp has released the connection by
             # itself, and the response is closed. Whatever else happened, a
@@ -170,8 +177,8 @@ class AiohttpDownloader:
     async def _page(
         self,
         answer: aiohttp.ClientResponse,
+        hop: Hop,
         request: Request,
-        url: str,
         *,
         headers: Mapping[str, str],
     ) -> Response:
@@ -182,46 +189,40 @@ class AiohttpDownloader:
             patience = self._patience(request)
             most = request.options.max_body
             most = self._max_body if most is None else most
-            body, truncated, waited = await self._body(answer, headers, patience, most=most)
+            room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=most)
+            body, truncated = await self._body(answer, headers, patience, room, most=most)
+            waited = room.waited
         return Response(
-            url,
+            request.url,
             request=request,
             status=answer.status,
             headers=headers,
             body=body,
-            elapsed=timedelta(seconds=monotonic() - sending.get().at - waited),
+            elapsed=timedelta(seconds=monotonic() - hop.sent - waited),
             truncated=truncated,
         )
 
     async def _saved(
-        self,
-        session: aiohttp.ClientSession,
-        request: Request,
-        url: str,
-        *,
-        target: yarl.URL,
+        self, session: aiohttp.ClientSession, hop: Hop, request: Request, *, target: yarl.URL
     ) -> Response:
         """Return the response to a request for a file, its body on the disk."""
-        async with self._files.transfer(request, url=url) as transfer:
+        async with self._files.transfer(hop.attempt, request) as transfer:
             while True:
                 asked = transfer.headers(request.headers)
-                patience = self._patience(request)
-                answer = await _asked(
-                    session, request, target, headers=asked, timeout=self._timeout(patience)
-                )
+                answer = await self._asked(session, hop, request, target, headers=asked)
                 try:
                     headers = _headers(answer.raw_headers)
                     if transfer.is_contradicted(answer.status, headers):
                         continue
                     if not transfer.is_file(answer.status):
-                        return await self._page(answer, request, url, headers=headers)
-                    elapsed = timedelta(seconds=monotonic() - sending.get().at)
-                    await self._file(answer, headers, transfer, patience)
+                        return await self._page(answer, hop, request, headers=headers)
+                    elapsed = timedelta(seconds=monotonic() - hop.sent)
+                    await self._file(answer, headers, transfer, self._patience(request))
                 finally:
                     if not answer.closed:
                         answer.close()
                 response = Response(
-                    url,
+                    request.url,
                     request=request,
                     # It is whole, whichever part of it has come by this answer.
                     status=200 if answer.status == 206 else answer.status,
@@ -260,22 +261,17 @@ class AiohttpDownloader:
         answer: aiohttp.ClientResponse,
         headers: Mapping[str, str],
         patience: float,
+        room: BodyRoom,
         *,
         most: int,
-    ) -> tuple[bytes, str | None, float]:
-        """Return the body, why it was cut, and for how many seconds it waited for memory.
-
-        It has *most* bytes, decoded.
-        """
+    ) -> tuple[bytes, str | None]:
+        """Return the body, *most* bytes of it, decoded; and why it was cut."""
         codings = _codings(headers)
         decoder = BodyDecoder(codings, limit=most)
         # Of what is not coded the length is known beforehand.
         length = None if codings else answer.content_length
-        room = BodyRoom(
-            self._budget,
-            free=self._free_body,
-            most=most if length is None else min(length, most),
-        )
+        if length is not None:
+            room.expect(length)
         body = b""
         kind = headers.get("content-type", "") if 200 <= answer.status < 300 else None
         checked = False
@@ -296,7 +292,7 @@ class AiohttpDownloader:
             body = decoder.close()
         finally:
             room.close(len(body))
-        return body, _cut(decoder, headers, body), room.waited
+        return body, _cut(decoder, headers, body)
 
     def _check_start(self, decoder: BodyDecoder, kind: str | None) -> bool:
         """Return whether enough has come to see that the body is to be read; raises `FetchError`.
@@ -343,8 +339,61 @@ class AiohttpDownloader:
             # takes a reset for an end.
             raise FetchError(Reason.PAYLOAD_TRUNCATED, "the connection was reset within the body")
 
+    async def _asked(
+        self,
+        session: aiohttp.ClientSession,
+        hop: Hop,
+        request: Request,
+        target: yarl.URL,
+        *,
+        headers: Sequence[tuple[str, str]],
+    ) -> aiohttp.ClientResponse:
+        """Return the answer to a request whose headers have come."""
+        proxy = None if hop.proxy is None or hop.proxy.is_socks else hop.proxy
+        login = {} if proxy is None else _login(proxy)
+        if login and target.scheme == "http":
+            # In a tunnel the server would be told it; without one it goes with each request.
+            headers = [*headers, *login.items()]
+        jar = self._jar_of(hop.attempt)
+        cookies = _cookies_to(target, hop.attempt, request, jar)
+        if cookies:
+            headers = _with_cookies(headers, cookies)
+        answer = await session.request(
+            request.method,
+            target,
+            headers=headers or None,
+            data=request.body,
+            allow_redirects=False,
+            timeout=self._timeout(self._patience(request)),
+            proxy=None
+            if proxy is None
+            else yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port),
+            proxy_headers=login or None,
+        )
+        hop.stage = Stage.PASSED
+        if jar is not None and (told := answer.headers.getall("Set-Cookie", ())):
+            jar.update_cookies_from_headers(told, answer.url)
+        if proxy is not None and target.scheme == "http" and answer.status == 407:
+            answer.close()
+            # Else any site could put an end to the proxies.
+            message = f"HTTP 407, of the site or of the proxy {proxy}"
+            raise _login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
+        return answer
+
+    def _jar_of(self, attempt: Attempt) -> Jar | None:
+        """Return where the cookies of an attempt are kept; None: nowhere."""
+        if attempt.session is not None:
+            return attempt.session.jar
+        # With cookies of its own it is asked for as somebody else than all others.
+        return None if attempt.request.options.cookies else self._jar
+
     def _opened(self) -> aiohttp.ClientSession:
         settings = self._settings
+        if settings.cookies:
+            # Its list of suffixes is loaded where it is wanted.
+            from crawlcw.downloader.cookies import SiteCookies
+
+            self._jar = SiteCookies()
         # Less than a connection may take, so that a dead DNS is told from a dead host.
         patience = min(settings.connect_timeout / 2, _NAME_PATIENCE)
         self._resolver = NameResolver(patience=patience.total_seconds(), guard=self._guard)
@@ -361,8 +410,8 @@ class AiohttpDownloader:
         self._session = aiohttp.ClientSession(
             connector=self._connector,
             request_class=PassingRequest,
-            # In a crawl each attempt has the cookies of its own session.
-            cookie_jar=AttemptCookies(_cookies() if settings.cookies else None),
+            # Each attempt has the cookies of its own session, see `_cookies_to`.
+            cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": settings.user_agent, "Accept-Encoding": ACCEPTED},
             trust_env=False,
             auto_decompress=False,
@@ -389,46 +438,38 @@ class AiohttpDownloader:
         )
 
 
-def _cookies() -> Jar:
-    # Its list of suffixes is loaded where it is wanted.
-    from crawlcw.downloader.cookies import SiteCookies
+def _cookies_to(
+    target: yarl.URL, attempt: Attempt, request: Request, jar: Jar | None
+) -> "BaseCookie[str] | None":
+    """Return the cookies to send; of several of one name the request's own."""
+    found = None if jar is None else jar.filter_cookies(target)
+    own = dict(request.options.cookies or ())
+    # They are for its own origin, wherever a redirect has led.
+    if not own or urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
+        return found
+    cookies: BaseCookie[str] = BaseCookie()
+    for key, morsel in (found or {}).items():
+        if morsel.key not in own:
+            cookies[key] = morsel
+    for name, value in own.items():
+        cookies[name] = value
+    return cookies
 
-    return SiteCookies()
 
-
-async def _asked(
-    session: aiohttp.ClientSession,
-    request: Request,
-    target: yarl.URL,
-    *,
-    headers: Sequence[tuple[str, str]],
-    timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # aiohttp's own
-) -> aiohttp.ClientResponse:
-    on = passage.get()
-    proxy = None if on is None or on.proxy.is_socks else on.proxy
-    login = {} if proxy is None else _login(proxy)
-    # In a tunnel the server would be told it; without one it goes with each request.
-    spoken = login if target.scheme == "http" else {}
-    answer = await session.request(
-        request.method,
-        target,
-        headers=[*headers, *spoken.items()] or None,
-        data=request.body,
-        allow_redirects=False,
-        timeout=timeout,
-        proxy=None
-        if proxy is None
-        else yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port),
-        proxy_headers=login or None,
-    )
-    if on is not None:
-        on.stage = Stage.PASSED
-    if proxy is not None and target.scheme == "http" and answer.status == 407:
-        answer.close()
-        # Else any site could put an end to the proxies.
-        message = f"HTTP 407, of the site or of the proxy {proxy}"
-        raise _login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
-    return answer
+def _with_cookies(
+    headers: Sequence[tuple[str, str]], cookies: "BaseCookie[str]"
+) -> list[tuple[str, str]]:
+    """Return *headers* with a `Cookie`; of a name that theirs has too, the jar's counts."""
+    # aiohttp would sort them, and has no place for two of one name, nor for one without.
+    sent = [
+        f"{each.key}={each.coded_value}" if each.key else each.coded_value
+        for each in cookies.values()
+    ]
+    names = {each.key for each in cookies.values()}
+    given = ";".join(value for name, value in headers if name.lower() == "cookie").split(";")
+    own = [pair.strip() for pair in given if pair.partition("=")[0].strip() not in names]
+    others = [pair for pair in headers if pair[0].lower() != "cookie"]
+    return [*others, ("Cookie", "; ".join([*filter(None, own), *sent]))]
 
 
 def _login(proxy: Proxy) -> dict[str, str]:
@@ -444,35 +485,36 @@ def _login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFa
     return ProxyFailedError(message, for_good=True, otherwise=otherwise)
 
 
-def _failure(error: Exception, on: Passage | None) -> FetchError:
+def _failure(error: Exception, hop: Hop) -> FetchError:
     """Return what *error* is called in crawlcw, a proxy's own failures apart."""
-    if on is None:
+    proxy = hop.proxy
+    if proxy is None:
         return failure_of(error)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         if error.status == 407:
-            return _login_refused(on.proxy)
+            return _login_refused(proxy)
         said = printable(f"{error.status} {error.message}".strip())
-        return FetchError(Reason.CONNECT, f"the proxy {on.proxy} answered CONNECT by {said}")
+        return FetchError(Reason.CONNECT, f"the proxy {proxy} answered CONNECT by {said}")
     found = failure_of(error)
     if found.reason is Reason.DISCONNECTED and (wrong := _untrusted(error)) is not None:
         found = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(wrong)}")
-    if on.stage is not Stage.DIALLING or found.reason is Reason.REFUSED_ADDRESS:
-        behind = FetchError(found.reason, f"{found.message}, through the proxy {on.proxy}")
-        if on.stage in (Stage.DIALLING, Stage.PASSED) or found.reason not in _SILENCE:
+    if hop.stage is not Stage.DIALLING or found.reason is Reason.REFUSED_ADDRESS:
+        behind = FetchError(found.reason, f"{found.message}, through the proxy {proxy}")
+        if hop.stage in (Stage.DIALLING, Stage.PASSED) or found.reason not in _SILENCE:
             return behind
         # Greeting us is up to a SOCKS proxy alone. Later it may wait for the host.
-        ungreeted = on.proxy.is_socks and on.stage is Stage.REACHED
-        message = f"the proxy {on.proxy} takes connections and does not answer"
+        ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
+        message = f"the proxy {proxy} takes connections and does not answer"
         return ProxyFailedError(message, otherwise=None if ungreeted else behind)
     # With socks5 the host's name is looked up here, and is not the proxy's to know.
     looked_up = isinstance(error, aiohttp.ClientConnectorDNSError)
-    if looked_up and not on.proxy.resolves_names and on.at_host:
+    if looked_up and not proxy.resolves_names and hop.at_host:
         return found
     # aiohttp's own sentence names the proxy once more, and the kind of TLS.
     is_tls = found.reason is Reason.TLS
     why = None if is_tls else getattr(getattr(error, "os_error", None), "strerror", None)
     why = why or found.message
-    return ProxyFailedError(f"the proxy {on.proxy} cannot be reached: {printable(why)}")
+    return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(why)}")
 
 
 async def _feed(decoder: BodyDecoder, data: bytes, room: BodyRoom) -> None:

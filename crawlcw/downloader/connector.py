@@ -38,7 +38,6 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
@@ -59,8 +58,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from crawlcw.downloader import trust
 from crawlcw.downloader.addresses import AddressGuard
 from crawlcw.downloader.bounds import BoundedHandler
-from crawlcw.downloader.passages import Passage, Stage, greeted, passage
+from crawlcw.downloader.hop import Stage, current_hop
+from crawlcw.downloader.passages import greeted
 from crawlcw.downloader.trust import Endpoint, Origin, OriginKey, Origins, endpoint_of
+from crawlcw.model.proxies import Proxy
 
 if sys.platform != "win32":
     import fcntl
@@ -85,23 +86,6 @@ _RESOLVER_THREADS = 32
 _OPENING_COSTS = 2.5
 #: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
 _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
-
-
-class Sending:
-    """The sending of one request."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin with it: it is written at once, though uvloop sends when it has come round."""
-        #: When it was sent, by the monotonic clock, and never earlier than it was.
-        self.at = monotonic()
-        loop.call_soon(self._sent)
-
-    def _sent(self) -> None:
-        self.at = monotonic()
-
-
-#: That of the request under way in this context.
-sending: ContextVar[Sending] = ContextVar("sending")
 
 
 class RestingConnector(TCPConnector):
@@ -145,9 +129,9 @@ class RestingConnector(TCPConnector):
     ) -> Connection:
         """Return a connection for a request, which is sent at once."""
         connection = await super().connect(req, traces, timeout)
-        if (on := passage.get()) is not None:
-            on.stage = max(on.stage, Stage.REACHED)
-        sending.set(Sending(self._loop))
+        hop = current_hop.get()
+        hop.stage = max(hop.stage, Stage.REACHED)
+        hop.begin_sending(self._loop)
         cast("_Listener", connection.protocol).ask(
             _origin_key(req.connection_key),
             endpoint_of(req.url.raw_path, req.url.raw_query_string),
@@ -166,9 +150,9 @@ class RestingConnector(TCPConnector):
         timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
     ) -> ResponseHandler:
         began = monotonic()
-        on = passage.get()
-        if on is not None and on.proxy.is_socks:
-            protocol = await self._through_socks(req, on, timeout)
+        proxy = current_hop.get().proxy
+        if proxy is not None and proxy.is_socks:
+            protocol = await self._through_socks(req, proxy, timeout)
         else:
             protocol = await super()._create_connection(req, traces, timeout)
         took = monotonic() - began
@@ -181,33 +165,34 @@ class RestingConnector(TCPConnector):
     ) -> tuple[asyncio.Transport, ResponseHandler]:
         made = await super()._create_direct_connection(req, *arguments, **options)
         # With an HTTP proxy this is the connection to the proxy.
-        if (on := passage.get()) is not None:
-            on.stage = Stage.REACHED
+        current_hop.get().stage = Stage.REACHED
         return made
 
     async def _start_tls_connection(
         self, *arguments: Any, **options: Any
     ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
         # Within a tunnel: the proxy has answered CONNECT well.
-        if (on := passage.get()) is not None:
-            on.stage = Stage.PASSED
+        current_hop.get().stage = Stage.PASSED
         return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(
         self,
         req: ClientRequest,
-        on: Passage,
+        proxy: Proxy,
         timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
     ) -> ResponseHandler:
         host, port = req.url.raw_host or "", req.port
         assert port is not None
-        on.at_host = not on.proxy.resolves_names
+        on = current_hop.get()
+        on.at_host = not proxy.resolves_names
         target = await self._address(req, host, port) if on.at_host else host
         on.at_host = False
-        sock = await self._dialled(req, on)
+        sock = await self._dialled(req, proxy)
         on.stage = Stage.REACHED
         # aiohttp's own deadline, for all of it, is the shorter one.
-        sock = await greeted(on, sock, host=target.strip("[]"), port=port, seconds=timeout.connect)
+        sock = await greeted(
+            on, proxy, sock, host=target.strip("[]"), port=port, seconds=timeout.connect
+        )
         context = self._get_ssl_context(req)
         name = (req.server_hostname or host).rstrip(".") if context else None
         _, protocol = await self._wrap_existing_connection(
@@ -224,10 +209,10 @@ class RestingConnector(TCPConnector):
             raise ClientConnectorError(req.connection_key, error) from error
         return found[0]["host"]
 
-    async def _dialled(self, req: ClientRequest, on: Passage) -> socket.socket:
+    async def _dialled(self, req: ClientRequest, proxy: Proxy) -> socket.socket:
         """Return a connection to a proxy, at the first of its addresses that takes one."""
         failure: OSError = OSError("it has no address")
-        found = await self._looked_up(req, on.proxy.host, on.proxy.port)
+        found = await self._looked_up(req, proxy.host, proxy.port)
         for family, kind, protocol, _, place in self._convert_hosts_to_addr_infos(found):
             sock = socket.socket(family, kind, protocol)
             sock.setblocking(False)

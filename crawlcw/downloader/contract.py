@@ -15,11 +15,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import ClassVar
 
+from crawlcw.api.attempt import Downloader
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError
 
 _LIMIT = 64 << 10

@@ -6,11 +6,11 @@ settings anew, so no ledger, log or command line has it.
 """
 
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 
+from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.model import urls
 
 #: Headers that may be told to any server. Any other may be a key: X-API-Key is as
@@ -71,14 +71,14 @@ class Credentials:
         self._passwords[found.origin] = _basic(found.user, found.password)
         return True
 
-    def authorize(self, request: Request, *, url: str) -> Request:
-        """Return *request* as it may be sent to *url*: with what is for that very origin.
+    def for_request(self, request: Request) -> tuple[tuple[str, str], ...]:
+        """Return the headers to send besides the request's own, for the very origin of its URL.
 
         What the request says itself counts; then what its start URL says.
         """
         if not (self._passwords or self._secret or self._everywhere):
-            return request
-        origin = urls.origin_of(url)
+            return ()
+        origin = urls.origin_of(request.url)
         added = dict(self._everywhere)
         if origin in self._origins:
             added |= self._secret
@@ -86,34 +86,53 @@ class Credentials:
             added["authorization"] = ("Authorization", password)
         for name, _ in request.headers:
             added.pop(name.lower(), None)
-        if not added:
-            return request
-        return request.elsewhere(
-            request.url,
-            method=request.method,
-            headers=(*request.headers, *added.values()),
-            body=request.body,
-        )
+        return tuple(added.values())
 
 
-class AuthorizingDownloader:
-    """A `Downloader` that sends each origin what is for it, whatever page has led there."""
+class SessionHeaders:
+    """The layer that adds the headers of a session, for the origins that its login asked."""
 
-    def __init__(self, downloader: Downloader, credentials: Credentials) -> None:
-        self._downloader = downloader
+    purposes = frozenset({Purpose.PAGE})
+
+    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+        """Ask with them; the spider and the hooks do not see them."""
+        session = attempt.session
+        if session is None or not session.identity.headers:
+            return call_next(attempt, request)
+        if urls.origin_of(request.url) not in session.identity.origins:
+            return call_next(attempt, request)
+        given = {name.lower() for name, _ in request.headers}
+        added = [pair for pair in session.identity.headers if pair[0].lower() not in given]
+        return _asked_with(attempt, request, added, call_next)
+
+
+class Authorize:
+    """The layer that sends each origin its credentials, whatever page has led there."""
+
+    def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the response; see `Downloader`."""
-        authorized = self._credentials.authorize(request, url=url)
-        response = await self._downloader.fetch(authorized, url=url)
-        # What the spider sees, and what is stored of it, has no password.
-        response.request = request
-        return response
+    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+        """Ask with them; the spider and the hooks do not see them."""
+        added = self._credentials.for_request(request)
+        if not added:
+            return call_next(attempt, request)
+        return _asked_with(attempt, request, added, call_next)
 
-    async def close(self) -> None:
-        """Close what it asks."""
-        await self._downloader.close()
+
+async def _asked_with(
+    attempt: Attempt, request: Request, added: Sequence[tuple[str, str]], call_next: Next
+) -> Response:
+    sent = request.elsewhere(
+        request.url,
+        method=request.method,
+        headers=(*request.headers, *added),
+        body=request.body,
+    )
+    response = await call_next(attempt, sent)
+    # What the spider sees, and what is stored of it, has no secret.
+    response.request = request
+    return response
 
 
 def _basic(user: str, password: str) -> str:

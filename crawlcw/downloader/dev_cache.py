@@ -18,12 +18,11 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
+from crawlcw.api.attempt import Attempt, Next
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
-from crawlcw.downloader.attempt_cookies import has_cookies
-from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget, deadline_paused
-from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +34,14 @@ _KEPT = frozenset({200, 203, 301, 302, 303, 307, 308, 404, 410})
 _HEAD_SIZE = 8
 
 
-class CachingDownloader:
-    """A `Downloader` that answers GET requests as they were answered before.
+class DevCache:
+    """The layer that answers GET requests as they were answered before.
 
     Files that are saved, and answers that are cut, throttled or broken, are not kept,
     nor is what is asked for with a session or with cookies.
     """
 
-    def __init__(
-        self, downloader: Downloader, settings: Settings, *, folder: Path = FOLDER
-    ) -> None:
-        self._downloader = downloader
+    def __init__(self, settings: Settings, *, folder: Path = FOLDER) -> None:
         self._folder = folder
         self._expires = settings.cache_expires.total_seconds()
         self._is_read = settings.cache == "dev"
@@ -54,38 +50,35 @@ class CachingDownloader:
         self._limiter = anyio.CapacityLimiter(_THREADS)
         self._is_told = False  #: whether somebody knows that nothing can be kept
 
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the answer that is kept, or a new one; see `Downloader`."""
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        """Return the answer that is kept, or a new one."""
         # What is kept is anybody's, and a cookie that is set has to be set each time.
-        if not may_keep(request) or has_cookies():
-            return await self._downloader.fetch(request, url=url)
-        path = self._path(request, url)
-        if self._is_read and (known := await self._kept(path, request, url)) is not None:
+        has_jar = attempt.session is not None and attempt.session.jar is not None
+        if has_jar or request.options.cookies or not may_keep(request):
+            return await call_next(attempt, request)
+        path = self._path(request)
+        if self._is_read and (known := await self._kept(path, attempt, request)) is not None:
             return known
-        response = await self._downloader.fetch(request, url=url)
+        response = await call_next(attempt, request)
         if response.status in _KEPT and response.truncated is None and response.file is None:
-            await self._keep(path, response)
+            await self._keep(path, attempt, response)
         return response
 
-    async def close(self) -> None:
-        """Close what it asks."""
-        await self._downloader.close()
-
-    def _path(self, request: Request, url: str) -> Path:
-        asked = (url, sorted((name.lower(), value) for name, value in request.headers))
+    def _path(self, request: Request) -> Path:
+        asked = (request.url, sorted((name.lower(), value) for name, value in request.headers))
         key = blake2b(repr(asked).encode(), digest_size=20).hexdigest()
         return self._folder / key[:2] / key
 
-    async def _kept(self, path: Path, request: Request, url: str) -> Response | None:
-        with deadline_paused():
+    async def _kept(self, path: Path, attempt: Attempt, request: Request) -> Response | None:
+        with attempt.deadline:
             size = await to_thread.run_sync(partial(self._size, path), limiter=self._limiter)
         if size is None:
             return None
-        room = BodyRoom(self._budget, free=_LARGE, most=size)
+        room = BodyRoom(self._budget, attempt, free=_LARGE, most=size)
         body = b""
         try:
             await room.make(size)
-            with deadline_paused():
+            with attempt.deadline:
                 content = await to_thread.run_sync(partial(_read, path), limiter=self._limiter)
             if (parts := _parted(content)) is None:
                 return None
@@ -96,7 +89,7 @@ class CachingDownloader:
         finally:
             room.close(len(body))
         return Response(
-            url, request=request, status=head["status"], headers=head["headers"], body=body
+            request.url, request=request, status=head["status"], headers=head["headers"], body=body
         )
 
     def _size(self, path: Path) -> int | None:
@@ -107,7 +100,7 @@ class CachingDownloader:
             return None
         return found.st_size if time.time() - found.st_mtime < self._expires else None
 
-    async def _keep(self, path: Path, response: Response) -> None:
+    async def _keep(self, path: Path, attempt: Attempt, response: Response) -> None:
         head = {
             "status": response.status,
             "headers": dict(response.headers),
@@ -116,7 +109,7 @@ class CachingDownloader:
         told = json.dumps(head).encode()
         content = (len(told).to_bytes(_HEAD_SIZE, "big"), told, response.body)
         try:
-            with deadline_paused():
+            with attempt.deadline:
                 await to_thread.run_sync(partial(_write, path, content), limiter=self._limiter)
         except OSError as error:
             if not self._is_told:

@@ -20,13 +20,11 @@ from typing import TypeVar
 import anyio
 from anyio import to_thread
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.settings import Settings
-from crawlcw.downloader import first_look
-from crawlcw.downloader.attempt_cookies import session_name
-from crawlcw.downloader.memory_budget import attempt_deadline, deadline_paused
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.files.folders import Folder, folder
 from crawlcw.files.names import stored_name
@@ -35,6 +33,8 @@ from crawlcw.files.partial import PartialFile
 T = TypeVar("T")
 
 _THREADS = 4
+#: So many bytes of a file are looked at before it is saved.
+_LOOK = 1 << 16
 #: Bytes a second: a download that is faster than that makes progress.
 _LEAST_RATE = 1 << 10
 _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
@@ -83,16 +83,16 @@ class FileTransfers:
         return self._folders[place]
 
     @asynccontextmanager
-    async def transfer(self, request: Request, *, url: str) -> AsyncIterator["FileTransfer"]:
+    async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
         """Open the file that *request* asks for; what has come is kept for another attempt."""
         place = request.options.save_to
         assert place is not None, "a request for a file"
         with _naming(place):
-            with deadline_paused():
+            with attempt.deadline:
                 target = await self.folder(place)
-                key = _key(request, url)
+                key = _key(attempt, request)
                 part = await self.in_thread(partial(PartialFile.open, target.parts, key))
-            transfer = FileTransfer(self, target, part, url=url)
+            transfer = FileTransfer(self, attempt, target, part, url=request.url)
             close = transfer.suspend
             try:
                 yield transfer
@@ -113,9 +113,16 @@ class FileTransfer:
     """One file, from the request for it to its place."""
 
     def __init__(
-        self, transfers: FileTransfers, target: Folder, part: PartialFile, *, url: str
+        self,
+        transfers: FileTransfers,
+        attempt: Attempt,
+        target: Folder,
+        part: PartialFile,
+        *,
+        url: str,
     ) -> None:
         self._transfers = transfers
+        self._attempt = attempt
         self._folder = target
         self._part = part
         self._url = url
@@ -193,7 +200,7 @@ class FileTransfer:
             self._check_size(total or 0)
             validator = None if coded else _validator(headers)
             begin = partial(self._part.restart, validator=validator, total=total)
-        with deadline_paused():
+        with self._attempt.deadline:
             await self._transfers.in_thread(begin)
         self._mark()
 
@@ -218,13 +225,14 @@ class FileTransfer:
     async def kept(self, response: Response) -> Response:
         """Return *response* with its file in its place; its body has ended.
 
-        What is not to be saved, see `first_look`, is returned with its first bytes as its
+        What is not to be saved, see `Attempt.accepts_file`, is returned with its first bytes as its
         body, and no file. Raises `FetchError`.
         """
         await self._write()
         self._check_whole()
-        if first_look.is_looking() and await self._is_unwanted(response):
-            with deadline_paused():
+        accepts = self._attempt.accepts_file
+        if accepts is not None and await self._is_unwanted(response, accepts):
+            with self._attempt.deadline:
                 await self._transfers.in_thread(self._part.discard)
             return response
         response.body = b""
@@ -235,7 +243,7 @@ class FileTransfer:
             content_type=response.headers.get("content-type", ""),
             disposition=response.headers.get("content-disposition", ""),
         )
-        with deadline_paused():
+        with self._attempt.deadline:
             path, sha256 = await self._transfers.in_thread(partial(self._kept, name))
         response.file = SavedFile(path=path, sha256=sha256, size=self._part.size)
         return response
@@ -246,10 +254,10 @@ class FileTransfer:
             message = f"{size:,} bytes of {expected:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
 
-    async def _is_unwanted(self, response: Response) -> bool:
+    async def _is_unwanted(self, response: Response, accepts: Callable[[Response], bool]) -> bool:
         """Return whether a response is not to be saved; it has the first bytes then."""
-        with deadline_paused():
-            start = partial(self._part.start, first_look.LOOK)
+        with self._attempt.deadline:
+            start = partial(self._part.start, _LOOK)
             body = await self._transfers.in_thread(start)
         looked_at = Response(
             response.url,
@@ -259,7 +267,7 @@ class FileTransfer:
             body=body,
             elapsed=response.elapsed,
         )
-        if not first_look.is_unwanted(looked_at):
+        if accepts(looked_at):
             return False
         response.body = body
         response.truncated = "bytes" if self._part.size > len(body) else None
@@ -278,7 +286,7 @@ class FileTransfer:
     async def _write(self) -> None:
         if self._buffer:
             data, self._buffer = bytes(self._buffer), bytearray()
-            with deadline_paused():
+            with self._attempt.deadline:
                 await self._transfers.in_thread(partial(self._part.write, data))
 
     def _check_size(self, size: int) -> None:
@@ -289,18 +297,16 @@ class FileTransfer:
     def _mark(self) -> None:
         """Give it the time of a whole attempt from now on."""
         self._since_mark = 0
-        deadline = attempt_deadline.get(None)
-        if deadline is not None and deadline.when() is not None:
-            deadline.reschedule(asyncio.get_running_loop().time() + self._transfers.window)
+        self._attempt.deadline.begin_again(self._transfers.window)
 
 
-def _key(request: Request, url: str) -> str:
-    """Return the name of what *url* has answered: the same in each process, and in the next run."""
+def _key(attempt: Attempt, request: Request) -> str:
+    """Return the name of what a URL has answered: the same in each process, and in the next run."""
     told = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
     asked: tuple[object, ...] = (
-        *(request.options.save_to, request.method, url, request.body, sorted(told)),
+        *(request.options.save_to, request.method, request.url, request.body, sorted(told)),
         # What one session has of a file is not gone on with by another.
-        *filter(None, [session_name()]),
+        *filter(None, [attempt.session and attempt.session.identity.name]),
     )
     return blake2b(repr(asked).encode(), digest_size=16).hexdigest()
 

@@ -8,30 +8,9 @@ it holds another of the same: two that did could wait for each other.
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
 from typing import Self
 
-#: The deadline of the attempt, which does not run while it waits for what is no server.
-attempt_deadline: ContextVar[asyncio.Timeout] = ContextVar("attempt_deadline")
-
-
-@contextmanager
-def deadline_paused() -> Iterator[None]:
-    """Let the attempt's deadline stand still in the block: what is waited for is no server."""
-    deadline = attempt_deadline.get(None)
-    end = None if deadline is None else deadline.when()
-    if deadline is None or end is None:
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    deadline.reschedule(None)
-    try:
-        yield
-    finally:
-        deadline.reschedule(end + loop.time() - began)
+from crawlcw.api.attempt import Attempt
 
 
 class Share:
@@ -95,43 +74,6 @@ class MemoryBudget:
                 turn.set_result(None)
 
 
-class _Page:
-    """What one page that is worked on holds of budgets."""
-
-    # No generator, nor anything made beforehand: every page is one of these.
-    __slots__ = ("_ended", "_shares", "_token")
-
-    def __init__(self) -> None:
-        self._shares: list[Share] | None = None
-        self._ended = False
-
-    def keep(self, share: Share) -> None:
-        # A task that was begun within the page may outlive it.
-        if self._ended:
-            share.shrink(0)
-        elif self._shares is None:
-            self._shares = [share]
-        else:
-            self._shares.append(share)
-
-    def __enter__(self) -> None:
-        self._token = _page.set(self)
-
-    def __exit__(self, *_: object) -> None:
-        _page.reset(self._token)
-        self._ended = True
-        for share in self._shares or ():
-            share.shrink(0)
-
-
-_page: ContextVar[_Page] = ContextVar("page")
-
-
-def page() -> AbstractContextManager[None]:
-    """Work on one page: what is downloaded in the block counts until its end."""
-    return _Page()
-
-
 class BodyRoom:
     """The memory of one body while it is read; to be closed.
 
@@ -139,12 +81,17 @@ class BodyRoom:
     may become at *most*, since it must not wait for more of it later.
     """
 
-    def __init__(self, budget: MemoryBudget, *, free: int, most: int) -> None:
+    def __init__(self, budget: MemoryBudget, attempt: Attempt, *, free: int, most: int) -> None:
         self._budget = budget
+        self._attempt = attempt
         self._most = most
         self._share: Share | None = None
         self.size = free  #: what the body may grow to before it has to `make` room
         self.waited = 0.0  #: seconds
+
+    def expect(self, length: int) -> None:
+        """Take no more than for a body of *length* bytes, of which it is the announced size."""
+        self._most = min(self._most, length)
 
     async def make(self, size: int) -> None:
         """Wait until there is room for a body of *size* bytes, and for what becomes of it.
@@ -155,15 +102,13 @@ class BodyRoom:
             return
         loop = asyncio.get_running_loop()
         began = loop.time()
-        with deadline_paused():
+        with self._attempt.deadline:
             self._share = await self._budget.take(self._most)
         self.size = self._most
         self.waited = loop.time() - began
 
     def close(self, size: int = 0) -> None:
-        """Keep what a body of *size* bytes takes until the end of its page."""
+        """Keep what a body of *size* bytes takes until the end of its attempt."""
         if self._share is not None:
-            holder = _page.get(None)
-            self._share.shrink(0 if holder is None else size)
-            if holder is not None:
-                holder.keep(self._share)
+            self._share.shrink(size)
+            self._attempt.keep(self._share)

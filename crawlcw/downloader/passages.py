@@ -1,93 +1,35 @@
 """The way of one request to its server through a proxy, as the connector makes it.
 
-Which proxy that is, is told by the context of the request, so that the downloaders in
-between need not know. aiohttp speaks to HTTP proxies; SOCKS is python-socks' to speak.
+aiohttp speaks to HTTP proxies; SOCKS is python-socks' to speak.
 """
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from enum import IntEnum
-from http.cookies import BaseCookie
 from typing import TYPE_CHECKING, Any
 
 import yarl
 from aiohttp import ClientRequest
-from aiohttp.hdrs import COOKIE
 
+from crawlcw.downloader.hop import Hop, Stage, current_hop
 from crawlcw.errors import FetchError, ProxyFailedError, Reason, SettingsError
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
-    from aiohttp.typedefs import LooseCookies
 
 #: RFC 1928, section 6: what a SOCKS server says of the host, and not of itself.
 _OF_THE_HOST = range(1, 7)
 
 
-class Stage(IntEnum):
-    """How far a request has come."""
-
-    DIALLING = 0  #: there is no connection to the proxy itself
-    REACHED = 1  #: there is one, and the proxy has said nothing yet
-    GREETED = 2  #: it has said that it speaks SOCKS
-    PASSED = 3  #: it says that it has reached the host, or has an answer
-
-
-@dataclass(slots=True)
-class Passage:
-    """One request on its way through a proxy."""
-
-    proxy: Proxy
-    stage: Stage = Stage.DIALLING
-    at_host: bool = False  #: whether it is the host's name that is looked up just now
-
-
-#: That of the request under way in this context; None: it goes straight to its server.
-passage: ContextVar[Passage | None] = ContextVar("passage", default=None)
-
-
-@contextmanager
-def through(proxy: Proxy | None) -> Iterator[None]:
-    """Let exchanges in the block go through *proxy*, or straight to their servers."""
-    token = passage.set(None if proxy is None else Passage(proxy))
-    try:
-        yield
-    finally:
-        passage.reset(token)
-
-
 class PassingRequest(ClientRequest):
-    """A request whose connection is told by its proxy, one that speaks SOCKS as well.
-
-    Its cookies are sent as their jar has them.
-    """
+    """A request whose connection is told by its proxy, one that speaks SOCKS as well."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        on = passage.get()
+        proxy = current_hop.get().proxy
         # Of an HTTP proxy aiohttp knows.
-        self._socks = on.proxy if on is not None and on.proxy.is_socks else None
-
-    def update_cookies(self, cookies: "LooseCookies | None") -> None:
-        """Set the `Cookie` header; of a name that the request's own has too, the jar's counts."""
-        if not cookies:
-            return
-        assert isinstance(cookies, BaseCookie), "our own jars are asked alone"
-        # aiohttp would sort them, and has no place for two of one name, nor for one without.
-        sent = [
-            f"{each.key}={each.coded_value}" if each.key else each.coded_value
-            for each in cookies.values()
-        ]
-        names = {each.key for each in cookies.values()}
-        given = ";".join(self.headers.popall(COOKIE, ())).split(";")
-        own = [pair.strip() for pair in given if pair.partition("=")[0].strip() not in names]
-        self.headers[COOKIE] = "; ".join([*filter(None, own), *sent])
+        self._socks = proxy if proxy is not None and proxy.is_socks else None
 
     @property
     def connection_key(self) -> "ConnectionKey":
@@ -114,7 +56,7 @@ def check_installed(proxy: Proxy) -> None:
 
 
 async def greeted(
-    on: Passage, sock: socket.socket, *, host: str, port: int, seconds: float | None
+    on: Hop, proxy: Proxy, sock: socket.socket, *, host: str, port: int, seconds: float | None
 ) -> socket.socket:
     """Return *sock*, a connection to a SOCKS proxy, as one to *host*; it is closed on failure.
 
@@ -124,7 +66,6 @@ async def greeted(
     from python_socks import ProxyError, ProxyType
     from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
 
-    proxy = on.proxy
     # It connects by another proxy, so to speak: the connection is there already.
     reached: Any = _Reached(_Stream(on, sock))
     way = SocksProxy.create(
@@ -161,7 +102,7 @@ class _Reached:
 class _Stream:
     """A connection to a SOCKS proxy as python-socks uses one."""
 
-    def __init__(self, on: Passage, sock: socket.socket) -> None:
+    def __init__(self, on: Hop, sock: socket.socket) -> None:
         self._on = on
         self._socket = sock
         self._loop = asyncio.get_running_loop()

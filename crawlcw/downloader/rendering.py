@@ -1,7 +1,7 @@
-"""Rendering pages: a `Downloader` that gives what it fetched to a browser.
+"""Rendering pages: the layer that gives a fetched page to a browser.
 
 The browser asks for the page and all its parts, and each is fetched by the
-downloader below: with the guard of addresses, the bounds and the deadlines of
+layers below: with the guard of addresses, the bounds and the deadlines of
 any other request. Two pages never see each other's storage. A page that ends the
 browser is rendered again alone, so that no other pays for it.
 """
@@ -10,18 +10,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from contextvars import ContextVar
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from html import escape
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from crawlcw.api.attempt import Attempt, Deadline, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.browser import Browser, BrowserDiedError
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from playwright.async_api import Page, Route
 
 logger = logging.getLogger(__name__)
-
-#: Raises `FetchError` for a URL that may not be asked for.
-Admit = Callable[[str], Awaitable[None]]
 
 #: Seconds in which a page that is loaded may still ask for something.
 _SETTLING = 2.0
@@ -48,85 +45,50 @@ _HTML = ("text/html", "application/xhtml+xml")
 _TEXTS = ("xml", "json", "javascript")
 
 
-class OpenPages:
-    """A block in which the pages that are rendered stay open until its end, for callbacks."""
+class Render:
+    """The layer that renders those pages that are to be."""
 
-    # Every page's work is such a block, and hardly any of them is rendered.
-    __slots__ = ("_stack", "_token")
-
-    def __init__(self) -> None:
-        self._stack: AsyncExitStack | None = None
-
-    def close_later(self, stack: AsyncExitStack) -> None:
-        """Have a page, all that belongs to it in *stack*, closed at the end of the block."""
-        if self._stack is None:
-            self._stack = AsyncExitStack()
-        self._stack.push_async_callback(stack.aclose)
-
-    async def __aenter__(self) -> None:
-        self._token = _open_pages.set(self)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _open_pages.reset(self._token)
-        if self._stack is not None:
-            await self._stack.__aexit__(kind, error, traceback)
-
-
-_open_pages: ContextVar[OpenPages | None] = ContextVar("open_pages", default=None)
-
-
-class RenderingDownloader:
-    """Renders those pages that are to be; the rest is the downloader's below alone."""
+    purposes = frozenset({Purpose.PAGE})
 
     def __init__(
         self,
-        downloader: Downloader,
         browser: Browser,
         settings: Settings,
         *,
-        admit: Admit,
-        stays: Callable[[str], None],
+        admit: "AdmitPart",
     ) -> None:
-        """*admit* is asked before each part of a page is fetched.
-
-        *stays* raises `FetchError` for an address that the page's scripts may not lead to.
-        """
-        self._downloader = downloader
+        """*admit* is asked before each part of a page is fetched."""
         self._browser = browser
         self._settings = settings
         self._admit = admit
-        self._stays = stays
 
-    async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the response, its body what the browser has made of it; see `Downloader`."""
-        response = await self._downloader.fetch(request, url=url)
-        is_page = response.file is None and _is_page(response)
-        if not wants_browser(request, self._settings) or not is_page:
+    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+        """Return the response, its body what the browser has made of it."""
+        if not wants_browser(request, self._settings):
+            return call_next(attempt, request)
+        return self._answered(attempt, request, call_next)
+
+    async def _answered(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        response = await call_next(attempt, request)
+        if response.file is not None or not _is_page(response):
             return response
         began = monotonic()
         try:
-            rendered = await self._rendered(response, alone=False)
+            rendered = await self._rendered(attempt, response, call_next, alone=False)
         except BrowserDiedError:
-            rendered = await self._alone(response)
+            rendered = await self._alone(attempt, response, call_next)
         rendered.elapsed = response.elapsed + timedelta(seconds=monotonic() - began)
         return rendered
 
-    async def close(self) -> None:
-        """Close what it asks; the browser is somebody else's."""
-        await self._downloader.close()
-
-    async def _alone(self, response: Response) -> Response:
+    async def _alone(self, attempt: Attempt, response: Response, call_next: Next) -> Response:
         try:
-            return await self._rendered(response, alone=True)
+            return await self._rendered(attempt, response, call_next, alone=True)
         except BrowserDiedError:
             raise FetchError(Reason.BROWSER_CRASHED, "the page ends the browser") from None
 
-    async def _rendered(self, response: Response, *, alone: bool) -> Response:
+    async def _rendered(
+        self, attempt: Attempt, response: Response, call_next: Next, *, alone: bool
+    ) -> Response:
         from playwright.async_api import Error
 
         async with AsyncExitStack() as stack:
@@ -134,7 +96,11 @@ class RenderingDownloader:
             crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             page.once("crash", lambda _: _set(crashed))
             page.on("dialog", lambda dialog: dialog.dismiss())
-            parts = _Parts(page, response, self._downloader, self._settings, self._allowed)
+            # Parts have the session and the proxy of their page. The page may ask for more of
+            # them when the attempt has ended, and waits for memory while it holds some.
+            asked_as = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
+            ask = partial(call_next, asked_as)
+            parts = _Parts(page, response, ask, self._settings, self._admit)
             body = b""
             try:
                 await page.route("**/*", parts.answer)
@@ -164,15 +130,12 @@ class RenderingDownloader:
                 body=body[:most],
                 truncated="bytes" if len(body) > most else shown.truncated,
             )
-            if (open_pages := _open_pages.get()) is not None:
+            if attempt.memory is not None:
+                # It stays open until the end of the attempt, for callbacks.
                 rendered.page = page
-                open_pages.close_later(stack.pop_all())
+                attempt.cleanup = attempt.cleanup or AsyncExitStack()
+                attempt.cleanup.push_async_callback(stack.pop_all().aclose)
             return rendered
-
-    async def _allowed(self, url: str, *, is_document: bool) -> None:
-        if is_document:
-            self._stays(url)
-        await self._admit(url)
 
     async def _content(self, page: "Page", parts: "_Parts", url: str) -> bytes:
         """Return the document that the page's scripts have come to rest at.
@@ -213,17 +176,17 @@ class _Parts:
         self,
         page: "Page",
         response: Response,
-        downloader: Downloader,
+        ask: Callable[[Request], Awaitable[Response]],
         settings: Settings,
-        allowed: "_Allowed",
+        admit: "AdmitPart",
     ) -> None:
         self._page = page
         #: Fetched already, for the next document that the browser asks for.
         self._next: Response | None = response
         self._url = response.url
-        self._downloader = downloader
+        self._ask = ask
         self._settings = settings
-        self._allowed = allowed
+        self._admit = admit
         self.documents = 0  #: that the browser has asked for, frames apart
         self._led = 0  #: documents that the page's scripts have led to
         self._under_way = 0  #: documents that are fetched just now
@@ -323,8 +286,8 @@ class _Parts:
         if is_document and self._led > most:
             raise FetchError(Reason.REDIRECT_LIMIT, f"its scripts lead on more than {most} times")
         for _ in range(most + 1):
-            await self._allowed(url, is_document=is_document)
-            part = await self._downloader.fetch(request, url=url)
+            await self._admit(url, is_document=is_document)
+            part = await self._ask(request)
             if part.status not in _REDIRECTS or "location" not in part.headers:
                 if is_document and _is_download(part):
                     raise FetchError(Reason.CONTENT_TYPE, "its scripts lead to a download")
@@ -335,7 +298,9 @@ class _Parts:
         raise FetchError(Reason.REDIRECT_LIMIT, f"more than {most} hops")
 
 
-class _Allowed(Protocol):
+class AdmitPart(Protocol):
+    """Admission of a part of a page, or of a document that the page's scripts lead to."""
+
     async def __call__(self, url: str, *, is_document: bool) -> None:
         """Raise `FetchError` for an address that may not be asked for."""
 

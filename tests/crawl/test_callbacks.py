@@ -12,7 +12,8 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.callbacks import Produced, Raised, Scope, run
+from crawlcw.api.user_code import Raised
+from crawlcw.crawl.callbacks import Produced, Scope, run
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
 from crawlcw.model.task import Task

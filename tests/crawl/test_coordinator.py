@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import anyio.abc
 import pytest
 
+from crawlcw.api.attempt import Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -39,6 +40,7 @@ from crawlcw.model.hosts import HostLease
 from crawlcw.model.standstill import Rests
 from crawlcw.model.task import Status, Task
 from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.attempts import way
 from tests.support.ledgers import START, Instead, make_task, make_tasks, success
 
 T = TypeVar("T")
@@ -182,7 +184,8 @@ class Around:
         web = Refusing({"http://example.com/robots.txt": robots} if robots else {})
         self.failures = web.failures
         rests = Rests()
-        watch = UplinkWatch(web, self.settings, rests, ledger_now=ledger.now)
+        ask = way(web, self.settings, purpose=Purpose.PROBE)
+        watch = UplinkWatch(ask, rests, ledger_now=ledger.now)
         pages = PageLimit(most=None, unlimited=(), full=set())
         self.frontier = Frontier(
             held=self.held,
@@ -201,7 +204,7 @@ class Around:
             host_leaser=HostLeaser(session, self.frontier, self.settings),
             robots_gate=RobotsGate(
                 self.frontier,
-                Robots(web, self.settings, clock=loop.time, now=ledger.now),
+                Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
                 watch,
                 ProxyPool(self.settings),
                 at_once=2 * self.settings.concurrency,

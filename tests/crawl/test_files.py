@@ -26,12 +26,12 @@ from crawlcw import (
     Status,
     run_spider,
 )
-from crawlcw.crawl.redirects import attempt
-from crawlcw.downloader.saving import SavingDownloader
+from crawlcw.downloader.saving import SaveFile
 from crawlcw.errors import SpiderError
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site
+from tests.support.attempts import Layered, attempt
 from tests.support.docs import REPOSITORY
 from tests.support.media_site import BLOCK, Media, MediaSite
 
@@ -181,7 +181,9 @@ async def test_what_is_to_be_saved_is_known_behind_a_redirect_that_drops_headers
     web = ReplayDownloader({"http://a.example/": moved, "http://b.example/film.mp4": b"a film"})
     request = Request("http://a.example/", headers={"X-Key": "secret"}, save_to=tmp_path)
 
-    response = await attempt(request, downloader=SavingDownloader(web, SETTINGS), settings=SETTINGS)
+    response = await attempt(
+        request, downloader=Layered(SaveFile(SETTINGS), over=web), settings=SETTINGS
+    )
 
     assert response.file is not None
     assert whole_files(tmp_path) == [Path(response.file.path)]

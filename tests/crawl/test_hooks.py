@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.attempt import Downloader
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
-from crawlcw.downloader.protocol import Downloader
 from crawlcw.errors import FetchError, Reason, SpiderError, StopCrawl
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger

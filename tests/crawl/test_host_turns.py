@@ -1,6 +1,5 @@
 """Requests outside the host queues keep their host's delay: hops of redirects, and logins."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,10 +16,10 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.hosts import HostTurns
 from crawlcw.crawl.robots import Robots
-from crawlcw.downloader.memory_budget import attempt_deadline
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.testing import Replay, ReplayDownloader
+from tests.support.attempts import way
 from tests.support.frontiers import HOST, Process
 from tests.support.ledgers import START
 
@@ -36,7 +35,7 @@ class Turns:
         self.slept: list[float] = []
         self.late = 0.0  #: so much longer it sleeps
         self.robots = Robots(
-            ReplayDownloader({}), Settings(), clock=lambda: 0.0, now=lambda: datetime.now(UTC)
+            way(ReplayDownloader({})), Settings(), clock=lambda: 0.0, now=lambda: datetime.now(UTC)
         )
         self.turns = HostTurns(self.robots, process.frontier)
 
@@ -114,26 +113,6 @@ async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
     assert turns.slept == [2, 2, 5]
 
 
-async def test_the_deadline_of_a_page_does_not_run_meanwhile(
-    by_clock: Callable[[Process], Turns], monkeypatch: pytest.MonkeyPatch
-):
-    turns = by_clock(Process(delay=30))
-    seen: list[float | None] = []
-
-    async def sleep(_: float) -> None:
-        seen.append(deadline.when())
-
-    monkeypatch.setattr("crawlcw.crawl.hosts.anyio", SimpleNamespace(sleep=sleep))
-    async with asyncio.timeout(60) as deadline:
-        token = attempt_deadline.set(deadline)
-        await turns.turns.wait(OTHER)
-        await turns.turns.wait(OTHER)
-        attempt_deadline.reset(token)
-        assert deadline.when() is not None
-
-    assert seen == [None]
-
-
 class Chain(Spider):
     name = "chain"
     allowed_hosts = ("a.example",)
@@ -198,3 +177,17 @@ async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
     assert found == [{"url": f"{site}/3"}]
     # The login's first request waits for the turn that its page had.
     assert [round(seconds / 30) for seconds in slept] == list(range(1, waits + 1))
+
+
+async def test_the_wait_for_a_turn_is_not_part_of_a_pages_timeout(tmp_path: Path):
+    # A form is followed within one attempt, and the delay of its host outlasts that.
+    site = "http://a.example"
+    web = ReplayDownloader({f"{site}/post": to("/done", 303), f"{site}/done": "done"})
+    settings = Settings(obey_robots=False, delay="1.2s", timeout="1s", max_retry=1)
+    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "chain")
+    try:
+        report = await assemble(Posted(), ledger, web, settings).run()
+    finally:
+        await ledger.close()
+
+    assert (report.items, report.failures) == (1, {})

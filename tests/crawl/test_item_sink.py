@@ -8,7 +8,8 @@ import pytest
 
 from crawlcw import DropItem, Request, Response, Settings, Spider, run_spider
 from crawlcw.api.spider import check
-from crawlcw.crawl.callbacks import Produced, Raised, Scope, run
+from crawlcw.api.user_code import Raised
+from crawlcw.crawl.callbacks import Produced, Scope, run
 from crawlcw.crawl.item_sink import MOST_REASONS, OTHER_REASONS, ItemPolicy
 from crawlcw.errors import Reason, SpiderError
 from crawlcw.ledger_opening import open_ledger

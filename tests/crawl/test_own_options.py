@@ -11,7 +11,6 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
-from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
@@ -19,6 +18,7 @@ from crawlcw.model.counters import Report
 from crawlcw.model.task import Record, Status
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.hostile.sites import Answer, Asked, site
+from tests.support.attempts import attempt
 from tests.support.ledgers import make_task
 
 HOME = "http://a.example/"

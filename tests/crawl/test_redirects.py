@@ -9,10 +9,10 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.urls import MAX_LENGTH
+from tests.support.attempts import attempt
 
 pytestmark = pytest.mark.quick
 

@@ -18,6 +18,7 @@ from crawlcw.crawl.robots import ALLOW_ALL, LARGEST, Robots, origin_of, parse
 from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.hosts import RobotsRecord
+from tests.support.attempts import way
 from tests.support.ledgers import START
 
 pytestmark = pytest.mark.quick
@@ -63,7 +64,8 @@ def robots_of(
 ) -> tuple[Robots, ReplayDownloader]:
     web = answers if isinstance(answers, ReplayDownloader) else ReplayDownloader(answers)
     clock = time or FakeTime()
-    return Robots(web, Settings(**settings), clock=clock, now=lambda: START), web
+    chosen = Settings(**settings)
+    return Robots(way(web, chosen), chosen, clock=clock, now=lambda: START), web
 
 
 async def error_of(robots: Robots, url: str) -> FetchError:

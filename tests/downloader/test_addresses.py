@@ -7,12 +7,15 @@ from contextvars import Context, copy_context
 import pytest
 import yarl
 
+from crawlcw.api.attempt import Attempt
+from crawlcw.api.request import Request
 from crawlcw.downloader.addresses import (
     MOST_START_NAMES,
     AddressGuard,
     AddressRefusedError,
     is_public,
 )
+from crawlcw.downloader.hop import Hop, current_hop
 from crawlcw.errors import FetchError, Reason, SettingsError
 
 
@@ -86,12 +89,18 @@ def resolve(guard: AddressGuard, name: str, *addresses: str) -> None:
     asyncio.run(guard.resolved(name, addresses))
 
 
+def admit(guard: AddressGuard, url: yarl.URL) -> None:
+    """Begin an exchange, as the transport does."""
+    trusted = guard.admit(url)
+    current_hop.set(Hop(Attempt(request=Request(str(url))), trusted=trusted))
+
+
 def connects(guard: AddressGuard, url: str, address: str) -> bool:
     """Say whether a request to *url*, whose name resolves to *address*, gets a socket."""
 
     def request() -> bool:
         target = yarl.URL(url)
-        guard.admit(target)
+        admit(guard, target)
         resolve(guard, target.raw_host or "", address)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
@@ -164,10 +173,10 @@ def test_the_trust_in_one_host_ends_with_the_next_request() -> None:
     address = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 8000))
 
     def requests() -> None:
-        guard.admit(yarl.URL("http://localhost:8000/"))
+        admit(guard, yarl.URL("http://localhost:8000/"))
         resolve(guard, "localhost", "127.0.0.1")
         guard.socket(address).close()
-        guard.admit(yarl.URL("http://other.example:8000/"))
+        admit(guard, yarl.URL("http://other.example:8000/"))
         guard.socket(address)
 
     with pytest.raises(AddressRefusedError):

@@ -11,17 +11,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from crawlcw.api.attempt import Downloader
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.hooks import hooked
-from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
-from crawlcw.downloader.protocol import Downloader
+from crawlcw.downloader.credentials import Authorize, Credentials
+from crawlcw.downloader.user_layers import Hooks
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
 from crawlcw.testing import DownloaderContract, Replay, ReplayDownloader
+from tests.support.attempts import Layered
 
 
 class TestAiohttp(DownloaderContract):
@@ -41,8 +42,9 @@ class Hooked(Spider):
 
 class TestAllThatIsLayeredOnIt(DownloaderContract):
     def downloader(self, default: Downloader) -> Downloader:
-        told = AuthorizingDownloader(default, Credentials(headers=[("Accept-Language", "da")]))
-        return hooked(told, Hooked(), Watchdog(Stats(), limit=timedelta(minutes=1)))
+        credentials = Credentials(headers=[("Accept-Language", "da")])
+        hooks = Hooks(Hooked(), Watchdog(Stats(), limit=timedelta(minutes=1)))
+        return Layered(hooks, Authorize(credentials), over=default)
 
 
 class Plain:

@@ -10,22 +10,25 @@ from typing import Any
 import pytest
 
 from crawlcw import Request, Response, Settings, SettingsError, Spider, run_spider
+from crawlcw.api.attempt import Session
 from crawlcw.downloader.cookies import SiteCookies
-from crawlcw.downloader.dev_cache import CachingDownloader
-from crawlcw.downloader.identified import IdentifiedDownloader
+from crawlcw.downloader.dev_cache import DevCache
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.counters import Report
 from crawlcw.testing import Replay, ReplayDownloader
-from tests.support import changing_site, media_site
+from tests.support import attempts, changing_site, media_site
+from tests.support.attempts import Layered
 from tests.support.changing_site import ChangingSite, ChangingSpider
 from tests.support.docs import REPOSITORY
 
 URL = "http://a.example/"
 
 
-def cached(web: ReplayDownloader, folder: Path, **settings: Any) -> CachingDownloader:
+def cached(
+    web: ReplayDownloader, folder: Path, session: Session | None = None, **settings: Any
+) -> Layered:
     chosen = Settings(**{"cache": "dev"} | settings)
-    return CachingDownloader(web, chosen, folder=folder)
+    return Layered(DevCache(chosen, folder=folder), over=web, session=session)
 
 
 async def asked_twice(web: ReplayDownloader, folder: Path, **options: Any) -> list[Response]:
@@ -71,7 +74,7 @@ async def test_what_has_cookies_is_neither_kept_nor_answered_from_the_cache(
 ) -> None:
     web = ReplayDownloader({URL: [b"anybody's", b"mine", b"mine, later"]})
     jar = SiteCookies() if session else None
-    somebody = IdentifiedDownloader(cached(web, tmp_path), jar=jar)
+    somebody = cached(web, tmp_path, attempts.session(jar=jar) if jar is not None else None)
     await cached(web, tmp_path).fetch(Request(URL), url=URL)
 
     asked = [await somebody.fetch(Request(URL, cookies=cookies), url=URL) for _ in range(2)]

@@ -16,7 +16,6 @@ from aiohttp.connector import AddrInfoType
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader import aiohttp as downloader_module
 from crawlcw.downloader import connector as connector_module
 from crawlcw.downloader import trust
@@ -25,6 +24,7 @@ from crawlcw.downloader.aiohttp import AiohttpDownloader, failure_of
 from crawlcw.errors import FetchError, Reason
 from tests.hostile import server as hostile_server
 from tests.hostile.server import MIB, PAGE, HostileServer
+from tests.support.attempts import attempt
 
 SETTINGS = Settings(timeout="2s", read_timeout="300ms", connect_timeout="1s", max_body="1 MiB")
 

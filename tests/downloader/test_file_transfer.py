@@ -19,15 +19,14 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.saved_file import SavedFile
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
-from crawlcw.downloader.identified import IdentifiedDownloader
-from crawlcw.downloader.saving import SavingDownloader
+from crawlcw.downloader.credentials import Authorize, Credentials
+from crawlcw.downloader.saving import SaveFile
 from crawlcw.errors import FetchError, Reason
 from crawlcw.files import partial
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.support import media_site
+from tests.support.attempts import Layered, attempt, session
 from tests.support.media_site import BLOCK, Media, MediaSite
 
 KIB = 1 << 10
@@ -136,7 +135,7 @@ async def test_an_answer_without_content_is_no_file(tmp_path: Path) -> None:
     request = Request("http://a.example/", save_to=tmp_path)
 
     with pytest.raises(FetchError, match="204"):
-        await SavingDownloader(web, SETTINGS).fetch(request, url=request.url)
+        await Layered(SaveFile(SETTINGS), over=web).fetch(request, url=request.url)
 
 
 async def test_a_coding_that_nobody_asked_for_is_taken_off(site: MediaSite, tmp_path: Path) -> None:
@@ -186,7 +185,7 @@ async def test_what_is_in_memory_is_saved_as_well(tmp_path: Path) -> None:
     web = ReplayDownloader({"http://a.example/a": Replay(body=b"abc")})
     request = Request("http://a.example/a", save_to=tmp_path)
 
-    response = await SavingDownloader(web, SETTINGS).fetch(request, url=request.url)
+    response = await Layered(SaveFile(SETTINGS), over=web).fetch(request, url=request.url)
 
     assert response.file is not None
     assert Path(response.file.path).read_bytes() == b"abc"
@@ -198,7 +197,7 @@ async def test_what_was_cut_in_memory_is_no_file(tmp_path: Path) -> None:
     request = Request("http://a.example/a", save_to=tmp_path)
 
     with pytest.raises(FetchError) as caught:
-        await SavingDownloader(web, SETTINGS).fetch(request, url=request.url)
+        await Layered(SaveFile(SETTINGS), over=web).fetch(request, url=request.url)
 
     assert caught.value.reason is Reason.BODY_TOO_LARGE
 
@@ -209,7 +208,7 @@ async def test_a_file_needs_its_origins_password_as_pages_do(
     url = site.url("/film.mp4")
     credentials = Credentials([url.replace("//", "//me:secret@")])
     async with AiohttpDownloader(SETTINGS, start_origins=[f"127.0.0.1:{site.port}"]) as web:
-        downloader = AuthorizingDownloader(web, credentials)
+        downloader = Layered(Authorize(credentials), over=web)
         response = await downloader.fetch(Request(url, save_to=tmp_path), url=url)
 
     check(response.file)
@@ -226,7 +225,7 @@ async def test_what_one_session_has_is_not_gone_on_with_by_another(
     request = Request(site.url("/film.mp4"), save_to=tmp_path)
     settings = Settings(read_timeout="200ms")
     async with AiohttpDownloader(settings, start_origins=[f"127.0.0.1:{site.port}"]) as web:
-        ada, bob = (IdentifiedDownloader(web, jar=None, session=name) for name in ("ada", "bob"))
+        ada, bob = (Layered(over=web, session=session(name)) for name in ("ada", "bob"))
         for somebody in (ada, bob):
             with pytest.raises(FetchError):
                 await somebody.fetch(request, url=request.url)

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from crawlcw.downloader import memory_budget
-from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget, attempt_deadline
+from crawlcw.api.attempt import Attempt
+from crawlcw.api.request import Request
+from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
 
 pytestmark = pytest.mark.quick
 
@@ -81,10 +82,14 @@ async def test_a_share_that_comes_at_the_moment_of_a_cancellation_is_given_back(
     assert (waiting.cancelled(), budget.used) == (True, 0)
 
 
+def attempt() -> Attempt:
+    return Attempt(request=Request("http://a.example/"))
+
+
 async def test_a_body_counts_until_the_end_of_its_page():
     budget = MemoryBudget(100)
-    with memory_budget.page():
-        room = BodyRoom(budget, free=5, most=40)
+    async with attempt() as page:
+        room = BodyRoom(budget, page, free=5, most=40)
         await room.make(5)
         assert budget.used == 0, "small ones are free"
         await room.make(6)
@@ -97,7 +102,7 @@ async def test_a_body_counts_until_the_end_of_its_page():
 
 async def test_a_body_that_is_read_outside_of_a_page_counts_while_it_is_read():
     budget = MemoryBudget(100)
-    room = BodyRoom(budget, free=5, most=40)
+    room = BodyRoom(budget, attempt(), free=5, most=40)
     await room.make(30)
     room.close(30)
 
@@ -108,13 +113,14 @@ async def test_a_task_that_outlives_its_page_keeps_nothing():
     budget = MemoryBudget(100)
 
     async def later() -> None:
-        room = BodyRoom(budget, free=5, most=40)
+        room = BodyRoom(budget, page, free=5, most=40)
         await room.make(30)
         await ended.wait()
         room.close(30)
 
     ended = asyncio.Event()
-    with memory_budget.page():
+    page = attempt()
+    async with page:
         task = asyncio.create_task(later())
         await turns()
     ended.set()
@@ -129,9 +135,10 @@ async def test_the_deadline_of_an_attempt_does_not_run_while_it_waits_for_memory
     asyncio.get_running_loop().call_later(0.2, held.shrink, 0)
 
     async with asyncio.timeout(0.1) as deadline:
-        attempt_deadline.set(deadline)
+        page = attempt()
+        page.deadline.timeout = deadline
         end = deadline.when()
-        room = BodyRoom(budget, free=0, most=10)
+        room = BodyRoom(budget, page, free=0, most=10)
         await room.make(10)
 
         assert room.waited >= 0.19

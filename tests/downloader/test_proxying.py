@@ -12,13 +12,14 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.aiohttp import AiohttpDownloader
+from crawlcw.downloader.pipeline import DefaultDownloader
 from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.downloader.proxying import ProxyingDownloader
+from crawlcw.downloader.proxying import Proxies
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.model.proxies import ProxyEnvironment
 from tests.support import exit_site
+from tests.support.attempts import attempt
 from tests.support.exit_site import ExitSite
 from tests.support.proxy_servers import ProxyServer, proxies
 
@@ -52,24 +53,24 @@ async def through(
     start: str = "",
     environment: ProxyEnvironment | None = None,
     **settings: Any,
-) -> AsyncIterator[ProxyingDownloader]:
+) -> AsyncIterator[DefaultDownloader]:
     urls = [each if isinstance(each, str) else each.url for each in servers]
     chosen = Settings(**{**QUICK, "proxies": urls, **settings})
     client = AiohttpDownloader(chosen, start_origins=[start] if start else ())
-    downloader = ProxyingDownloader(client, ProxyPool(chosen, environment))
+    downloader = DefaultDownloader(client, proxies=Proxies(ProxyPool(chosen, environment)))
     try:
         yield downloader
     finally:
         await downloader.close()
 
 
-async def get(downloader: ProxyingDownloader, url: str, **options: Any) -> Response:
+async def get(downloader: DefaultDownloader, url: str, **options: Any) -> Response:
     return await attempt(
         Request(url, **options), downloader=downloader, settings=Settings(timeout="5s")
     )
 
 
-async def refusal(downloader: ProxyingDownloader, url: str, **options: Any) -> FetchError:
+async def refusal(downloader: DefaultDownloader, url: str, **options: Any) -> FetchError:
     with pytest.raises(FetchError) as caught:
         await get(downloader, url, **options)
     return caught.value
@@ -201,7 +202,7 @@ async def test_a_proxy_that_refuses_the_password_says_so_in_a_clear_sentence(
         pool = ProxyPool(settings)
         pool.on_lost = lost.append
         client = AiohttpDownloader(settings, start_origins=[site.url[7:]])
-        downloader = ProxyingDownloader(client, pool)
+        downloader = DefaultDownloader(client, proxies=Proxies(pool))
         with pytest.raises(ProxiesAwayError):
             await get(downloader, f"{site.url}/p/0", timeout="20s")
         await downloader.close()

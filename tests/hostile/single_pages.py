@@ -8,11 +8,11 @@ from _pytest.mark import ParameterSet
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.task import Status
 from tests.hostile.catalogue import ENDPOINTS, Outcome, gone
+from tests.support.attempts import attempt
 
 #: Deadlines that a test can wait for. An attempt has as long as a busy machine may need,
 #: but for pages that are meant to take for ever.

@@ -11,10 +11,10 @@ from crawlcw.api.settings import Settings
 from crawlcw.cli.terminal import logs
 from crawlcw.downloader import cookies
 from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.attempt_cookies import cookies_of
 from crawlcw.downloader.cookies import MOST_COOKIES, SiteCookies
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer, running
+from tests.support.attempts import Layered, session
 
 SETTINGS = Settings(cookies=True)
 #: HOSTILE 2.18, and what else a server may take for a cookie.
@@ -216,8 +216,8 @@ async def test_a_requests_own_cookie_counts_before_all_of_its_name(server: Hosti
     url = server.url("/in/own")
     jar.update_cookies_from_headers(set_by_server, yarl.URL(url))
     async with AiohttpDownloader(Settings(), start_origins=[server.origin]) as downloader:
-        with cookies_of(jar, {"a": "4"}, url=url):
-            await downloader.fetch(Request(url), url=url)
+        somebody = Layered(over=downloader, session=session(jar=jar))
+        await somebody.fetch(Request(url, cookies={"a": "4"}), url=url)
 
     assert server.seen_headers["/in/own"]["cookie"] == "b=3; a=4"
 

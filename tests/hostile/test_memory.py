@@ -14,15 +14,15 @@ from typing import Any
 import brotli
 import pytest
 
+from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt
-from crawlcw.downloader import memory_budget
 from crawlcw.downloader.aiohttp import AiohttpDownloader
 from tests.hostile import server as hostile_server
 from tests.hostile.pages import KEEP, MIB, Exchange, endless, fixed, response
 from tests.hostile.server import HostileServer
+from tests.support.attempts import attempt, way
 
 HTML = b"Content-Type: text/html\r\n"
 CHUNK = b"10000\r\n" + b"<b><i>xy" * (1 << 13) + b"\r\n"
@@ -160,8 +160,9 @@ async def test_a_large_body_waits_for_memory_and_its_deadlines_do_not_run(
     path: str, server: HostileServer
 ):
     async with AiohttpDownloader(SETTINGS, start_origins=[server.origin]) as downloader:
-        with memory_budget.page():
-            first = await got(downloader, server, path)
+        request = Request(server.url(path))
+        async with Attempt(request=request) as page:
+            first = await way(downloader, SETTINGS, purpose=Purpose.PAGE)(page, request)
             assert (first.size, first.truncated) == (MIB, "bytes")
             second = asyncio.create_task(got(downloader, server, path))
             # Longer than a read may take, and than a whole attempt.

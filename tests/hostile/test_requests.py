@@ -9,12 +9,13 @@ import pytest
 import crawlcw
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.redirects import attempt, status_error
 from crawlcw.downloader.aiohttp import AiohttpDownloader
+from crawlcw.downloader.redirects import status_error
 from crawlcw.errors import Reason
 from crawlcw.model.clock import LedgerClock
 from tests.hostile.pages import KEEP, Exchange, page, response
 from tests.hostile.server import HostileServer, running
+from tests.support.attempts import attempt
 
 PACKAGE = Path(crawlcw.__file__).parent
 

@@ -17,14 +17,14 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import run_spider
-from crawlcw.crawl.redirects import attempt
-from crawlcw.downloader.credentials import AuthorizingDownloader, Credentials
+from crawlcw.downloader.credentials import Authorize, Credentials
 from crawlcw.downloader.replay import Replay, ReplayDownloader
 from crawlcw.errors import SettingsError
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import redacted
 from tests.hostile.sites import Answer, Asked, Site, site
+from tests.support.attempts import Layered, attempt
 
 PASSWORD = "pa55-w0rd"
 BASIC = "Basic " + base64.b64encode(f"user:{PASSWORD}".encode()).decode()
@@ -244,7 +244,7 @@ def moved(location: str) -> Replay:
 async def test_basic_auth_is_for_one_origin(elsewhere: str) -> None:
     home = "https://a.example/"
     web = Recording({home: moved(elsewhere), elsewhere: moved(f"{home}end"), f"{home}end": "end"})
-    downloader = AuthorizingDownloader(web, Credentials([f"https://user:{PASSWORD}@a.example/x"]))
+    downloader = Layered(Authorize(Credentials([f"https://user:{PASSWORD}@a.example/x"])), over=web)
     secret = {"X-API-Key": KEY, "Cookie": "a=1", "Accept-Language": "da"}
     request = Request(home, headers=secret)
 
@@ -272,7 +272,7 @@ async def test_the_secrets_of_the_settings_are_for_the_origins_of_the_start_urls
     credentials = Credentials([home], headers=settings.headers, auth=settings.auth)
 
     await attempt(
-        Request(home), downloader=AuthorizingDownloader(web, credentials), settings=settings
+        Request(home), downloader=Layered(Authorize(credentials), over=web), settings=settings
     )
 
     assert web.sent == {home: told, elsewhere: {"Accept-Language": "da"}, f"{home}end": told}
@@ -346,7 +346,7 @@ def test_secret_settings_are_read_from_text() -> None:
 
 async def test_a_request_may_say_who_it_is_itself() -> None:
     web = Recording({"https://a.example/": "page"})
-    downloader = AuthorizingDownloader(web, Credentials([f"https://user:{PASSWORD}@a.example/"]))
+    downloader = Layered(Authorize(Credentials([f"https://user:{PASSWORD}@a.example/"])), over=web)
 
     await downloader.fetch(
         Request("https://a.example/", headers={"authorization": "Bearer x"}),
@@ -366,9 +366,9 @@ async def test_a_request_may_say_who_it_is_itself() -> None:
     ],
 )
 def test_a_password_is_sent_as_it_is_meant(url: str, pair: str) -> None:
-    request = Credentials([url]).authorize(Request("https://a.example/"), url="https://a.example/")
+    added = Credentials([url]).for_request(Request("https://a.example/"))
 
-    scheme, _, sent = dict(request.headers)["Authorization"].partition(" ")
+    scheme, _, sent = dict(added)["Authorization"].partition(" ")
     assert (scheme, base64.b64decode(sent).decode()) == ("Basic", pair)
 
 

@@ -1,82 +1,123 @@
-"""One attempt at a request: from its URL, over redirects, to a response or a `FetchError`.
+"""Redirects: followed here and not by the HTTP client, because every hop is a new decision.
 
-The redirects are followed here and not by the HTTP client, because every hop
-is a new decision: whether its URL is in scope, whether robots.txt allows it,
-and what of the request may travel there.
+The layers below are asked once for each hop: whether its URL is in scope, whether robots.txt
+allows it, which credentials it is sent.
 """
 
 import asyncio
-import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.credentials import HARMLESS
-from crawlcw.downloader.memory_budget import attempt_deadline
-from crawlcw.downloader.protocol import Downloader
-from crawlcw.downloader.routes import one_route
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.retry import retry_after
 
-#: Says whether a URL may be requested, by raising `FetchError` where not.
-Admit = Callable[[str], Awaitable[None]]
-
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: What is said of a page that a client has; it says nothing of where a redirect leads.
 _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
+#: RFC 9309, section 2.3.1.2.
+_MOST_OF_ROBOTS = 5
 _ABOUT_THE_BODY = frozenset({"content-type", "content-encoding", "content-language"})
 
 
-async def attempt(
-    request: Request,
-    *,
-    downloader: Downloader,
-    settings: Settings,
-    admit: Admit | None = None,
-    follows: Callable[[str], bool] | None = None,
-    cookies: bool = False,
-) -> Response:
-    """Return the response that *request* leads to, redirects followed.
+class TimeLimit:
+    """The layer that ends an attempt, all of its hops, after the request's timeout."""
 
-    A redirect to a URL for which *follows* returns false is returned as it is, see
-    `onward`, and so is one that is a page itself, see `is_page`.
+    def __init__(self, settings: Settings) -> None:
+        self._seconds = settings.timeout.total_seconds()
 
-    *cookies* says that they are kept. *admit* is asked about the target of every
-    redirect before it is requested; the first URL is the caller's to admit. All of
-    it, *admit* too, takes at most the request's timeout, less the time that a body
-    waits for memory.
-    `Response.url` is where the last redirect has led, `Response.request` is
-    *request* itself, and `elapsed` is the sum of all hops. Raises `FetchError`.
-    """
-    own = request.options.timeout
-    seconds = settings.timeout.total_seconds() if own is None else own
-    with one_route() as way:
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        """Return the response; raises `FetchError` (`timeout-total`)."""
+        own = request.options.timeout
+        seconds = self._seconds if own is None else own
         try:
-            async with asyncio.timeout(seconds) as deadline:
-                token = attempt_deadline.set(deadline)
+            async with asyncio.timeout(seconds) as timeout:
+                attempt.deadline.timeout = timeout
                 try:
-                    return await _followed(
-                        request,
-                        downloader=downloader,
-                        admit=admit,
-                        follows=follows,
-                        settings=settings,
-                        cookies=cookies or settings.cookies,
-                    )
+                    return await call_next(attempt, request)
                 finally:
-                    attempt_deadline.reset(token)
+                    attempt.deadline.timeout = None
         except TimeoutError:
-            if not deadline.expired():
+            if not timeout.expired():
                 raise
-            message = f"no response within {seconds:g} s"
-            late = FetchError(Reason.TIMEOUT_TOTAL, message)
+            late = FetchError(Reason.TIMEOUT_TOTAL, f"no response within {seconds:g} s")
             late.deadline = own
-            late.proxy = way.proxy
+            late.proxy = attempt.proxy
             raise late from None
+
+
+class FollowRedirects:
+    """The layer that leads a request from its URL, over redirects, to a response.
+
+    - A redirect that `Attempt.follows` says no to is returned as it is, see `onward`, and so
+      is one that is a page itself, see `is_page`.
+    - `Response.url` is where the last redirect has led, `Response.request` is the attempt's,
+      and `elapsed` is the sum of all hops.
+    """
+
+    purposes = frozenset({Purpose.PAGE, Purpose.ROBOTS, Purpose.LOGIN})
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        """Return the response; raises `FetchError`."""
+        response = await _hop(attempt, request, call_next)
+        if response.status in REDIRECTS and not is_page(response, request, self._settings):
+            response = await self._followed(attempt, request, response, call_next)
+        if response.truncated:
+            _check_cut(response, request, self._settings, hops=len(attempt.redirects) + 1)
+        return response
+
+    async def _followed(
+        self, attempt: Attempt, hop: Request, response: Response, call_next: Next
+    ) -> Response:
+        elapsed = response.elapsed
+        most = self._settings.max_redirects
+        if attempt.purpose is Purpose.ROBOTS:
+            most = min(most, _MOST_OF_ROBOTS)
+        visits = Counter({(hop.method, hop.url): 1})
+        # A server that sets a cookie often sends the visitor back for the page.
+        cookies = attempt.session is not None or self._settings.cookies
+        allowed_visits = 2 if cookies else 1
+        while response.status in REDIRECTS and not is_page(
+            response, attempt.request, self._settings
+        ):
+            try:
+                target = _target(response)
+            except FetchError as error:
+                error.hop = len(attempt.redirects) + 2  # the host has answered
+                raise _with(response, error) from None
+            if attempt.follows is not None and not attempt.follows(target):
+                break
+            hop = _next(hop, response.status, url=target)
+            visits[hop.method, target] += 1
+            if visits[hop.method, target] > allowed_visits:
+                message = loop_message(target, cookies=cookies)
+                raise _with(response, FetchError(Reason.REDIRECT_LOOP, message))
+            attempt.redirects.append(response)
+            if len(attempt.redirects) > most:
+                message = f"more than {most} redirects, the last one to {target}"
+                raise _with(response, FetchError(Reason.REDIRECT_LIMIT, message))
+            response = await _hop(attempt, hop, call_next)
+            elapsed += response.elapsed
+        response.elapsed = elapsed
+        return response
+
+
+async def _hop(attempt: Attempt, request: Request, call_next: Next) -> Response:
+    try:
+        response = await call_next(attempt, request)
+    except FetchError as error:
+        error.hop = len(attempt.redirects) + 1
+        raise
+    response.request = attempt.request
+    return response
 
 
 def onward(request: Request, response: Response, *, refresh: str | None = None) -> Request:
@@ -86,8 +127,8 @@ def onward(request: Request, response: Response, *, refresh: str | None = None) 
     """
     target = refresh or _target(response)
     origins = {urls.origin_of(url) for url in (request.url, response.url, target)}
-    hop = _next(request, response.status, same_origin=len(origins) == 1)
-    return request.elsewhere(target, method=hop.method, headers=hop.headers, body=hop.body)
+    method, headers, body = _carried(request, response.status, same_origin=len(origins) == 1)
+    return request.elsewhere(target, method=method, headers=headers, body=body)
 
 
 def portable_headers(request: Request, *, url: str) -> tuple[tuple[str, str], ...]:
@@ -128,60 +169,6 @@ def status_error(response: Response, *, now: datetime) -> FetchError:
     )
     error.response = response
     return error
-
-
-async def _followed(
-    request: Request,
-    *,
-    downloader: Downloader,
-    admit: Admit | None,
-    follows: Callable[[str], bool] | None,
-    settings: Settings,
-    cookies: bool,
-) -> Response:
-    url, hop = request.url, request
-    elapsed = timedelta(0)
-    visits = Counter({(hop.method, url): 1})
-    # A server that sets a cookie often sends the visitor back for the page.
-    allowed_visits = 2 if cookies else 1
-    for hops in itertools.count(1):
-        try:
-            response = await downloader.fetch(hop, url=url)
-        except FetchError as error:
-            error.hop = hops
-            raise
-        elapsed += response.elapsed
-        response.request = request
-        if response.status not in REDIRECTS or is_page(response, request, settings):
-            break
-        try:
-            target = _target(response)
-        except FetchError as error:
-            error.hop = hops + 1  # the host has answered
-            raise _with(response, error) from None
-        if follows is not None and not follows(target):
-            break
-        hop = _next(hop, response.status, same_origin=urls.origin_of(url) == urls.origin_of(target))
-        url = target
-        visits[hop.method, url] += 1
-        if visits[hop.method, url] > allowed_visits:
-            raise _with(
-                response, FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
-            )
-        if hops > settings.max_redirects:
-            message = f"more than {settings.max_redirects} redirects, the last one to {url}"
-            raise _with(response, FetchError(Reason.REDIRECT_LIMIT, message))
-        if admit is not None:
-            try:
-                await admit(url)
-            except FetchError as error:
-                error.hop = hops + 1
-                raise _with(response, error) from error.__cause__
-    if response.truncated:
-        _check_cut(response, request, settings, hops=hops)
-    response.request = request
-    response.elapsed = elapsed
-    return response
 
 
 def _check_cut(response: Response, request: Request, settings: Settings, *, hops: int) -> None:
@@ -233,8 +220,20 @@ def _check_credentials(url: str, location: str) -> None:
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
 
 
-def _next(request: Request, status: int, *, same_origin: bool) -> Request:
-    """Return the request to make after a redirect with *status*."""
+def _next(request: Request, status: int, *, url: str) -> Request:
+    """Return the request to make after a redirect to *url* with *status*."""
+    same_origin = urls.origin_of(request.url) == urls.origin_of(url)
+    method, headers, body = _carried(request, status, same_origin=same_origin)
+    hop = request.elsewhere(url, method=method, headers=headers, body=body)
+    # Cookies of its own are sent again where it is led back to its origin.
+    hop.options = request.options
+    return hop
+
+
+def _carried(
+    request: Request, status: int, *, same_origin: bool
+) -> tuple[str, tuple[tuple[str, str], ...], bytes | None]:
+    """Return the method, the headers and the body that a redirect with *status* takes along."""
     method, body, headers = request.method, request.body, _unconditional(request.headers)
     # RFC 9110, section 15.4, as browsers have always understood it.
     if (status == 303 and method not in ("GET", "HEAD")) or (
@@ -244,9 +243,7 @@ def _next(request: Request, status: int, *, same_origin: bool) -> Request:
         headers = tuple(pair for pair in headers if pair[0].lower() not in _ABOUT_THE_BODY)
     if not same_origin:
         headers = _harmless(headers)
-    if method == request.method and headers == request.headers:
-        return request
-    return request.elsewhere(request.url, method=method, headers=headers, body=body)
+    return method, headers, body
 
 
 def _unconditional(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -1,0 +1,208 @@
+"""One attempt at a request, and the layers that the request passes on its way to the server.
+
+An attempt holds all that its layers have to know of one another: the purpose, the session,
+the proxy, the deadline, the memory, and what is to be closed at its end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from enum import StrEnum
+from http.cookies import BaseCookie
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import yarl
+
+from crawlcw.api.page_session import PageSession
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.model.identities import POOLED, Identity
+from crawlcw.model.proxies import Proxy
+
+
+class Purpose(StrEnum):
+    """The reason for a request."""
+
+    PAGE = "page"  #: for a page, as a task of the spider or to see whether a session is logged in
+    ROBOTS = "robots"  #: for the robots.txt of an origin
+    LOGIN = "login"  #: of the spider's `login`
+    PROBE = "probe"  #: to see whether a server answers at all
+
+
+class Deadline:
+    """The end of an attempt; the time that is not a server's does not bring it nearer.
+
+    As a context manager it stands still until the end of the block; blocks may overlap.
+    """
+
+    __slots__ = ("_end", "_paused", "_pauses", "timeout")
+
+    def __init__(self) -> None:
+        self.timeout: asyncio.Timeout | None = None  #: what cancels the attempt; None: nothing
+        self._pauses = 0
+        self._paused = 0.0
+        self._end: float | None = None
+
+    def pause(self) -> None:
+        """Stand still until as many calls of `resume` have come."""
+        self._pauses += 1
+        if self._pauses == 1 and self.timeout is not None:
+            self._end = self.timeout.when()
+            if self._end is not None:
+                self._paused = asyncio.get_running_loop().time()
+                self.timeout.reschedule(None)
+
+    def resume(self) -> None:
+        """Go on."""
+        self._pauses -= 1
+        if not self._pauses and self._end is not None and self.timeout is not None:
+            self.timeout.reschedule(self._end + asyncio.get_running_loop().time() - self._paused)
+            self._end = None
+
+    def begin_again(self, seconds: float) -> None:
+        """Have the attempt end in *seconds* from now, if it has an end and is not paused."""
+        if self.timeout is not None and self.timeout.when() is not None:
+            self.timeout.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    def __enter__(self) -> None:
+        self.pause()
+
+    def __exit__(self, *_: object) -> None:
+        self.resume()
+
+
+class Jar(Protocol):
+    """The cookies of one session, see `cookies.SiteCookies`."""
+
+    def update_cookies_from_headers(self, headers: Sequence[str], response_url: yarl.URL) -> None:
+        """Keep the cookies of `Set-Cookie` headers."""
+
+    def filter_cookies(self, request_url: yarl.URL) -> "BaseCookie[str]":
+        """Return the cookies to send to *request_url*."""
+
+
+class Share(Protocol):
+    """Memory that a body takes, see `memory_budget.Share`."""
+
+    def shrink(self, size: int) -> None:
+        """Keep *size* bytes at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A session as one attempt uses it: as the ledger had it, and its cookies here."""
+
+    identity: Identity
+    jar: Jar | None  #: None: no cookie is kept
+    is_logged_out: Callable[[Response], bool] | None = None  #: the spider's `login_when`
+    proxy: Proxy | None = None  #: the only one that its requests go through
+
+    @property
+    def may_be_banned(self) -> bool:
+        """Whether a ban retires the session: it is a pool's, or has a proxy of its own."""
+        return self.proxy is not None or self.identity.name.startswith(POOLED)
+
+    def page_session(self) -> PageSession:
+        """Return the session as the callback sees it."""
+        return PageSession(self.identity.name, self.identity.data)
+
+
+class LoggedOutError(Exception):
+    """An answer says that its session is logged out."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Attempt:
+    """One attempt at a request; as a context manager it ends what it holds.
+
+    A layer reads `request`, `purpose`, `session` and `proxy`. All else is the crawl's own.
+    """
+
+    request: Request  #: the first one, whatever redirects and layers have made of it
+    purpose: Purpose = Purpose.PAGE
+    session: Session | None = None
+    proxy: Proxy | None = None  #: of the last exchange; None: none was needed
+    kept_proxy: Proxy | None = None  #: the one that was chosen for all exchanges
+    deadline: Deadline = field(default_factory=Deadline)
+    redirects: list[Response] = field(default_factory=list)  #: that were followed, in order
+    #: Says whether a redirect is followed within the attempt; None: each is.
+    follows: Callable[[str], bool] | None = None
+    is_conditional: bool = False  #: whether a 304 says that the page is as it was
+    #: Says of the beginning of a file whether it is saved at all.
+    accepts_file: Callable[[Response], bool] | None = None
+    #: The requests and answers for the WARC files, with the answers as layers change them;
+    #: None: none are kept.
+    exchanges: list[tuple[Response, Any]] | None = None
+    cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
+    #: The memory of bodies until the end; None: no body is kept beyond its exchange.
+    memory: list[Share] | None = None
+
+    def keep(self, share: Share) -> None:
+        """Hold memory until the end of the attempt; one that has ended gives it back at once."""
+        if self.memory is None:
+            share.shrink(0)
+        else:
+            self.memory.append(share)
+
+    async def __aenter__(self) -> Self:
+        self.memory = []
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        shares, self.memory = self.memory or (), None
+        try:
+            if self.cleanup is not None:
+                await self.cleanup.__aexit__(kind, error, traceback)
+        finally:
+            for share in shares:
+                share.shrink(0)
+
+
+class Downloader(Protocol):
+    """The way to the servers."""
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        """Return the response to *request* sent to *url*, its body decoded and bounded.
+
+        *url* is the request's own, or where a redirect has led. Redirects are
+        returned, not followed (their `location` header is made of its raw
+        bytes). A body over the limit is cut, and `truncated` says so. Every
+        status is a response. The body of a request with `options.save_to` may
+        be streamed to `Response.file`, see `FileTransfers`; one that is returned in
+        memory is saved by the crawl. Raises `FetchError`, and nothing else, for
+        whatever goes wrong; cancellation passes through.
+        """
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+#: Asks the layers below.
+Next = Callable[[Attempt, Request], Awaitable[Response]]
+
+
+class Layer(Protocol):
+    """One step on the way of a request, and of its answer back."""
+
+    def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
+        """Return the answer to *request*, as a rule what *call_next* returns for it."""
+
+
+def asked_at(request: Request, url: str) -> Request:
+    """Return *request* for *url*, where a redirect has led, with all of its options."""
+    if request.url == url:
+        return request
+    made = request.elsewhere(url, method=request.method, headers=request.headers, body=request.body)
+    made.options = request.options
+    return made

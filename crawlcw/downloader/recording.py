@@ -1,0 +1,92 @@
+"""Pages and the redirects to them, on their way to the WARC files.
+
+A layer notes each exchange in the attempt; the fetcher keeps them as soon as it knows that
+there is a page. So robots.txt, logins and probes, which
+are no pages, are in no file, nor is an answer that a hook made up.
+"""
+
+import errno
+import os
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from crawlcw.api.attempt import Attempt, Next, Purpose
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.archive.bodies import Bodies
+from crawlcw.archive.exchange import Exchange
+from crawlcw.errors import FetchError, Reason
+from crawlcw.model.stored_page import StoredPage
+
+T = TypeVar("T")
+
+
+class Record:
+    """The layer that notes answers as they come, before any hook changes them."""
+
+    purposes = frozenset({Purpose.PAGE})
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        """Return the response."""
+        at = datetime.now(UTC)
+        response = await call_next(attempt, request)
+        # A file is where the request wants it.
+        if attempt.exchanges is not None and response.file is None:
+            attempt.exchanges.append((response, Exchange.of(request, response, at=at)))
+        return response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorder:
+    """Keeps what is noted, where a crawl keeps its pages at all."""
+
+    bodies: Bodies | None = None
+
+    async def keep(self, attempt: Attempt) -> StoredPage | None:
+        """Keep the page of *attempt* and the redirects to it; return its place.
+
+        None where nothing was noted. Raises `FetchError` (`files-unwritable`).
+        """
+        noted = _taken(attempt)
+        if self.bodies is None or not noted:
+            return None
+        return await _written(self.bodies, self.bodies.keep(noted))
+
+    async def keep_redirects(self, attempt: Attempt) -> None:
+        """Keep what led to a page that is somebody else's; raises as `keep` does."""
+        redirects = _taken(attempt)[:-1]
+        if self.bodies is not None and redirects:
+            await _written(self.bodies, self.bodies.keep(redirects))
+
+    async def keep_unchanged(self, attempt: Attempt) -> None:
+        """Keep that the page of *attempt* is as it was; raises as `keep` does."""
+        noted = _taken(attempt)
+        if self.bodies is not None and noted:
+            await _written(self.bodies, self.bodies.keep_unchanged(noted))
+
+
+def _taken(attempt: Attempt) -> Sequence[Exchange]:
+    """Return what is noted, and begin anew."""
+    noted, asked = attempt.exchanges, attempt.request
+    if not noted:
+        return ()
+    # What hooks and sessions add, to the URL too, may be a signature or a key, and is for the
+    # server alone: the answer itself knows by now where it is from.
+    taken = [each.asking_only(asked.headers, url=answer.url) for answer, each in noted]
+    noted.clear()
+    return taken
+
+
+async def _written(bodies: Bodies, writing: Awaitable[T]) -> T:
+    try:
+        return await writing
+    except OSError as error:
+        raise unwritable(bodies, error) from error
+
+
+def unwritable(bodies: Bodies, error: OSError) -> FetchError:
+    """Return the failure that no page can be kept."""
+    why = os.strerror(error.errno or errno.EIO)
+    return FetchError(Reason.FILES_UNWRITABLE, f"cannot keep pages in {bodies.folder}: {why}")

@@ -1,0 +1,236 @@
+"""The user's own code on the way of a request: hooks, and a downloader of the spider's own.
+
+Whatever it raises is the failure of that page alone.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from crawlcw.api.attempt import Attempt, Downloader, Next, Purpose
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.spider import Spider
+from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
+from crawlcw.downloader.hop import Hop, current_hop
+from crawlcw.engine.watchdog import Watchdog
+from crawlcw.errors import FetchError, LedgerError, Reason, SpiderError, StopCrawl
+from crawlcw.model import urls
+from crawlcw.model.sanitize import printable
+from crawlcw.model.tracebacks import describe_error
+
+logger = logging.getLogger(__name__)
+
+#: The methods whose faults are told like those of callbacks.
+HOOKS = ("before_request", "after_response", "downloader")
+_OUR_FILES = (__file__,)
+
+
+class SpiderFaultError(FetchError):
+    """A hook of the spider's, or its downloader, raised while it worked on a request."""
+
+    def __init__(self, name: str, raised: Raised) -> None:
+        super().__init__(raised.reason, f"{name} raised {raised.message}")
+        self.name = name  #: of the method
+        self.raised = raised
+
+
+async def answered(response: Response, spider: Spider, watch: Watchdog) -> Response:
+    """Return what `after_response` of *spider* makes of an answer; raises what it wants."""
+    if type(spider).after_response is Spider.after_response:
+        return response
+    return await _after(spider.after_response, response, watch, url=response.url)
+
+
+class Hooks:
+    """The layer of the spider's `before_request` and `after_response`.
+
+    They are run for each hop of a redirect, and for pages alone: neither for
+    robots.txt nor for the probes that ask whether a host is back.
+    """
+
+    purposes = frozenset({Purpose.PAGE})
+
+    def __init__(self, spider: Spider, watch: Watchdog) -> None:
+        kind = type(spider)
+        has_before = kind.before_request is not Spider.before_request
+        has_after = kind.after_response is not Spider.after_response
+        self._before = spider.before_request if has_before else None
+        self._after = spider.after_response if has_after else None
+        self._watch = watch
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the spider has any."""
+        return self._before is not None or self._after is not None
+
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        """Return the response. Raises the hooks' own exceptions, `StopCrawl` too."""
+        url = request.url
+        sent: Request | Response = request
+        if self._before is not None:
+            # The task's own request stays what it is: it is what is tried again.
+            hop = request.elsewhere(
+                url, method=request.method, headers=request.headers, body=request.body
+            )
+            with attempt.deadline:
+                sent = await _run(
+                    "before_request", self._before, hop, _to_send, watch=self._watch, url=url
+                )
+        response = sent if isinstance(sent, Response) else await call_next(attempt, sent)
+        # What a hook adds to a URL, a signature for example, is for the server alone.
+        response.url = url
+        if self._after is not None:
+            with attempt.deadline:
+                response = await _after(self._after, response, self._watch, url=url)
+        return response
+
+
+async def _after(
+    hook: Callable[[Response], Any], response: Response, watch: Watchdog, *, url: str
+) -> Response:
+    answer: Response = await _run("after_response", hook, response, _answer, watch=watch, url=url)
+    return answer
+
+
+@calls_user_code
+async def _run(
+    name: str,
+    hook: Callable[[Any], Any],
+    given: Any,
+    read: Callable[[Any, Any, str], Any],
+    *,
+    watch: Watchdog,
+    url: str,
+) -> Any:
+    """Return what *read* makes of what a hook returns for what it is *given*."""
+    called = Called(name=name, subject=url)
+    cancellation = Cancellation()
+    watch.begin(called)
+    try:
+        result = hook(given)
+        if inspect.isawaitable(result):
+            async with time_limit(called, watch.limit, stalled=watch.stalled):
+                result = await result
+        await cancellation.strike()
+        return read(result, given, url)
+    except (FetchError, StopCrawl):
+        raise  # the outcome that it chose
+    except BaseException as error:  # the spider's code may raise anything
+        if cancellation.passes(error):
+            raise
+        await cancellation.after(error)
+        raised = Raised.by(error, own=_OUR_FILES, function=hook)
+        raise SpiderFaultError(name, raised) from None
+    finally:
+        watch.end()
+
+
+def _to_send(result: object, given: Request, url: str) -> Request | Response:
+    """Return the request or the answer that `before_request` wants instead of *given*."""
+    if isinstance(result, Response):
+        return result
+    wanted = given if result is None else result
+    if not isinstance(wanted, Request):
+        raise TypeError(
+            f"it returned {type(result).__name__}: return a Request, a Response or nothing"
+        )
+    if wanted.url != url and urls.origin_of(wanted.url) != urls.origin_of(url):
+        # Another host has other delays, another robots.txt and other secrets.
+        raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
+    # Made anew, for what was assigned to it may be of any type.
+    sent = wanted.elsewhere(
+        wanted.url, method=wanted.method, headers=wanted.headers, body=wanted.body
+    )
+    sent.options = given.options  # those of the task: its timeout, its browser
+    return sent
+
+
+def _answer(result: object, given: Response, url: str) -> Response:
+    """Return the answer that `after_response` wants instead of *given*."""
+    answer = given if result is None else result
+    if not isinstance(answer, Response):
+        raise TypeError(f"it returned {type(result).__name__}: return a Response or nothing")
+    answer.url = url
+    return answer
+
+
+def made_by(spider: Spider, default: Downloader) -> Downloader:
+    """Return the downloader that *spider* makes of the default one; raises `SpiderError`."""
+    made: Any  # whatever the user's code returns
+    try:
+        made = spider.downloader(default)
+    except SpiderError:
+        raise
+    except Exception as error:
+        said = printable(describe_error(error))
+        raise SpiderError(f"the spider's downloader() raised {said}") from error
+    if inspect.iscoroutine(made):
+        made.close()  # else Python warns that nobody has awaited it
+        raise SpiderError("the spider's downloader() must be a plain function, not `async def`")
+    if not all(callable(getattr(made, name, None)) for name in ("fetch", "close")):
+        raise SpiderError(
+            f"the spider's downloader() returned {type(made).__name__}, which is no Downloader: "
+            "it needs `async def fetch(self, request, *, url)` and `async def close(self)`"
+        )
+    own: Downloader = made
+    return own
+
+
+class OwnDownloader:
+    """The layer of a downloader that the spider has made; its default goes on from here.
+
+    What it raises is the page's own failure, and so is an answer that is none.
+    `testing.DownloaderContract` finds out whether it keeps to the rest of its contract.
+    """
+
+    def __init__(self, own: Downloader) -> None:
+        self._own = own
+
+    @calls_user_code
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:  # noqa: ARG002  # the layer's
+        """Return its response."""
+        called = Called(name="downloader", subject=request.url)
+        cancellation = Cancellation(deadline=attempt.deadline.timeout)
+        current_hop.set(Hop(attempt))
+        try:
+            response = await self._own.fetch(request, url=request.url)
+            await cancellation.strike()
+            _check(response, request.url)
+        except (FetchError, LedgerError):
+            raise
+        except TimeoutError as error:
+            raise FetchError(Reason.TIMEOUT_READ, describe_error(error)) from error
+        except OSError as error:
+            raise FetchError(Reason.DISCONNECTED, describe_error(error)) from error
+        except BaseException as error:  # the user's code may raise anything
+            if cancellation.passes(error):
+                raise
+            await cancellation.after(error)
+            raised = Raised.by(error, own=_OUR_FILES, function=self._own.fetch)
+            raise SpiderFaultError(called.name, raised) from None
+        response.request = request
+        return response
+
+    async def close(self) -> None:
+        """Close it."""
+        cancellation = Cancellation()
+        try:
+            await self._own.close()
+        except BaseException as error:  # likewise
+            if cancellation.passes(error):
+                raise
+            logger.warning(
+                "the spider's downloader raised when it was closed: %s",
+                printable(describe_error(error)),
+                extra={"event": "spider_error"},
+            )
+
+
+def _check(response: object, url: str) -> None:
+    if not isinstance(response, Response):
+        raise TypeError(f"fetch() returned {type(response).__name__}, not a crawlcw.Response")
+    if response.url != url:
+        # Nobody has asked whether that is in scope, or what robots.txt says of it.
+        raise ValueError("fetch() answered for another URL: it must not follow redirects")

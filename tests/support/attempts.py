@@ -1,0 +1,84 @@
+"""Attempts at single pages, without a crawl: redirects, deadline and the layers that are given."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from crawlcw.api.attempt import (
+    Attempt,
+    Downloader,
+    Jar,
+    Layer,
+    Next,
+    Purpose,
+    Session,
+    asked_at,
+)
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.downloader.pipeline import Admit, DefaultDownloader, Transport, ways
+from crawlcw.downloader.redirects import FollowRedirects, TimeLimit
+from crawlcw.model.identities import Identity
+
+
+class Layered:
+    """A `Downloader` of layers, the outermost first, over another one; as one session, if any."""
+
+    def __init__(self, *layers: Layer, over: Downloader, session: Session | None = None) -> None:
+        self.layers = [*layers, *below(over)]
+        self._over = over
+        self._session = session
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        trying = Attempt(request=request, session=self._session)
+        return await ways(self.layers)[Purpose.PAGE](trying, asked_at(request, url))
+
+    async def close(self) -> None:
+        await self._over.close()
+
+
+def session(name: str = "", *, jar: Jar | None = None) -> Session:
+    """Return a session without a login."""
+    return Session(identity=Identity(name=name), jar=jar)
+
+
+def below(downloader: Downloader) -> list[Layer]:
+    """Return the layers that ask *downloader*, with proxies and cache where it has some."""
+    if isinstance(downloader, Layered):
+        return downloader.layers
+    if not isinstance(downloader, DefaultDownloader):
+        return [Transport(downloader)]
+    found = [downloader.cache, downloader.proxies, Transport(downloader.client)]
+    return [each for each in found if each is not None]
+
+
+def way(
+    downloader: Downloader,
+    settings: Settings | None = None,
+    *,
+    purpose: Purpose = Purpose.ROBOTS,
+    layers: Sequence[Layer] = (),
+) -> Next:
+    """Return the way of a request for robots.txt, or another purpose, to *downloader*."""
+    settings = settings or Settings()
+    found = [TimeLimit(settings), FollowRedirects(settings), *layers, *below(downloader)]
+    return ways(found)[purpose]
+
+
+async def attempt(
+    request: Request,
+    *,
+    downloader: Downloader,
+    settings: Settings,
+    admit: Callable[[str], Awaitable[None]] | None = None,
+    follows: Callable[[str], bool] | None = None,
+    cookies: bool = False,
+) -> Response:
+    """Return the response that a page's request leads to, redirects followed."""
+
+    async def admits(_: Attempt, url: str) -> None:
+        if admit is not None:
+            await admit(url)
+
+    trying = Attempt(request=request, session=session() if cookies else None, follows=follows)
+    ask = way(downloader, settings, purpose=Purpose.PAGE, layers=[Admit(admits)])
+    return await ask(trying, request)
