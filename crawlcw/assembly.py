@@ -26,7 +26,7 @@ from crawlcw.crawl.committer import Committer
 from crawlcw.crawl.control import Steering
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.crawl import Crawl, Ending, Parts
-from crawlcw.crawl.fetcher import Fetcher
+from crawlcw.crawl.fetcher import Asking, Fetcher
 from crawlcw.crawl.held_host import PageLimit
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.hosts import FollowedLimits, Frontier, HostTurns
@@ -34,7 +34,15 @@ from crawlcw.crawl.identities import Identities
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.login_politeness import HeldHosts
 from crawlcw.crawl.logins import Logins
-from crawlcw.crawl.outcomes import CallbackErrors, Done, InternalErrors, MovedPages, Settling
+from crawlcw.crawl.moved import Claims, MovedPages
+from crawlcw.crawl.outcomes import (
+    CallbackErrors,
+    Done,
+    Failures,
+    InternalErrors,
+    Outcomes,
+    Pages,
+)
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.reparsing import Reparser, Saving
 from crawlcw.crawl.revisits import Revisits
@@ -148,9 +156,9 @@ def assemble(
             committer=parts.committer,
             ending=parts.ending,
             steering=parts.steering,
-            identities=parts.fetcher.identities,
+            identities=parts.fetcher.pages.identities,
             state=parts.fetcher.state,
-            bodies=parts.fetcher.recorder.bodies,
+            bodies=parts.fetcher.pages.recorder.bodies,
             rests=parts.rests,
             meter=meter,
         )
@@ -321,75 +329,72 @@ class _Assembly:
     def fetcher(self) -> Fetcher:
         session = self.session
         return Fetcher(
-            settings=self.settings,
-            ledger=session.ledger,
-            ask=self._ways[Purpose.PAGE],
-            robots=self.robots,
-            frontier=self.frontier,
-            turns=self._turns,
-            blame=self._blame,
-            held=session.held,
-            stats=session.stats,
-            run_alone=RunAlone(session.ledger, session.held),
-            internal_errors=self._internal_errors,
-            end=self.ending.end,
-            watchdog=self.session.watchdog,
-            recorder=self._recorder,
-            state=self._state,
-            instruments=self._instruments,
-            identities=self._identities,
-            bans=self._bans,
-            errors=self._errors,
-            settling=self._settling,
-            moved=self._moved_pages,
-        )
-
-    @cached_property
-    def _settling(self) -> Settling:
-        session = self.session
-        return Settling(
-            settings=self.settings,
-            runner=Runner(
-                spider=self.spider,
-                scope=self.scope,
-                seen=self.seen,
-                now=self.ledger.now,
-                watch=session.watchdog,
-                parsing=self.parsing,
-                state=self._state,
-                write=self.committer.write_links,
+            asking=Asking(
+                settings=self.settings,
+                ask=self._ways[Purpose.PAGE],
+                robots=self.robots,
+                frontier=self.frontier,
+                stats=session.stats,
+                bans=self._bans,
+                errors=self._errors,
+                instruments=self._instruments,
             ),
-            retries=self.settings.retry_policy,
-            now=session.ledger.now,
-            blame=self._blame,
-            frontier=self.frontier,
-            watchdog=self.session.watchdog,
-            identities=self._identities,
-            bans=self._bans,
-            stats=session.stats,
-            revisits=self._revisits,
-            recorder=self._recorder,
-            errors=self._errors,
-            instruments=self._instruments,
-            end=self.ending.end,
+            held=session.held,
+            state=self._state,
+            run_alone=RunAlone(session.ledger, session.held),
+            turns=self._turns,
+            pages=self._pages,
+            failures=Failures(
+                outcomes=self._pages.outcomes,
+                blame=self._blame,
+                identities=self._identities,
+                bans=self._bans,
+                watchdog=session.watchdog,
+                stats=session.stats,
+                internal=self._internal_errors,
+            ),
+            moved=MovedPages(
+                pages=self._pages,
+                claims=Claims(
+                    ledger=session.ledger,
+                    held=session.held,
+                    seen=self.seen,
+                    adder=self._adder,
+                    settings=self.settings,
+                    worker=session.worker,
+                ),
+                robots=self.robots,
+                scope=self.scope,
+                proxies=self.proxies,
+            ),
         )
 
     @cached_property
-    def _moved_pages(self) -> MovedPages:
+    def _pages(self) -> Pages:
         session = self.session
-        return MovedPages(
-            settings=self.settings,
-            ledger=session.ledger,
-            robots=self.robots,
+        runner = Runner(
+            spider=self.spider,
             scope=self.scope,
-            proxies=self.proxies,
-            held=session.held,
             seen=self.seen,
-            revisits=self._revisits,
+            now=self.ledger.now,
+            watch=session.watchdog,
+            parsing=self.parsing,
+            state=self._state,
+            write=self.committer.write_links,
+        )
+        return Pages(
+            outcomes=Outcomes(
+                self.settings,
+                runner,
+                now=session.ledger.now,
+                revisits=self._revisits,
+                errors=self._errors,
+                end=self.ending.end,
+            ),
+            blame=self._blame,
+            identities=self._identities,
             recorder=self._recorder,
-            adder=self._adder,
-            settling=self._settling,
-            worker=session.worker,
+            instruments=self._instruments,
         )
 
     @cached_property

@@ -17,6 +17,7 @@
     │   │   └── LedgerKindError        the name is a spider's and no use case's, or vice versa
     │   └── LeaseLostError             somebody else holds the task now
     ├── StopCrawl                      raised by a spider: the crawl is to end softly
+    ├── Defer                          an attempt does not count: the page is to be tried later
     ├── DropItem                       raised by a spider's item(): the item is not recorded
     ├── UnwantedError                  raised by a handler: its task is not to be done
     └── TaskMissedError                a tracked task cannot be started now; carries its key
@@ -246,6 +247,18 @@ class LedgerKindError(LedgerConfigurationError):
 
 class LeaseLostError(LedgerError):
     """The lease has ended or is held by another claim; nothing was written."""
+
+
+class Defer(CrawlcwError):  # nothing went wrong with the page
+    """An attempt at a page does not count, neither for the page nor for its host.
+
+    The page goes back, and is due again at *until*; None: as soon as its host may be asked.
+    """
+
+    def __init__(self, cause: str, *, until: datetime | None = None) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.until = until
 
 
 class StopCrawl(CrawlcwError):  # it says what to do: nothing went wrong

@@ -192,6 +192,10 @@ class Blame:
             return Fault(Cause.PROXY) if wait is not None else None
         return Fault(Cause.PROXY, sent + timedelta(seconds=time.monotonic() - began + wait))
 
+    def page_failed(self, task: Task) -> None:
+        """Note that a page failed by itself: of its host that says little, but not nothing."""
+        self._frontier.health.page_failed(task.host, now=time.monotonic())
+
     def got(self, task: Task, response: Response) -> None:
         """Note that a page was got: a proxy that failed it before is to blame for that."""
         self._proxies.got(task.url, response.proxy)

@@ -1,8 +1,15 @@
 """Writing back what the fetchers did, many outcomes at a time.
 
-The links of a page are added and acknowledged before its outcome is committed, and
-so is what it has changed besides, such as the cookies of its session: a crash in
-between repeats the page and loses none of it.
+The order of writes, and what remains where the process dies after each:
+
+1. What pages changed besides (cookies of a session, the spider's state): the page is done again.
+2. Links that lie too deep, then the links to follow: they are there; the page is done again.
+3. The hosts of the links are woken: a wake-up that is lost is made up for by the sweep of an idle
+   process.
+4. The outcomes, each with the end of its lease, atomically: the page is done.
+
+Before any of them the bodies that the outcomes name are synced to the disk. A page that is done
+again adds no link twice, for links are known by their identity.
 """
 
 import asyncio

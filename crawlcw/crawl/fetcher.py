@@ -8,36 +8,35 @@ no outcome: the page is put back, see `InternalErrors`.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import anyio
 
-from crawlcw.api.attempt import LoggedOutError, Next, Session
+from crawlcw.api.attempt import LoggedOutError, Next
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.bans import BannedError, Bans
-from crawlcw.crawl.blame import Blame
 from crawlcw.crawl.hosts import Frontier, HostTurns
-from crawlcw.crawl.identities import Identities, NotReadyError
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.outcomes import (
     CallbackErrors,
+    Deferred,
     Done,
-    InternalErrors,
-    MovedPages,
-    NotTriedError,
+    Failed,
+    Failures,
+    Finished,
+    Moved,
     PageAttempt,
-    Settling,
+    Pages,
     Slot,
 )
 from crawlcw.crawl.revisits import NOT_MODIFIED, conditional
 from crawlcw.crawl.robots import Robots
 from crawlcw.downloader import dev_cache, rendering
-from crawlcw.downloader.recording import Recorder
 from crawlcw.downloader.redirects import REDIRECTS, is_page
 from crawlcw.downloader.user_layers import HOOKS, SpiderFaultError
 from crawlcw.engine.instruments import Instruments
@@ -45,9 +44,7 @@ from crawlcw.engine.leases import HeldLeases
 from crawlcw.engine.pool import Pool
 from crawlcw.engine.run_alone import RunAlone
 from crawlcw.engine.stats import FinishReason, Stats
-from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, LedgerError, StopCrawl, UsageError
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.errors import Defer, FetchError, LedgerError, StopCrawl, UsageError
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
 from crawlcw.model.tracebacks import text_of
@@ -76,27 +73,14 @@ class WorkSource(Protocol):
 class Fetcher:
     """What every fetcher of a process shares."""
 
-    settings: Settings
-    ledger: Ledger
-    ask: Next  #: the way of a page's request, see `pipeline.layers`
-    robots: Robots
-    frontier: Frontier
-    turns: HostTurns
-    blame: Blame
+    asking: "Asking"
     held: HeldLeases
-    stats: Stats
-    run_alone: RunAlone
-    internal_errors: InternalErrors
-    end: Callable[[FinishReason, str], None]  #: ends the crawl softly, see `Ending.end`
-    watchdog: Watchdog
-    recorder: Recorder
     state: KeptState
-    identities: Identities
-    bans: Bans
-    errors: CallbackErrors
-    settling: Settling
+    run_alone: RunAlone
+    turns: HostTurns
+    pages: Pages
+    failures: Failures
     moved: MovedPages
-    instruments: Instruments
 
     async def run(self, pool: Pool, done: asyncio.Queue[Done], source: WorkSource) -> None:
         """Work on what the pool gives until cancelled."""
@@ -115,102 +99,123 @@ class Fetcher:
                                 self.held.idle(lease)
                                 slot.free()
                                 source.done()
-                            if isinstance(result, Lease):
-                                source.put_back(result, to_ledger=self.run_alone.is_alone(lease))
+                            if isinstance(result, Deferred):
+                                self._put_back(lease, result, source)
                             else:
-                                self.internal_errors.settled(lease)
+                                self.failures.internal.settled(lease)
                                 await done.put(result)
                                 changes.clear()
                         await self.run_alone.recorded(lease)
                     finally:
                         self.run_alone.leave(lease)
-            self.stats.leases_lost += 1
+            self.failures.stats.leases_lost += 1
 
-    async def _work(self, lease: Lease, slot: Slot) -> Done | Lease:
-        """Return what came of one task, or its lease where nothing did.
+    async def _work(self, lease: Lease, slot: Slot) -> Done | Deferred:
+        """Return what to write of one task; the only place that makes results of exceptions.
 
         The *slot* is freed as soon as the answer is there and what it shows of its host
         is noted, or not here at all.
         """
         try:
-            return await self._tried(lease, slot)
-        except NotTriedError:
-            return lease
+            return self.pages.outcomes.done(lease, await self._result(lease, slot))
+        except Defer as wish:
+            return Deferred(wish.until, wish.cause)
         except (LedgerError, UsageError):
             # The last: what is not installed is missing for every page.
             raise
         except Exception as error:
-            return self.internal_errors.put_off(lease, error)
+            return self.failures.internal.deferred(lease, error)
 
-    async def _tried(self, lease: Lease, slot: Slot) -> Done | Lease:
+    def _put_back(self, lease: Lease, result: Deferred, source: WorkSource) -> None:
+        logger.debug(
+            "%s is put back: %s",
+            printable(lease.task.url),
+            printable(result.cause),
+            extra={"event": "deferred", "url": lease.task.url, "reason": result.cause},
+        )
+        back = lease if result.until is None else put_off(lease, until=result.until)
+        source.put_back(back, to_ledger=self.run_alone.is_alone(lease))
+
+    async def _result(self, lease: Lease, slot: Slot) -> Finished | Failed | Moved:
+        """Return what came of one task; raises `Defer`."""
         last_sent = self.turns.last(lease.task.host)
         session = None
-        if self.blame.given_up(lease.task) is None:
-            try:
-                session = await self.identities.admit(lease.task)
-            except NotReadyError as wait:
-                return put_off(lease, until=wait.until)
+        if self.pages.blame.given_up(lease.task) is None:
+            session = await self.pages.identities.admit(lease.task)
         if self.turns.last(lease.task.host) > last_sent:
             # A login has asked its host since its turn came.
             await self.turns.wait(lease.task.url)
         if not await self.run_alone.enter(lease):
-            return lease
-        given_up = self.blame.given_up(lease.task)
-        if given_up is not None:
-            return await self.settling.given_up(self._begun(lease, slot, session), given_up)
-        if not self.blame.may_begin(lease.task):
-            return lease
-        async with self._begun(lease, slot, session) as begun:
-            return await self._page(begun)
-
-    def _begun(self, lease: Lease, slot: Slot, session: Session | None) -> PageAttempt:
-        return PageAttempt(
+            raise Defer("another page ran alone")
+        begun = PageAttempt(
             lease=lease,
             request=Request.of(lease.task),
             slot=slot,
             session=session,
-            exchanges=None if self.recorder.bodies is None else [],
-            at=self.ledger.now(),
+            exchanges=None if self.pages.recorder.bodies is None else [],
+            at=self.pages.outcomes.now(),
             began=time.monotonic(),
         )
+        if (given_up := self.pages.blame.given_up(lease.task)) is not None:
+            return await self.failures.given_up(begun, given_up)
+        if not self.pages.blame.may_begin(lease.task):
+            raise Defer("its host may not be asked now")
+        async with begun:
+            try:
+                return await self._page(begun)
+            except StopCrawl as wish:
+                self.pages.outcomes.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(wish)))
+                raise Defer("the crawl ends") from wish
+            except SpiderFaultError as fault_of_spider:
+                return await self.failures.faulty(begun, fault_of_spider)
+            except (LoggedOutError, BannedError) as refused:
+                return await self.failures.denied(begun, refused)
+            except FetchError as refusal:
+                return await self.failures.unanswered(begun, refusal)
 
-    async def _page(self, begun: PageAttempt) -> Done | Lease:
+    async def _page(self, begun: PageAttempt) -> Finished | Failed | Moved:
+        """Return what came of a page's answer; raises what comes of none."""
         slot = begun.slot
-        try:
-            response = await self._fetch(begun)
-        except StopCrawl as wish:
-            self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(wish)))
-            raise NotTriedError from wish
-        except SpiderFaultError as fault_of_spider:
-            return await self.settling.faulty(begun, fault_of_spider)
-        except (LoggedOutError, BannedError) as refused:
-            return await self.settling.denied(begun, refused)
-        except FetchError as refusal:
-            return await self.settling.unanswered(begun, refusal)
+        begun.follows = self.moved.follows(begun)
+        response = await self.asking.fetch(begun)
         # Before the page is parsed: that takes time as well, and is not its host's.
-        begun.stood = self.watchdog.stalled(begun.began)
-        self.blame.answered()
+        begun.stood = self.failures.watchdog.stalled(begun.began)
+        self.pages.blame.answered()
         request = begun.request
         same = begun.is_conditional and response.status == NOT_MODIFIED and not begun.redirects
-        wanted = same or is_page(response, request, self.settings)
+        wanted = same or is_page(response, request, self.asking.settings)
         moved = response.status in REDIRECTS and not wanted
         if not (moved or wanted):
-            return await self.settling.no_page(begun, response)
-        self.settling.answered(begun, response)
+            return await self.failures.no_page(begun, response)
+        self.pages.answered(begun, response)
         # A page that stays open in a browser goes on asking its host.
         if response.page is None:
             slot.free()
         if moved:
             return await self.moved.redirected(begun, response)
         if same:
-            return await self.settling.unchanged(begun, response)
+            return await self.pages.unchanged(begun, response)
         if (handed_on := await self.moved.refreshed(begun, response)) is not None:
             return handed_on
         if response.url != request.url and request.method == "GET":
             return await self.moved.parsed(begun, response)
-        return await self.settling.parsed(begun, response)
+        return await self.pages.parsed(begun, response)
 
-    async def _fetch(self, begun: PageAttempt) -> Response:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """Requests for pages, and what is noted of them whatever their answers are."""
+
+    settings: Settings
+    ask: Next  #: the way of a page's request, see `pipeline.layers`
+    robots: Robots
+    frontier: Frontier
+    stats: Stats
+    bans: Bans
+    errors: CallbackErrors
+    instruments: Instruments
+
+    async def fetch(self, begun: PageAttempt) -> Response:
         """Ask for a page, with robots.txt and scope asked at every hop."""
         request, task = begun.request, begun.lease.task
         if self.settings.obey_robots:
@@ -220,7 +225,6 @@ class Fetcher:
         self.frontier.sent(host, at=time.monotonic())
         try:
             with self.instruments.fetch(begun.lease) as seen:
-                begun.follows = self.moved.follows(begun)
                 response = await self.ask(begun, self._conditional(begun))
                 seen.answered(status=response.status, size=response.size)
         except (FetchError, LoggedOutError):
@@ -244,7 +248,7 @@ class Fetcher:
     def _conditional(self, begun: PageAttempt) -> Request:
         request, task = begun.request, begun.lease.task
         # A 304 has no body to be kept.
-        is_missing = self.recorder.bodies is not None and task.stored is None
+        is_missing = begun.exchanges is not None and task.stored is None
         # Of a page that scripts make, the document alone says nothing; and a cache for
         # development is to have the page: a 304 would have its server asked each time.
         anybody = begun.session is None and not request.options.cookies

@@ -30,7 +30,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.logins import Logins
 from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.errors import FetchError, StopCrawl
+from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.ledger.protocol import Ledger, Left
 from crawlcw.model import identities
 from crawlcw.model.identities import POOLED, Identity
@@ -60,14 +60,6 @@ _CANDIDATES = 4
 _MOST_REFUSALS = 10
 _MOST_RETIREMENTS = 4
 _REFUSALS_KEPT = 10_000
-
-
-class NotReadyError(Exception):
-    """A page's session is not ready; the page is to be tried again at `until`."""
-
-    def __init__(self, until: datetime) -> None:
-        super().__init__()
-        self.until = until
 
 
 @dataclass(slots=True)
@@ -138,7 +130,7 @@ class Identities:
     async def admit(self, task: Task) -> Session | None:
         """Return whom a page is to be asked for as, None where as nobody.
 
-        Logs the session in where nobody else does. Raises `NotReadyError`.
+        Logs the session in where nobody else does. Raises `Defer` where that takes long.
         """
         name = task.options.session or self._of_pool() or self._default
         if name is None:
@@ -315,10 +307,10 @@ class Identities:
             while not held.ready:
                 now = self._ledger.now()
                 if held.not_before is not None and held.not_before > now:
-                    raise NotReadyError(held.not_before)
+                    raise Defer("its session is not ready", until=held.not_before)
                 if time.monotonic() - began > _PATIENCE:
                     held.not_before = now + _LATER
-                    raise NotReadyError(held.not_before)
+                    raise Defer("its session is not ready", until=held.not_before)
                 await self._look(held)
 
     async def _look(self, held: _Held) -> None:

@@ -20,6 +20,7 @@ from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.page_head import product_token
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
+from crawlcw.downloader.redirects import throttles
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.retry import retry_after
@@ -167,7 +168,7 @@ class Robots:
             )
             unknown.proxy, unknown.refused = error.proxy, error.refused
             raise unknown from error
-        if response.status == 429 or response.status >= 500:
+        if throttles(response) or response.status >= 500:
             unavailable = FetchError(
                 Reason.ROBOTS_UNAVAILABLE,
                 f"HTTP {response.status}",

@@ -28,7 +28,7 @@ from crawlcw import Spider
 from crawlcw.crawl import outcomes
 
 BROKEN, TIMES = {broken!r}, {times!r}
-original = outcomes.Settling.answered
+original = outcomes.Pages.answered
 
 def answered(self, attempt, response):
     path = urlsplit(attempt.request.url).path
@@ -39,7 +39,7 @@ def answered(self, attempt, response):
         raise TypeError("cannot pickle \\x1b[31m")
     return original(self, attempt, response)
 
-outcomes.Settling.answered = answered
+outcomes.Pages.answered = answered
 
 class Pages(Spider):
     name = "pages"

@@ -20,6 +20,7 @@ import pytest
 from crawlcw import FetchError, Reason, Request, Response, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl import blame, outcomes
+from crawlcw.errors import Defer
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model import health, urls
 from crawlcw.model.counters import Report
@@ -232,7 +233,7 @@ def _one_origin(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_page_goes_to_the_tail(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(outcomes, "put_off", lambda lease, **_: lease)
+    patch.setattr(outcomes, "_deferral", lambda fault: Defer(str(fault.cause)))
 
 
 def _no_page_is_to_blame(patch: pytest.MonkeyPatch) -> None:
