@@ -159,6 +159,7 @@ class MovedPages:
             return None
         try:
             target = self._target(lease, onward(request, response, refresh=refresh.url))
+            self._check_robots(refresh.url)
             known = await self._known(target)
         except FetchError:
             return None
@@ -201,16 +202,23 @@ class MovedPages:
     def _target(self, lease: Lease, home: Request) -> Task:
         """Return the task of a redirect's target; raises `FetchError` where it may not be asked."""
         self.scope.admit_url(home.url)
-        rules = self.robots.known(home.url)
-        if rules is not None and not rules.allows(home.url):
-            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {home.url}")
         target = self._at(lease.task, home, hops=lease.task.hops + 1)
+        if target.host == lease.task.host:
+            # The rules of another host are its owner's to read: the outcome of a page is
+            # not to depend on the process that has asked for it.
+            self._check_robots(home.url)
         deepest = lease.task.options.max_depth
         if deepest is None:
             deepest = self.claims.settings.max_depth
         if deepest is not None and target.depth > max(deepest, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
         return target
+
+    def _check_robots(self, url: str) -> None:
+        """Raise `FetchError` for a URL that the rules disallow, where they are known here."""
+        rules = self.robots.known(url)
+        if rules is not None and not rules.allows(url):
+            raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
 
     async def _known(self, target: Task) -> Record | None:
         """Return the record of a target; raises `FetchError` for a new one after too many hops."""
