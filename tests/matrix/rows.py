@@ -128,6 +128,8 @@ NO_ITEM_DEPENDS = {
     "Request.elsewhere": "the crawl makes the requests of hops by it",
     "Request.identity": "a question about a request",
     "Request.task": "the crawl makes tasks by it",
+    "Request.place": "the crawl makes tasks by it",
+    "Request.plain_url": "the crawl sorts links by it",
     "Request.options": "the arguments of a request, as they are stored",
     "Rule.css": "the crawl selects links by it",
     "Rule.requests": "the crawl makes the requests of a page by it",
