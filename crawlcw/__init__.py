@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crawlcw.api.attempt import Downloader
+    from crawlcw.api.attempt import Attempt, Downloader, Layer, Next
     from crawlcw.api.host_limits import Limit
     from crawlcw.api.request import Request
     from crawlcw.api.response import Response
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from crawlcw.downloader.aiohttp import AiohttpDownloader
     from crawlcw.errors import (
         CrawlcwError,
+        Defer,
         DropItem,
         FetchError,
         LeaseLostError,
@@ -46,13 +47,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AiohttpDownloader",
+    "Attempt",
     "Crawl",
     "CrawlcwError",
+    "Defer",
     "Downloader",
     "DropItem",
     "FeedEntry",
     "FetchError",
     "FinishReason",
+    "Layer",
     "LeaseLostError",
     "Ledger",
     "LedgerConfigurationError",
@@ -61,6 +65,7 @@ __all__ = [
     "LedgerKind",
     "LedgerUnavailableError",
     "Limit",
+    "Next",
     "Reason",
     "Report",
     "Request",
@@ -88,13 +93,16 @@ __all__ = [
 #: least, would else wait for all that a crawl needs.
 _HOMES = {
     "AiohttpDownloader": "crawlcw.downloader.aiohttp",
+    "Attempt": "crawlcw.api.attempt",
     "Crawl": "crawlcw.crawl.crawl",
     "CrawlcwError": "crawlcw.errors",
+    "Defer": "crawlcw.errors",
     "Downloader": "crawlcw.api.attempt",
     "DropItem": "crawlcw.errors",
     "FeedEntry": "crawlcw.api.syndication",
     "FetchError": "crawlcw.errors",
     "FinishReason": "crawlcw.model.counters",
+    "Layer": "crawlcw.api.attempt",
     "LeaseLostError": "crawlcw.errors",
     "Ledger": "crawlcw.ledger.protocol",
     "LedgerConfigurationError": "crawlcw.errors",
@@ -103,6 +111,7 @@ _HOMES = {
     "LedgerKind": "crawlcw.ledger.kind",
     "LedgerUnavailableError": "crawlcw.errors",
     "Limit": "crawlcw.api.host_limits",
+    "Next": "crawlcw.api.attempt",
     "Reason": "crawlcw.errors",
     "Report": "crawlcw.model.counters",
     "Request": "crawlcw.api.request",

@@ -423,6 +423,7 @@ class _Assembly:
             admit=self._admit,
             browser=self.browser,
             admit_part=self._admit_part,
+            turn=self._turns_wait,
             watch=self.session.watchdog,
             keeps_bodies=self._recorder.bodies is not None,
         )
@@ -435,6 +436,9 @@ class _Assembly:
         # The wait is the crawl's own, and not the server's.
         with attempt.deadline:
             await self._turns.wait(url)
+
+    async def _turns_wait(self, url: str) -> None:
+        await self._turns.wait(url)
 
     async def _admit_part(self, url: str, *, is_document: bool) -> None:
         if is_document:

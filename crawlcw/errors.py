@@ -33,7 +33,7 @@ here, and is cleaned where it is stored or shown.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -252,11 +252,15 @@ class LeaseLostError(LedgerError):
 class Defer(CrawlcwError):  # nothing went wrong with the page
     """An attempt at a page does not count, neither for the page nor for its host.
 
-    The page goes back, and is due again at *until*; None: as soon as its host may be asked.
+    The page goes back, and is due again at *until*, a time with a zone, or after so long; None:
+    as soon as its host may be asked. A layer of the user's own may raise it, with the *cause* in
+    words; a page that it puts back each time keeps its crawl from ending.
     """
 
-    def __init__(self, cause: str, *, until: datetime | None = None) -> None:
+    def __init__(self, cause: str, *, until: datetime | timedelta | None = None) -> None:
         super().__init__(cause)
+        if isinstance(until, datetime) and until.tzinfo is None:
+            raise ValueError(f"Defer(until={until!r}) must be a time with a zone")
         self.cause = cause
         self.until = until
 

@@ -48,7 +48,7 @@ class Deadline:
     def pause(self) -> None:
         """Stand still until as many calls of `resume` have come."""
         self._pauses += 1
-        if self._pauses == 1 and self.timeout is not None:
+        if self._pauses == 1 and self.timeout is not None and not self.timeout.expired():
             self._end = self.timeout.when()
             if self._end is not None:
                 self._paused = asyncio.get_running_loop().time()
@@ -188,15 +188,29 @@ class Downloader(Protocol):
         """Close all connections."""
 
 
-#: Asks the layers below.
-Next = Callable[[Attempt, Request], Awaitable[Response]]
+class Next(Protocol):
+    """The layers below, and the server behind them."""
+
+    def __call__(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
+        """Return the answer to *request*; raises `FetchError`."""
 
 
 class Layer(Protocol):
-    """One step on the way of a request, and of its answer back."""
+    """One step on the way of a request, and of its answer back.
+
+    A layer of the user's own is an object with `async def __call__`, or an `async` function.
+    With the attribute `wire = True` it is asked for robots.txt and logins too, and sees the
+    secrets that are sent; else it sees the requests of pages. Its own time is no part of the
+    page's `timeout`, and is at most `callback_timeout`. `FetchError` ends the attempt, `Defer`
+    puts the page back; what else it raises fails the page as `parse-error`.
+    """
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the answer to *request*, as a rule what *call_next* returns for it."""
+        """Return the answer to *request*, as a rule what *call_next* returns for it.
+
+        *call_next* takes the attempt and a request to the same origin. It may be called
+        again, and then waits for the host's turn.
+        """
 
 
 def asked_at(request: Request, url: str) -> Request:

@@ -209,6 +209,11 @@ class Settings:
         True,
         "where `proxies` is none, use HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; obey NO_PROXY",
     )
+    layers: Names = Names(
+        (),
+        "layers besides the spider's own, the outermost first: `package.module:Layer`, or the "
+        "names of entry points",
+    )
     proxy_ban_statuses: Statuses = Statuses(
         (), "answers that ban the proxy, or the session of a pool, which got them: another one asks"
     )

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from crawlcw.api import allowed_hosts, rules
+from crawlcw.api import allowed_hosts, own_layers, rules
 from crawlcw.api.host_limits import Limit, Limits
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -33,7 +33,7 @@ from crawlcw.model.sanitize import redacted
 from crawlcw.model.standstill import Standstill
 
 if TYPE_CHECKING:
-    from crawlcw.api.attempt import Downloader
+    from crawlcw.api.attempt import Downloader, Layer
     from crawlcw.model.counters import Report
 
 #: A spider's name is the name of its collection; MongoDB and SQLite both take these.
@@ -88,6 +88,8 @@ class Spider:
     limits: Mapping[str, Limit] = {}
     #: Which links are followed without code for it, see `Rule`.
     rules: Sequence[Rule] = ()
+    #: What requests of pages pass on their way, the outermost first, see `Layer`.
+    layers: "Sequence[Layer]" = ()
     #: Run `start` at each start of a crawl. Otherwise it is not run again once all its requests
     #: are in the ledger, until the spider's arguments, its attributes or the code change.
     start_again: ClassVar[bool] = False
@@ -282,6 +284,8 @@ def check(spider: Spider) -> None:
     except SettingsError as error:
         raise SpiderError(f"{kind}.{error}") from None
     _check_sessions(spider)
+    own_layers.checked(spider.layers, kind)
+    own_layers.loaded(spider.settings.layers)
     if type(spider).start is Spider.start and not list(spider.start_urls):
         _check_no_start(spider)
     if not inspect.isasyncgenfunction(type(spider).start):

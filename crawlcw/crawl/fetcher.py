@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Protocol
 
@@ -119,7 +120,10 @@ class Fetcher:
         try:
             return self.pages.outcomes.done(lease, await self._result(lease, slot))
         except Defer as wish:
-            return Deferred(wish.until, wish.cause)
+            until = wish.until
+            if isinstance(until, timedelta):
+                until = self.pages.outcomes.now() + until
+            return Deferred(until, wish.cause)
         except (LedgerError, UsageError):
             # The last: what is not installed is missing for every page.
             raise

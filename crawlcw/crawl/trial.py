@@ -28,7 +28,7 @@ from crawlcw.downloader.pipeline import DefaultDownloader
 from crawlcw.downloader.redirects import is_page
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, Reason, StopCrawl
+from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import text_of
@@ -65,6 +65,7 @@ class Trial:
             admit=self._admit,
             browser=self._browser,
             admit_part=self._admit_part,
+            turn=self._turn,
             watch=Watchdog(Stats(), limit=settings.callback_timeout),
         )
         self._ways = pipeline.ways(pipeline.layers(spider, parts))
@@ -74,6 +75,9 @@ class Trial:
 
     async def _admit(self, attempt: Attempt, url: str) -> None:  # noqa: ARG002  # of `Parts`
         await self._robots.admit(url)
+
+    async def _turn(self, url: str) -> None:
+        """Wait for nothing: a person does not ask often."""
 
     async def _admit_part(self, url: str, *, is_document: bool) -> None:  # noqa: ARG002  # likewise
         # A person has asked for the page, so it may be anywhere.
@@ -96,6 +100,9 @@ class Trial:
             return await self._attempted(request)
         except StopCrawl as wish:
             message = f"the crawl would stop: {printable(text_of(wish))}"
+            raise FetchError(Reason.UNWANTED, message) from None
+        except Defer as wish:
+            message = f"the page would be put back: {printable(wish.cause)}"
             raise FetchError(Reason.UNWANTED, message) from None
 
     async def _attempted(self, request: Request) -> Response:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from crawlcw.api import own_layers
 from crawlcw.api.attempt import (
     Attempt,
     Downloader,
@@ -27,7 +28,7 @@ from crawlcw.downloader.recording import Record
 from crawlcw.downloader.redirects import FollowRedirects, TimeLimit
 from crawlcw.downloader.rendering import AdmitPart, Render
 from crawlcw.downloader.saving import SaveFile
-from crawlcw.downloader.user_layers import Hooks, OwnDownloader, made_by
+from crawlcw.downloader.user_layers import Hooks, OwnDownloader, UserLayer, made_by
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
 
@@ -44,6 +45,8 @@ class Parts:
     browser: Browser
     admit_part: AdmitPart
     watch: Watchdog
+    #: Waits for the turn of a URL that a layer asks for once more.
+    turn: Callable[[str], Awaitable[None]]
     keeps_bodies: bool = False
 
 
@@ -55,9 +58,14 @@ def layers(spider: Spider, parts: Parts) -> list[Layer]:
     """
     settings, default = parts.settings, parts.downloader
     hooks = Hooks(spider, parts.watch)
+    chosen = [*own_layers.checked(spider.layers, type(spider).__name__)]
+    chosen += own_layers.loaded(settings.layers)
+    users = [UserLayer(each, parts.watch, turn=parts.turn) for each in chosen]
     below_own: list[Layer | None] = [
         # An answer that is kept needs no proxy.
         default.cache,
+        # With `wire`: all that leaves for the network, its secrets included, before a proxy.
+        *(layer for layer in users if layer.is_wire),
         # It may ask more than once: another proxy when one fails.
         default.proxies,
         Transport(default.client),
@@ -73,7 +81,9 @@ def layers(spider: Spider, parts: Parts) -> list[Layer]:
             Admit(parts.admit),
             # `login_when` judges the answer as hooks and browser have made it.
             CheckAnswer(),
-            # Hooks see the rendered page, and no secrets.
+            # The layers of the spider and the settings see the rendered page, and no secrets.
+            *(layer for layer in users if not layer.is_wire),
+            # Hooks are nearest to the page; a layer judges what they have made of it.
             hooks if hooks.is_needed else None,
             # The WARC files have the answer before a hook changes it.
             Record() if parts.keeps_bodies else None,

@@ -3,19 +3,30 @@
 Whatever it raises is the failure of that page alone.
 """
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
-from crawlcw.api.attempt import Attempt, Downloader, Next, Purpose
+from crawlcw.api.attempt import (
+    Attempt,
+    Deadline,
+    Downloader,
+    Layer,
+    LoggedOutError,
+    Next,
+    Purpose,
+)
+from crawlcw.api.own_layers import name_of
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, Raised, calls_user_code, time_limit
 from crawlcw.downloader.hop import Hop, current_hop
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, LedgerError, Reason, SpiderError, StopCrawl
+from crawlcw.errors import Defer, FetchError, LedgerError, Reason, SpiderError, StopCrawl
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
 from crawlcw.model.tracebacks import describe_error
@@ -25,6 +36,9 @@ logger = logging.getLogger(__name__)
 #: The methods whose faults are told like those of callbacks.
 HOOKS = ("before_request", "after_response", "downloader")
 _OUR_FILES = (__file__,)
+
+
+_A_SECOND = timedelta(seconds=1)
 
 
 class SpiderFaultError(FetchError):
@@ -176,6 +190,86 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
         )
     own: Downloader = made
     return own
+
+
+class UserLayer:
+    """A layer of the user's own: its time, its errors, and the turns of its repeated calls.
+
+    One that has `wire` set is asked for requests of each purpose, any other for pages alone.
+    """
+
+    def __init__(
+        self, layer: Layer, watch: Watchdog, *, turn: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """*turn* waits until a URL may be asked for once more."""
+        self._layer = layer
+        self._watch = watch
+        self._turn = turn
+        self.name = name_of(layer)
+        self.is_wire = bool(getattr(layer, "wire", False))
+        self.purposes = frozenset(Purpose) if self.is_wire else frozenset({Purpose.PAGE})
+
+    @calls_user_code
+    async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+        """Return its response. Raises what ends the attempt, `Defer` and `StopCrawl` too."""
+        called = Called(name=self.name, subject=request.url)
+        cancellation = Cancellation(deadline=attempt.deadline.timeout)
+        own = Deadline()
+        calls = 0
+
+        async def ask(_: Attempt, sent: Request) -> Response:
+            nonlocal calls
+            hop = _to_send(sent, request, request.url)
+            if isinstance(hop, Response):
+                raise TypeError("call_next() takes the attempt and a Request")
+            calls += 1
+            with own:
+                if calls > 1:
+                    # Else a layer that tries again would be no polite one.
+                    await self._turn(request.url)
+                attempt.deadline.resume()
+                try:
+                    return await call_next(attempt, hop)
+                finally:
+                    attempt.deadline.pause()
+
+        attempt.deadline.pause()
+        try:
+            # What the layer does to the request is for this hop alone.
+            given = _copied(request)
+            async with asyncio.timeout(self._watch.limit or None) as own.timeout:
+                response = await self._layer(attempt, given, ask)
+            await cancellation.strike()
+            if not isinstance(response, Response):
+                kind = type(response).__name__  # type: ignore[unreachable]  # users' are not typed
+                raise TypeError(f"it returned {kind}: return a Response")
+        except (FetchError, StopCrawl, LoggedOutError, LedgerError):
+            raise
+        except BaseException as error:  # the user's code may raise anything
+            if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
+                # Without a time the crawl would begin with it at once, for ever.
+                error.until = _A_SECOND if error.until is None else error.until
+                raise
+            if cancellation.passes(error):
+                raise
+            await cancellation.after(error)
+            if own.timeout is not None and own.timeout.expired():
+                error = TimeoutError(f"it took longer than {self._watch.limit:g} s of its own")
+            raised = Raised.by(error, own=_OUR_FILES, function=self._layer)
+            raise SpiderFaultError(called.name, raised) from None
+        finally:
+            attempt.deadline.resume()
+        # What a layer adds to a URL is for the server alone.
+        response.url = request.url
+        return response
+
+
+def _copied(request: Request) -> Request:
+    copy = request.elsewhere(
+        request.url, method=request.method, headers=request.headers, body=request.body
+    )
+    copy.options = request.options
+    return copy
 
 
 class OwnDownloader:

@@ -13,6 +13,7 @@ from crawlcw.errors import UsageError
 NAMES = (
     "tutorial",
     "spiders",
+    "layers",
     "politeness",
     "settings",
     "commands",

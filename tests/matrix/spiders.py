@@ -159,6 +159,35 @@ class Hooked(Tree):
         yield from response.follow_all("a")
 
 
+class Again:
+    async def __call__(self, attempt, request, call_next):
+        await call_next(attempt, request)
+        response = await call_next(attempt, request)
+        response.headers["x-asked"] = "twice"
+        return response
+
+
+class OnTheWire:
+    wire = True
+
+    async def __call__(self, attempt, request, call_next):
+        response = await call_next(attempt, request)
+        response.headers["x-wire"] = attempt.purpose
+        return response
+
+
+class Layered(Tree):
+    """A layer that asks twice, and one that sees the wire."""
+
+    name = "layered"
+
+    layers = (Again(), OnTheWire())
+
+    def parse(self, response):
+        yield self.record(response, seen=[response.headers["x-asked"], response.headers["x-wire"]])
+        yield from response.follow_all("a")
+
+
 class Doubled:
     """A downloader before another one."""
 

@@ -1,0 +1,137 @@
+"""Tests for a layer of one's own, whatever it does to requests and answers.
+
+    class TestMine(LayerContract):
+        def layer(self):
+            return Mine()
+
+Each test has an event loop of its own, so that any runner of tests can run them.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from crawlcw.api.attempt import Attempt, Layer, Next, Purpose
+from crawlcw.api.own_layers import checked
+from crawlcw.api.request import Request
+from crawlcw.api.response import Response
+from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
+from crawlcw.model import urls
+
+_ENOUGH = 20.0
+_URL = "http://site.example/page"
+_MANY = 20
+
+
+class LayerContract:
+    """To be derived from, with a `layer` of one's own; see `Layer` for what it promises."""
+
+    def layer(self) -> Layer:
+        """Return the layer to be tested."""
+        raise NotImplementedError("return the layer to be tested")
+
+    def test_it_is_a_layer(self) -> None:
+        """An object, no class, with an `async` method of three arguments."""
+        checked([self.layer()], type(self).__name__)
+
+    def test_each_request_gets_the_answer_to_itself(self) -> None:
+        """Many at once: a layer holds nothing of one request while it works on another."""
+
+        async def below(_: Attempt, request: Request) -> Response:
+            await asyncio.sleep(0.001 * (hash(request.url) % 5))
+            return Response(request.url, request=request, body=request.url.encode())
+
+        async def one(layer: Layer, number: int) -> None:
+            url = f"{_URL}/{number}"
+            response = await _asked(layer, url, below)
+            if response is not None:
+                told = urls.parse(response.url).path
+                assert told == urls.parse(url).path, "the answer to another request"
+
+        async def check(layer: Layer) -> None:
+            await asyncio.gather(*(one(layer, number) for number in range(_MANY)))
+
+        self._run(check)
+
+    def test_it_asks_at_the_same_origin_only(self) -> None:
+        """Another host has other delays, another robots.txt and other secrets."""
+        asked: list[str] = []
+
+        async def below(_: Attempt, request: Request) -> Response:
+            asked.append(request.url)
+            return Response(request.url, request=request, body=b"<p>a page</p>")
+
+        async def check(layer: Layer) -> None:
+            await _asked(layer, _URL, below)
+            assert {urls.origin_of(url) for url in asked} <= {urls.origin_of(_URL)}
+
+        self._run(check)
+
+    def test_the_task_keeps_its_request(self) -> None:
+        """The first request of an attempt is what is tried again: it is not changed."""
+
+        async def below(_: Attempt, request: Request) -> Response:
+            return Response(request.url, request=request)
+
+        async def check(layer: Layer) -> None:
+            first = Request(_URL, headers={"X-Own": "mine"})
+            attempt = Attempt(request=first)
+            copy = first.elsewhere(first.url, headers=first.headers)
+            await _result(layer(attempt, copy, below))
+            assert (first.url, dict(first.headers)) == (_URL, {"X-Own": "mine"})
+
+        self._run(check)
+
+    def test_a_failure_stays_one(self) -> None:
+        """A layer that is told of a failure answers, tries again, or raises what a layer may."""
+
+        async def below(_: Attempt, request: Request) -> Response:
+            raise FetchError(Reason.CONNECT, f"{request.url} cannot be reached")
+
+        async def check(layer: Layer) -> None:
+            await _asked(layer, _URL, below)
+
+        self._run(check)
+
+    def test_a_cancellation_passes(self) -> None:
+        """The crawl ends what it has begun by it."""
+        begun = asyncio.Event()
+
+        async def below(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
+            begun.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async def check(layer: Layer) -> None:
+            working = asyncio.ensure_future(_asked(layer, _URL, below))
+            waiting = asyncio.ensure_future(begun.wait())
+            await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if not working.done():
+                working.cancel()
+                await asyncio.wait([working])
+                assert working.cancelled(), "it went on when it was cancelled"
+
+        self._run(check)
+
+    def _run(self, check: Callable[[Layer], Awaitable[None]]) -> None:
+        async def run() -> None:
+            async with asyncio.timeout(_ENOUGH):
+                await check(self.layer())
+
+        asyncio.run(run())
+
+
+async def _asked(layer: Layer, url: str, below: Next) -> Response | None:
+    """Return what a layer makes of a request; None where it raises what a layer may."""
+    request = Request(url)
+    attempt = Attempt(request=request, purpose=Purpose.PAGE)
+    return await _result(layer(attempt, request.elsewhere(url), below))
+
+
+async def _result(asked: Awaitable[Response]) -> Response | None:
+    try:
+        response = await asked
+    except (FetchError, Defer, StopCrawl):
+        return None
+    assert isinstance(response, Response), "a layer returns a crawlcw.Response"
+    return response

@@ -1,0 +1,386 @@
+"""Layers of the user's own: what they see, what they may do, and what their errors become."""
+
+import asyncio
+import itertools
+import re
+import time
+from datetime import timedelta
+from hashlib import sha256
+from importlib import resources
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from crawlcw import (
+    Defer,
+    FetchError,
+    Reason,
+    Response,
+    Settings,
+    SettingsError,
+    Spider,
+    SpiderError,
+    run_spider,
+)
+from crawlcw.api import spider as spiders
+from crawlcw.downloader import pipeline
+from crawlcw.downloader.browser import Browser
+from crawlcw.downloader.credentials import Credentials
+from crawlcw.downloader.dev_cache import DevCache
+from crawlcw.downloader.proxy_pool import ProxyPool
+from crawlcw.downloader.proxying import Proxies
+from crawlcw.downloader.user_layers import OwnDownloader, UserLayer
+from crawlcw.engine.stats import Stats
+from crawlcw.engine.watchdog import Watchdog
+from crawlcw.testing import LayerContract, Replay, ReplayDownloader
+
+HOME = "http://a.example/"
+
+
+class Seen:
+    """Notes what passes."""
+
+    def __init__(self, *, wire: bool = False) -> None:
+        self.wire = wire
+        self.passed: list[tuple[str, str]] = []
+        self.headers: dict[str, str] = {}
+
+    async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+        self.passed.append((str(attempt.purpose), request.url))
+        self.headers = dict(request.headers)
+        return await call_next(attempt, request)
+
+
+class OfSettings(Seen):
+    made: ClassVar[list[Any]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made.append(self)
+
+
+def crawler(*layers: Any, **names: Any) -> Spider:
+    class Layered(Spider):
+        name = "layered"
+        start_urls = (HOME,)
+
+        def parse(self, response: Response) -> Any:
+            yield {"url": response.url, "text": response.text}
+
+        def on_error(self, request: Any, error: FetchError) -> None:
+            self.errors.append(error)
+
+    made: Any = Layered()
+    made.layers = list(layers)
+    for name, value in names.items():
+        setattr(made, name, value)
+    return made
+
+
+async def crawled(spider: Spider, web: Any, tmp_path: Path, **settings: Any) -> Any:
+    chosen = Settings(**{"obey_robots": False, "host_backoff_base": "20ms", **settings})
+    url = f"sqlite:///{tmp_path / 'crawl.db'}"
+    return await run_spider(spider, ledger=url, settings=chosen, downloader=web)
+
+
+async def test_a_layer_sees_pages_and_one_on_the_wire_all_and_the_secrets(tmp_path: Path):
+    plain, wire = Seen(), Seen(wire=True)
+    web = ReplayDownloader({HOME: "page"})
+
+    report = await crawled(
+        crawler(plain, wire), web, tmp_path, obey_robots=True, headers={"X-Key": "secret"}
+    )
+
+    assert report.items == 1
+    assert plain.passed == [("page", HOME)]
+    assert wire.passed == [("robots", f"{HOME}robots.txt"), ("page", HOME)]
+    assert (plain.headers.get("X-Key"), wire.headers.get("X-Key")) == (None, "secret")
+
+
+async def test_each_hop_passes_with_its_own_url_and_the_page_keeps_its_own(tmp_path: Path):
+    class Signing(Seen):
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+            self.passed.append(("", request.url))
+            signed = request.elsewhere(f"{request.url}?signed")
+            return await call_next(attempt, signed)
+
+    layer = Signing()
+    web = ReplayDownloader({f"{HOME}?signed": "the page"})
+
+    report = await crawled(crawler(layer), web, tmp_path)
+
+    assert (report.items, report.failures) == (1, {})
+    assert web.requested == [f"{HOME}?signed"]
+
+
+async def test_a_layer_that_asks_again_waits_for_the_turn_of_the_host(tmp_path: Path):
+    asked: list[float] = []
+
+    class Web(ReplayDownloader):
+        async def fetch(self, request: Any, *, url: str) -> Response:
+            asked.append(time.monotonic())
+            return await super().fetch(request, url=url)
+
+    class Again:
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+            for _ in range(2):
+                await call_next(attempt, request)
+            return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+    # The waits are longer than the page may take, and are no part of that.
+    await crawled(
+        crawler(Again()),
+        Web({HOME: "page"}),
+        tmp_path,
+        delay="400ms",
+        timeout="500ms",
+        auto_throttle=False,
+    )
+
+    gaps = [after - before for before, after in itertools.pairwise(asked)]
+    assert len(asked) == 3
+    assert min(gaps) >= 0.38
+
+
+async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
+    class Slow:
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+            await asyncio.sleep(0.4)
+            response: Response = await call_next(attempt, request)
+            await asyncio.sleep(0.4)
+            return response
+
+    report = await crawled(
+        crawler(Slow()), ReplayDownloader({HOME: "page"}), tmp_path, timeout="300ms"
+    )
+
+    assert (report.items, report.failures) == (1, {})
+
+
+async def test_the_servers_time_still_is(tmp_path: Path):
+    class Silent(ReplayDownloader):
+        async def fetch(self, request: Any, *, url: str) -> Response:
+            await asyncio.sleep(30)
+            return await super().fetch(request, url=url)
+
+    report = await crawled(
+        crawler(Seen()), Silent({HOME: "page"}), tmp_path, timeout="300ms", max_retry=1
+    )
+
+    assert report.failures == {"timeout-total": 1}
+
+
+@pytest.mark.parametrize("result", ["raises", "None", "hangs", "elsewhere"])
+async def test_any_other_error_fails_the_page_and_names_the_layer(result: str, tmp_path: Path):
+    class Broken:
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Any:
+            if result == "raises":
+                raise KeyError("key")
+            if result == "hangs":
+                await asyncio.sleep(60)
+            if result == "elsewhere":
+                return await call_next(attempt, request.elsewhere("http://b.example/"))
+            return None
+
+    errors: list[FetchError] = []
+    spider = crawler(Broken(), errors=errors)
+
+    report = await crawled(
+        spider, ReplayDownloader({HOME: "page"}), tmp_path, callback_timeout="500ms"
+    )
+
+    assert report.failures == {"parse-error": 1}
+    assert [error.reason for error in errors] == [Reason.PARSE_ERROR]
+    assert "Broken raised" in errors[0].message
+
+
+async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path: Path):
+    class Later:
+        asked = 0
+
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+            self.asked += 1
+            if self.asked < 3:
+                raise Defer("not yet", until=timedelta(milliseconds=50))
+            return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+    layer, web = Later(), ReplayDownloader({HOME: "page"})
+
+    report = await crawled(crawler(layer), web, tmp_path, max_retry=1)
+
+    assert (report.items, report.failures, layer.asked) == (1, {}, 3)
+    assert web.requested == [HOME]
+
+
+async def test_a_layer_may_answer_by_itself(tmp_path: Path):
+    class Archive:
+        async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+            return Response(request.url, request=request, body=b"kept")
+
+    web = ReplayDownloader({})
+
+    report = await crawled(crawler(Archive()), web, tmp_path)
+
+    assert (report.items, web.requested) == (1, [])
+
+
+async def test_the_settings_name_layers_below_those_of_the_spider(tmp_path: Path):
+    OfSettings.made.clear()
+    name = f"{__name__}:OfSettings"
+
+    report = await crawled(crawler(), ReplayDownloader({HOME: "page"}), tmp_path, layers=[name])
+
+    assert report.items == 1
+    assert [each.passed for each in OfSettings.made if each.passed] == [[("page", HOME)]]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere:Layer", "'nowhere:Layer' cannot be loaded"),
+        ("offered", "neither package.module:Layer nor an entry point"),
+        ("json:dumps", "takes other arguments"),
+    ],
+)
+async def test_a_layer_that_cannot_be_had_is_named(name: str, said: str, tmp_path: Path):
+    with pytest.raises(SettingsError, match=said):
+        await crawled(crawler(), ReplayDownloader({}), tmp_path, layers=[name])
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ([Seen], "Seen is a class: write Seen"),
+        ([object()], "object is no layer"),
+        ([lambda attempt, request, call_next: None], "is not `async`"),
+        ("text", "make it a list"),
+    ],
+)
+def test_what_is_no_layer_is_named(layers: Any, said: str):
+    spider = crawler()
+    spider.layers = layers
+
+    with pytest.raises(SpiderError, match=said):
+        spiders.check(spider)
+
+
+async def test_the_guide_has_the_order_of_the_code():
+    class Whole(Spider):
+        name = "whole"
+        start_urls = (HOME,)
+        layers = (Seen(), Seen(wire=True))
+
+        def before_request(self, request: Any) -> None:
+            """Change nothing."""
+
+    settings = Settings(cache="dev")
+    default = pipeline.DefaultDownloader(
+        ReplayDownloader({}), proxies=Proxies(ProxyPool(settings)), cache=DevCache(settings)
+    )
+    default.own = OwnDownloader(default)
+    unused: Any = None
+    parts = pipeline.Parts(
+        settings=settings,
+        downloader=default,
+        credentials=Credentials(),
+        admit=unused,
+        browser=Browser(settings),
+        admit_part=unused,
+        watch=Watchdog(Stats(), limit=timedelta(0)),
+        turn=unused,
+        keeps_bodies=True,
+    )
+
+    order = [
+        f"your layers{' with wire' * each.is_wire}"
+        if isinstance(each, UserLayer)
+        else type(each).__name__
+        for each in pipeline.layers(Whole(), parts)
+    ]
+
+    guide = (resources.files("crawlcw") / "guide" / "layers.md").read_text()
+    table = guide[guide.index("| layer |") :].partition("\n\n")[0]
+    told = [row.split("|")[1].strip().replace("`", "") for row in table.splitlines()[2:]]
+    assert told == order
+
+
+class TestSeen(LayerContract):
+    def layer(self) -> Any:
+        return Seen()
+
+
+class Mixing:
+    def __init__(self) -> None:
+        self.last: Any = None
+
+    async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+        self.last = request
+        await asyncio.sleep(0)
+        return await call_next(attempt, self.last)  # type: ignore[no-any-return]
+
+
+class Changing:
+    async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+        attempt.request.set_header("X-Own", "theirs")
+        return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+
+class Leading:
+    async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+        other = request.elsewhere("http://other.example/page")
+        return await call_next(attempt, other)  # type: ignore[no-any-return]
+
+
+class Swallowing:
+    async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+        try:
+            return await call_next(attempt, request)  # type: ignore[no-any-return]
+        except BaseException:
+            return Response(request.url, request=request)
+
+
+class Raising:
+    async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
+        try:
+            return await call_next(attempt, request)  # type: ignore[no-any-return]
+        except FetchError as error:
+            raise ValueError from error
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (Mixing, "test_each_request_gets_the_answer_to_itself"),
+        (Changing, "test_the_task_keeps_its_request"),
+        (Leading, "test_it_asks_at_the_same_origin_only"),
+        (Swallowing, "test_a_cancellation_passes"),
+        (Raising, "test_a_failure_stays_one"),
+        (object, "test_it_is_a_layer"),
+    ],
+)
+def test_the_contract_turns_red_for_a_layer_that_breaks_it(broken: Any, test: str):
+    class Tested(LayerContract):
+        def layer(self) -> Any:
+            return broken()
+
+    with pytest.raises((AssertionError, ValueError, SpiderError)):
+        getattr(Tested(), test)()
+
+
+def test_the_examples_of_the_guide_work(tmp_path: Path):
+    guide = (resources.files("crawlcw") / "guide" / "layers.md").read_text()
+    made: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
+        if "LayerContract" not in code and "class Shop" not in code:
+            exec(code, made)
+    (tmp_path / sha256(HOME.encode()).hexdigest()).write_bytes(b"kept")
+    web = ReplayDownloader({f"{HOME}2": Replay(body="asked for")})
+    wire = Seen(wire=True)
+    spider = crawler(made["Archive"](tmp_path), made["SignedOnTheWire"](b"key"), wire)
+    spider.start_urls = [HOME, f"{HOME}2"]
+
+    report = asyncio.run(crawled(spider, web, tmp_path))
+
+    assert (report.items, web.requested) == (2, [f"{HOME}2"])
+    assert len(wire.headers["X-Signature"]) == 64
