@@ -266,11 +266,8 @@ class Identities:
             await self._probe(Request(url), session)
         except LoggedOutError:
             return True
-        except (
-            FetchError,
-            StopCrawl,
-            Defer,
-        ):  # a hook that wants to stop says so of the next page, too
+        except (FetchError, StopCrawl, Defer):
+            # A hook that wants to stop says so of the next page, too.
             return None
         return False
 

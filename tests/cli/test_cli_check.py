@@ -700,3 +700,24 @@ def test_the_guides_spiders_are_told_what_the_guide_shows():
     for source, output in zip(sources, outputs, strict=True):
         Path("spiders/quotes.py").write_text(source)
         assert invoke("check", "quotes").stdout == output
+
+
+def test_a_layer_that_is_none_is_named(folder: Path):
+    (folder / "shop.py").write_text(
+        "from crawlcw import Spider\n"
+        "class Signed:\n"
+        "    def __call__(self, attempt, request, call_next): ...\n"
+        "class Shop(Spider):\n"
+        "    name = 'shop'\n"
+        "    start_urls = ['http://a.example/']\n"
+        "    layers = [Signed()]\n"
+        "    def parse(self, response): yield {}\n"
+    )
+
+    wrong = invoke("check", "shop.py")
+    (folder / "shop.py").write_text((folder / "shop.py").read_text().replace("[Signed()]", "[]"))
+    named = invoke("check", "shop.py", "-s", "layers=nowhere:Layer")
+
+    assert (wrong.returncode, named.returncode) == (2, 2)
+    assert "Shop.layers: Signed is not `async`" in wrong.stdout
+    assert "setting layers: 'nowhere:Layer' cannot be loaded" in named.stdout

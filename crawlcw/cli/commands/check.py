@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from crawlcw.api import own_layers
 from crawlcw.api.spider import Spider
 from crawlcw.checking import reading
 from crawlcw.checking.findings import Finding
@@ -15,7 +16,7 @@ from crawlcw.checking.source import UNREADABLE
 from crawlcw.cli import loading, spider_options
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
-from crawlcw.errors import SpiderError
+from crawlcw.errors import SettingsError, SpiderError
 from crawlcw.model.sanitize import printable
 
 
@@ -98,11 +99,11 @@ def _in_spider(
             found = reading.check(Path(place), kind.__name__)
     try:
         made = loading.make(kind, arguments)
-        spider_options.settings_of(made, assignments)
+        own_layers.loaded(spider_options.settings_of(made, assignments).layers)
         if _has_no_parse(made):
             what = f"{kind.__name__} has no parse(), which its start URLs are given to"
             found.append(Finding(path=place, line=0, what=what))
-    except SpiderError as error:
+    except (SettingsError, SpiderError) as error:
         found.append(Finding(path=place, line=0, what=str(error)))
     return kind.name, place, found
 
