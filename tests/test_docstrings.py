@@ -68,6 +68,7 @@ EXAMPLES = (
     "crawlcw.api.spider",
     "crawlcw.demo.bookshop",
     "crawlcw.downloader.contract",
+    "crawlcw.downloader.layer_contract",
     "crawlcw.tracking",
     "crawlcw.tracking.dispenser:Dispenser",
 )

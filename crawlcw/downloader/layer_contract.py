@@ -1,4 +1,4 @@
-"""Tests for a layer of one's own, whatever it does to requests and answers.
+"""Tests for a layer of your own, whatever it does to requests and answers.
 
     class TestMine(LayerContract):
         def layer(self):
@@ -23,7 +23,7 @@ _MANY = 20
 
 
 class LayerContract:
-    """To be derived from, with a `layer` of one's own; see `Layer` for what it promises."""
+    """Base class of the tests of a layer; derive from it and define `layer`. See `Layer`."""
 
     def layer(self) -> Layer:
         """Return the layer to be tested."""
