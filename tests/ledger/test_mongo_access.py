@@ -382,7 +382,7 @@ async def refused(url: str, driver: str = "motor") -> str:
         ({"tlsCertificateKeyFile": __file__}, "MongoDB: Private key doesn't match certificate"),
         ({"tls": "maybe"}, "URL will not do: The value of tls must be 'true' or 'false'"),
         ({"tls": "false"}, "MongoDB: TLS has not been enabled but"),
-        ({"authSorce": "admin"}, "URL will not do: Unknown option: authsorce"),
+        ({"authSorce": "admin"}, "URL will not do: Unknown option"),
         ({"timeoutMS": "soon"}, "URL will not do: timeoutms must be an integer or float"),
         ({"authMechanism": "NOPE"}, "URL will not do: authmechanism must be in"),
     ],
