@@ -215,8 +215,25 @@ class Layer(Protocol):
 
 def asked_at(request: Request, url: str) -> Request:
     """Return *request* for *url*, where a redirect has led, with all of its options."""
-    if request.url == url:
-        return request
-    made = request.elsewhere(url, method=request.method, headers=request.headers, body=request.body)
-    made.options = request.options
-    return made
+    return request if request.url == url else copied(request, url=url)
+
+
+def copied(
+    request: Request,
+    *,
+    url: str | None = None,
+    more_headers: Sequence[tuple[str, str]] = (),
+) -> Request:
+    """Return a copy of *request* for one exchange, with all of its options.
+
+    *url* is the address of the exchange, as a rule the request's own; *more_headers* are sent
+    behind the request's own.
+    """
+    copy = request.elsewhere(
+        request.url if url is None else url,
+        method=request.method,
+        headers=(*request.headers, *more_headers) if more_headers else request.headers,
+        body=request.body,
+    )
+    copy.options = request.options
+    return copy

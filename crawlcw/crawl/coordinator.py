@@ -1,4 +1,4 @@
-"""Deciding what is worked on next: host, page, claim, host queue.
+"""Choice of the next work: host, page, claim, host queue.
 
 The coordinator never fetches and never parses. It leases hosts that are ready,
 pages the tasks of theirs that are due, claims them ahead, on low water rather

@@ -208,7 +208,7 @@ class Fetcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Requests for pages, and what is noted of them whatever their answers are."""
+    """Requests for pages, and the notes about each answer, good or bad."""
 
     settings: Settings
     ask: Next  #: the way of a page's request, see `pipeline.layers`

@@ -98,7 +98,7 @@ class HeldHost:
 
 
 def pace(queues: HostQueues, host: HeldHost, *, now: float) -> None:
-    """Let a host's queue have the pace that is right by what is known of it now."""
+    """Set the pace of a host's queue by the host's present limits and health."""
     queues.pace(host.name, delay=host.delay, allowed=host.allowed, now=now)
 
 

@@ -338,7 +338,7 @@ class HostHealth:
         return half_open
 
     def losing(self) -> list[HeldHost]:
-        """Return the hosts whose waiting tasks are to be ignored, and nobody does so yet."""
+        """Return the hosts whose waiting tasks are to be ignored and are not being ignored yet."""
         losing = [self._hosts[name] for name in self.to_lose if name in self._hosts]
         self.to_lose = {host.name for host in losing if host.busy and host.lost}
         return [host for host in losing if host.lost and not host.busy and host.lease is not None]

@@ -360,7 +360,7 @@ class Frontier:
         host.lease = replace(host.lease, host=state)
 
     def lose(self, name: str, *, now: float) -> None:
-        """Note that a host is leased to somebody else by now, or to nobody."""
+        """Note that this process has lost the lease of a host."""
         if host := self._hosts.get(name):
             host.lease = None
             self.leased.pop(name, None)

@@ -22,19 +22,13 @@ from crawlcw.crawl.outcomes import Failed, Finished, Moved, PageAttempt, Pages, 
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.seen import SeenFilter
 from crawlcw.downloader.proxy_pool import ProxyPool
-from crawlcw.downloader.redirects import (
-    loop_message,
-    onward,
-    portable_headers,
-)
+from crawlcw.downloader.redirects import loop_message, onward, portable_headers
 from crawlcw.engine.leases import HeldLeases
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import transitions, urls
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id
-from crawlcw.model.transitions import (
-    is_quarantined,
-)
+from crawlcw.model.transitions import is_quarantined
 
 #: A page that sends its reader on within this time is a redirect by other means.
 _REDIRECTING = timedelta(seconds=5)
@@ -63,8 +57,8 @@ class Claims:
         return task.status is Status.PROCESSING and lock.partition(":")[0] != self.worker
 
     async def claim(self, task: Task) -> Lease | None:
-        """Add a task and lease it, if nobody has it or has done it."""
-        # A cancelled claim would leave a lease that nobody knows of.
+        """Add a task and lease it, unless it is leased or done."""
+        # A cancelled claim would leave a lease that no process knows of.
         with anyio.CancelScope(shield=True):
             await self.adder.add([task])
             self.seen.add([task.id])

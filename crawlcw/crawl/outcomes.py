@@ -198,7 +198,7 @@ class CallbackErrors:
             self._good.add(callback)
 
     def raised(self, callback: str, failed: transitions.Failed, *, url: str) -> str | None:
-        """Note that *callback* raised on a page; return what is to be said where it is broken."""
+        """Note that *callback* raised on a page; return the sentence for a broken one."""
         self.tell(callback, failed, url=url)
         if callback in self._good:
             return None
@@ -265,7 +265,7 @@ class Outcomes:
         self._retries = settings.retry_policy
 
     def done(self, lease: Lease, result: Finished | Failed | Moved) -> Done:
-        """Return what to write of a task by what came of an attempt at it."""
+        """Return the writes that end a task, by the result of its attempt."""
         match result:
             case Finished(outcome=outcome, produced=produced):
                 return _done(produced, self.settle(lease, outcome))
@@ -280,7 +280,7 @@ class Outcomes:
                 assert_never(result)
 
     def settle(self, lease: Lease, outcome: Outcome) -> Settlement:
-        """Return what is to be written of a task, and log it."""
+        """Return the settlement of a task, and log it."""
         settlement = settle(
             lease,
             outcome,
@@ -598,7 +598,7 @@ class Failures:
         if refusal.reason is Reason.INTERNAL:
             raise refusal.__cause__ or refusal
         if refusal.reason is Reason.FILES_UNWRITABLE:
-            # Nor would any other file be saved: no attempt is spent until somebody mends it.
+            # No other file could be saved either: no attempt is spent before the disk is mended.
             self.outcomes.end(FinishReason.FILES_UNWRITABLE, refusal.message)
             raise Defer(refusal.message) from refusal
         if isinstance(refusal, ProxiesAwayError):
@@ -638,7 +638,7 @@ class Failures:
     async def _own_failure(
         self, attempt: PageAttempt, error: FetchError, response: ResponseInfo | None = None
     ) -> Failed:
-        """Return what is the page's own failure; its host's slot is free then."""
+        """Return a failure of the page's own, and free its host's slot."""
         failed = self.outcomes.failure(error, response)
         self._note(attempt, failed, error)
         # The errback may take its time: the host need not wait for it.
@@ -689,7 +689,7 @@ def _deferral(fault: Fault) -> Defer:
 
 
 def info_of(response: Response) -> ResponseInfo:
-    """Return what is recorded of an answer."""
+    """Return the recorded part of an answer."""
     headers = response.headers
     return ResponseInfo(
         status=response.status,

@@ -8,7 +8,7 @@ settings anew, so no ledger, log or command line has it.
 from base64 import b64encode
 from collections.abc import Awaitable, Iterable, Sequence
 
-from crawlcw.api.attempt import Attempt, Next, Purpose
+from crawlcw.api.attempt import Attempt, Next, Purpose, copied
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model import urls
@@ -123,13 +123,7 @@ class Authorize:
 async def _asked_with(
     attempt: Attempt, request: Request, added: Sequence[tuple[str, str]], call_next: Next
 ) -> Response:
-    sent = request.elsewhere(
-        request.url,
-        method=request.method,
-        headers=(*request.headers, *added),
-        body=request.body,
-    )
-    response = await call_next(attempt, sent)
+    response = await call_next(attempt, copied(request, more_headers=added))
     # What the spider sees, and what is stored of it, has no secret.
     response.request = request
     return response

@@ -68,7 +68,7 @@ class Recorder:
 
 
 def _taken(attempt: Attempt) -> Sequence[Exchange]:
-    """Return what is noted, and begin anew."""
+    """Return the notes, and begin anew."""
     noted, asked = attempt.exchanges, attempt.request
     if not noted:
         return ()

@@ -18,6 +18,7 @@ from crawlcw.api.attempt import (
     LoggedOutError,
     Next,
     Purpose,
+    copied,
 )
 from crawlcw.api.own_layers import name_of
 from crawlcw.api.request import Request
@@ -36,8 +37,7 @@ logger = logging.getLogger(__name__)
 #: The methods whose faults are told like those of callbacks.
 HOOKS = ("before_request", "after_response", "downloader")
 _OUR_FILES = (__file__,)
-
-
+#: The wait of a page that a layer defers without a time.
 _A_SECOND = timedelta(seconds=1)
 
 
@@ -85,9 +85,7 @@ class Hooks:
         sent: Request | Response = request
         if self._before is not None:
             # The task's own request stays what it is: it is what is tried again.
-            hop = request.elsewhere(
-                url, method=request.method, headers=request.headers, body=request.body
-            )
+            hop = copied(request)
             with attempt.deadline:
                 sent = await _run(
                     "before_request", self._before, hop, _to_send, watch=self._watch, url=url
@@ -154,9 +152,7 @@ def _to_send(result: object, given: Request, url: str) -> Request | Response:
         # Another host has other delays, another robots.txt and other secrets.
         raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
     # Made anew, for what was assigned to it may be of any type.
-    sent = wanted.elsewhere(
-        wanted.url, method=wanted.method, headers=wanted.headers, body=wanted.body
-    )
+    sent = copied(wanted)
     sent.options = given.options  # those of the task: its timeout, its browser
     return sent
 
@@ -236,7 +232,7 @@ class UserLayer:
         attempt.deadline.pause()
         try:
             # What the layer does to the request is for this hop alone.
-            given = _copied(request)
+            given = copied(request)
             async with asyncio.timeout(self._watch.limit or None) as own.timeout:
                 response = await self._layer(attempt, given, ask)
             await cancellation.strike()
@@ -262,14 +258,6 @@ class UserLayer:
         # What a layer adds to a URL is for the server alone.
         response.url = request.url
         return response
-
-
-def _copied(request: Request) -> Request:
-    copy = request.elsewhere(
-        request.url, method=request.method, headers=request.headers, body=request.body
-    )
-    copy.options = request.options
-    return copy
 
 
 class OwnDownloader:

@@ -53,7 +53,7 @@ TABLE: Mapping[tuple[State, Event], State] = {
     (State.HALF_OPEN, Event.LAST_STRIKE): State.DEAD,
     (State.DEAD, Event.ANSWERED): State.CLOSED,
 }
-"""The state after an event; what is not in the table leaves the state as it is."""
+"""The state after an event; an event that is not in the table changes nothing."""
 
 
 class Cause(Enum):
@@ -73,7 +73,7 @@ CONNECTION_FAILURES = frozenset(
 #: Failures that say something of the origin and nothing of the page. A throttling
 #: answer (429, or 503 with Retry-After) is the page's own where others are answered.
 HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
-#: Failures of a connection to an address: the name had one, no matter who is to blame.
+#: Failures of a connection to an address: the name had one, whatever the cause.
 PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
 #: What becomes of requests where the uplink goes away, before they were sent or after.

@@ -55,7 +55,7 @@ class Host:
     failed: int = 0  #: attempts that failed, by all processes
 
     def copy(self) -> "Host":
-        """Return it as it is now: what is changed later is not changed in the copy."""
+        """Return a copy; later changes do not reach it."""
         found = copy(self)
         found.origins = {scheme: copy(origin) for scheme, origin in self.origins.items()}
         return found
