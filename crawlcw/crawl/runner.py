@@ -1,12 +1,13 @@
 """Run the methods of a spider on its pages, one after the other, in the event loop."""
 
 import asyncio
+import heapq
 import inspect
-from collections import deque
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from crawlcw.api.response import Response
@@ -25,6 +26,11 @@ from crawlcw.model.transitions import Failed
 
 #: Things that a callback yields between two writes.
 SLICE = 500
+#: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
+#: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
+_SLICE_SECONDS = 0.03
+#: So many callbacks are woken for one slice.
+_MOST_WOKEN = 64
 
 #: Adds the links of a page whose callback runs: those to follow, and those that lie too deep.
 WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
@@ -33,35 +39,47 @@ RunSlice = Callable[[Callable[[], Any], Task, Scope], Awaitable[Produced | Faile
 
 
 class Turns:
-    """Lets one callback begin or go on in each tick of the loop, so that all else has its turns."""
+    """Bounds the time that callbacks take in one turn of the loop, so that all else has its turns.
+
+    A slice of that time begins with a callback; its timer fires in the next turn after its end.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._taken = False
+        self._until = float("-inf")  #: the end of the slice
+        self._is_begun = False
+        self._waiting: list[tuple[int, asyncio.Future[bool]]] = []  #: a heap, the first come first
+        self._order = count()
 
     async def take(self) -> None:
-        """Wait for a tick that no other has taken, those that came first before."""
+        """Wait for a slice with time left, behind those that came before."""
+        now = time.monotonic()
+        if now < self._until and not self._waiting:
+            return
         loop = asyncio.get_running_loop()
-        if self._taken:
+        if not self._is_begun:
+            self._is_begun, self._until = True, now + _SLICE_SECONDS
+            loop.call_later(_SLICE_SECONDS, self._next)
+            return
+        number, is_first = next(self._order), False
+        while not (is_first or time.monotonic() < self._until):
             turn = loop.create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
-                    self._next()  # it had the turn already
-                raise
-        self._taken = True
-        loop.call_soon(self._next)
+            heapq.heappush(self._waiting, (number, turn))
+            is_first = await turn
 
     def _next(self) -> None:
-        """Give the turn to the first that waits; it stays taken until that has had it."""
-        while self._waiting:
-            turn = self._waiting.popleft()
+        """Begin a slice with those that wait; end the last one where none does."""
+        self._until, woken = time.monotonic() + _SLICE_SECONDS, 0
+        while self._waiting and woken < _MOST_WOKEN:
+            turn = heapq.heappop(self._waiting)[1]
             if not turn.done():
-                turn.set_result(None)
-                return
-        self._taken = False
+                # The first goes on in any case, however long all else has taken.
+                turn.set_result(woken == 0)
+                woken += 1
+        self._is_begun = woken > 0
+        if woken:
+            asyncio.get_running_loop().call_soon(self._next)  # behind them
+        else:
+            self._until = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,24 +153,21 @@ class Runner:
     ) -> Produced | Failed:
         await self.turns.take()
         self.watch.begin(Called(name=name, subject=task.url))
-        try:
-            return await callbacks.run(
-                method,
-                *arguments,
-                task=task,
-                scope=scope,
-                now=self.now(),
-                seen=self.seen,
-                name=name,
-                within=self.watch.limit,
-                stalled=self.watch.stalled,
-                items=ItemPolicy.of(self.spider),
-                rules=rules,
-                page=page,
-                turn=self.turns.take,
-            )
-        finally:
-            self.watch.end()
+        return await callbacks.run(
+            method,
+            *arguments,
+            task=task,
+            scope=scope,
+            now=self.now(),
+            seen=self.seen,
+            name=name,
+            within=self.watch.limit,
+            stalled=self.watch.stalled,
+            items=ItemPolicy.of(self.spider),
+            rules=rules,
+            page=page,
+            turn=self.turns.take,
+        )
 
 
 async def _run_list(

@@ -135,8 +135,6 @@ async def _run(
         await cancellation.after(error)
         raised = Raised.by(error, own=_OUR_FILES, function=hook)
         raise SpiderFaultError(name, raised) from None
-    finally:
-        watch.end()
 
 
 def _to_send(result: object, given: Request, url: str) -> Request | Response:

@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 #: What a process ends with whose event loop was kept for longer than is allowed.
 STUCK = 124
 _LOOK_EVERY = 0.25
-_RESTART_EVERY = 1.0
 #: What telling of it may take before the process ends all the same.
 _LAST_WORDS = 2.0
 #: The timer of CPU time is for where the thread does not get to run.
@@ -91,9 +90,7 @@ class Watchdog:
         self._clock = clock
         self._renewed = clock()
         self._told: set[str] = set()
-        self._active = 0
         self._begun: Called | None = None  #: what user code has begun since the last tick
-        self._timer_began = 0.0
         self._timer = _CpuTimer(0)
         self._tick_handle: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
@@ -128,16 +125,8 @@ class Watchdog:
         return max(late, self.stalls.lag(self._clock()))
 
     def begin(self, called: Called) -> None:
-        """Note that user code begins in the loop; it is to `end`."""
-        self._active += 1
+        """Note that user code begins in the loop."""
         self._begun = called
-        self._timer.start()
-
-    def end(self) -> None:
-        """Note that user code has ended."""
-        self._active -= 1
-        if not self._active:
-            self._timer.stop()
 
     def renew_every(self, pause: timedelta) -> None:
         """Renew after that *pause* from now on, while the loop stands still."""
@@ -195,9 +184,7 @@ class Watchdog:
             # Where the thread did not get to see it.
             self._tell(self._begun, lag)
         self._begun = None
-        if self._active and now - self._timer_began >= _RESTART_EVERY:
-            self._timer_began = now
-            self._timer.start()
+        self._timer.start()
         self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _run(self) -> None:
@@ -241,8 +228,7 @@ class Watchdog:
         called = running_in(frame)
         self._tell(called, lag)
         # Python runs, if not in the loop: the time is taken here.
-        if self._active:
-            self._timer.start()
+        self._timer.start()
         if called is not None and self.limit and silent >= self.limit:
             self._end_process(called, frame)
 

@@ -6,7 +6,7 @@ by `checkpoint` and by a good end.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -75,15 +75,9 @@ class Execution:
         """
         return self.lease.fence
 
-    @contextlib.contextmanager
-    def watched(self, called: Called) -> Iterator[None]:
-        """Let the watchdog know that code of the user's runs in the loop."""
-        watchdog = self._session.watchdog
-        watchdog.begin(called)
-        try:
-            yield
-        finally:
-            watchdog.end()
+    def begins(self, called: Called) -> None:
+        """Let the watchdog know that code of the user's begins in the loop."""
+        self._session.watchdog.begin(called)
 
     async def checkpoint(self) -> None:
         """Keep `data` as it is now, whatever comes; and renew the lease.

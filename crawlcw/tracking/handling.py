@@ -67,17 +67,17 @@ async def _result(
     called = Called(name=execution.stage, subject=execution.key)
     match handler.runs:
         case Runs.LOOP:
-            with execution.watched(called):
-                return await handler.function(execution)
+            execution.begins(called)
+            return await handler.function(execution)
         case Runs.THREAD:
-            with execution.watched(called):
-                result = await to_thread.run_sync(
-                    without_escape,
-                    handler.function,
-                    SyncExecution(execution, call=_from_thread),
-                    abandon_on_cancel=True,
-                    limiter=threads,
-                )
+            execution.begins(called)
+            result = await to_thread.run_sync(
+                without_escape,
+                handler.function,
+                SyncExecution(execution, call=_from_thread),
+                abandon_on_cancel=True,
+                limiter=threads,
+            )
             return raised(result)
         case Runs.PROCESS:
             return await in_process.run(
