@@ -57,6 +57,7 @@ from crawlcw.crawl.trial import Trial
 from crawlcw.crawl.trial_sessions import TrialSessions
 from crawlcw.crawl.uplink import UplinkWatch
 from crawlcw.downloader import pipeline
+from crawlcw.downloader.aiohttp import AiohttpDownloader
 from crawlcw.downloader.browser import Browser
 from crawlcw.downloader.credentials import Credentials
 from crawlcw.downloader.dev_cache import DevCache
@@ -636,8 +637,6 @@ def web(
 
     Its requests go through *proxies*, by default those of the settings and the environment.
     """
-    from crawlcw.downloader.aiohttp import AiohttpDownloader
-
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
     cache = None if settings.cache == "off" else DevCache(settings)

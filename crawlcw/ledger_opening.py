@@ -76,7 +76,7 @@ async def open_to_copy(
 
 
 def load(url: str) -> None:
-    """Load what opens the ledger at *url*; raises `LedgerConfigurationError`."""
+    """Load the modules that open the ledger at *url*; raises `LedgerConfigurationError`."""
     if _path(url) is None:
         import crawlcw.ledger.mongo
     else:

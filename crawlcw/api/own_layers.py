@@ -7,7 +7,6 @@ installed package only offers its layers: a crawl has none that neither names.
 import importlib
 import inspect
 from collections.abc import Iterable
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from crawlcw.errors import SettingsError, SpiderError
@@ -47,6 +46,8 @@ def _loaded(name: str) -> "Layer":
             for part in attribute.split("."):
                 found = getattr(found, part)
         else:
+            from importlib.metadata import entry_points  # 8 ms, for the crawls that name one
+
             offered = {each.name: each for each in entry_points(group=GROUP)}
             if name not in offered:
                 known = ", ".join(sorted(offered)) or "none is installed"

@@ -1,18 +1,20 @@
-"""What a command shows of a crawl: how it is doing, and what it came to in the end.
+"""Output of the commands that crawl: progress, and a report at the end.
 
 Not in `crawling`: the supervisor shows a crawl too, and needs nothing that crawls.
 """
 
 import logging
+import sys
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+
+import click
 
 from crawlcw.api.settings import Settings
 from crawlcw.cli import exposing
 from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL, OK
 from crawlcw.cli.faults import faults_of, last_word
-from crawlcw.cli.terminal import progress
-from crawlcw.cli.terminal.console import PlainConsole
+from crawlcw.cli.terminal import progress, tables
 from crawlcw.model.counters import Report
 
 logger = logging.getLogger(__name__)
@@ -35,9 +37,11 @@ class Output:
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
     """Show how *crawl* is doing within the block, as *output* says."""
-    console = PlainConsole(stderr=True)
-    live = console.is_terminal and output.style == "text" and not output.quiet
-    return progress.shown(crawl, console, live=live)
+    if output.quiet or output.style != "text" or not sys.stderr.isatty():
+        return progress.logged(crawl)
+    from crawlcw.cli.terminal import live  # rich, which takes 20 ms to load
+
+    return live.drawn(crawl)
 
 
 def report_fields(report: Report, settings: Settings) -> dict[str, object]:
@@ -54,9 +58,8 @@ def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
         fields = report_fields(report, settings) | {"exit_code": code}
         logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:
-        console = PlainConsole(stderr=not output.stdout)
-        console.print(progress.summary(report))
-        console.print(last_word(report, faults), soft_wrap=True)
+        tables.show(progress.summary(report), err=not output.stdout)
+        click.echo(last_word(report, faults), err=not output.stdout)
     if output.quiet and (faults or not report.drained):
         # Somebody who reads only this must not take it for complete.
         logger.warning("%s", last_word(report, faults), extra={"event": "stopped"})

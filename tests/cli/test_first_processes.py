@@ -176,7 +176,10 @@ def test_a_worker_that_is_never_told_to_go_ends_well_and_has_loaded_no_spider(
 def test_before_it_is_told_to_go_a_worker_loads_its_ledger_and_opens_nothing(
     tmp_path: Path, url: str, module: str
 ) -> None:
-    script = f"from crawlcw.cli.processes import worker; worker.load({url!r}); print(*sys.modules)"
+    script = (
+        f"from crawlcw import ledger_opening; ledger_opening.load({url!r})\n"
+        "from crawlcw.cli.processes import worker; print(*sys.modules)"
+    )
     loaded = printed(tmp_path, script)
 
     assert {module, "crawlcw.downloader.aiohttp"} <= set(loaded.split())

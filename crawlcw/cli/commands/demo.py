@@ -26,7 +26,7 @@ def command(*, log_level: str | None, log_format: str, quiet: bool) -> int:
     pages that answer 503 at first. It is crawled into a fresh ledger,
     .crawlcw/demo.db, in place of what an earlier demo left there.
     """
-    # A web server and rich, which `--help` need not load.
+    # A web server, which `--help` need not load.
     from crawlcw.cli.crawling import crawl
     from crawlcw.cli.showing import Output
     from crawlcw.demo.bookshop import Bookshop

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from crawlcw import ledger_opening
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import (
@@ -126,13 +127,13 @@ def command(
     def work(channel: int) -> int:
         return _in_worker(made_as_told, ledger_url, channel, measured=metrics_port is not None)
 
+    _load(ledger_url)
     if channel is not None:
         return work(channel)
 
     with _first_processes(work, ledger_url, number=processes) as first:
         metrics = exposing.address(host=metrics_host, port=metrics_port)
-        # Here, for they import rich, which `--help` and the workers need not load.
-        from crawlcw.cli import showing
+        from crawlcw.cli import showing  # which the workers need not load
 
         crawl = _crawl_by(processes, first)
         made, settings = made_as_told(environment=os.environ)
@@ -155,6 +156,12 @@ def command(
         return loop.run(
             crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
         )
+
+
+def _load(ledger_url: str) -> None:
+    """Load the modules that a supervisor and its workers both need, before one is forked off."""
+    ledger_opening.load(ledger_url)
+    loop.load()
 
 
 def _first_processes(
@@ -182,9 +189,9 @@ def _made(
     spider: str, arguments: Sequence[str], assignments: Sequence[str]
 ) -> tuple[Spider, Settings]:
     """Return the spider, and its settings with those of the project, environment and options."""
-    # What is loaded by now stays until the end. Python need not look through it for cycles, least
-    # of all when the process ends: that takes a tenth of a second. The spider comes afterwards,
-    # for what it leaves behind, an open file for example, is still to be found and closed.
+    # The modules loaded by now stay until the end. Python need not look through them for cycles,
+    # least of all when the process ends: that takes a tenth of a second. The spider comes after
+    # that: an open file that it leaves behind, for example, is still to be found and closed.
     gc.freeze()
     made = loading.make(loading.find(spider), arguments)
     return made, spider_options.settings_of(made, assignments)
@@ -205,7 +212,6 @@ def _in_worker(
 
     worker.prepare(channel)
     lifeline = worker.Lifeline(channel)
-    worker.load(ledger_url)
     go = Go.awaited(channel)
     if go is None:
         # The supervisor has ended, or has found out that there is nothing to crawl.

@@ -11,7 +11,8 @@ import click
 from crawlcw.cli import ledger_option, loading, loop, selecting, watching
 from crawlcw.cli.exit_codes import OK
 from crawlcw.cli.stopping import until_stopped
-from crawlcw.cli.terminal import logs
+from crawlcw.cli.terminal import logs, tables
+from crawlcw.cli.terminal.tables import two_columns
 from crawlcw.crawl.control import Control
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import POLICY_REASONS, UsageError
@@ -140,10 +141,6 @@ def _group_json(group: Group, by: str) -> str:
 
 
 def _print_groups(groups: list[Group], called: str) -> None:
-    from rich.console import Console  # 60 ms that `--help` need not spend
-
-    from crawlcw.cli.terminal.tables import columns
-
     rows = [
         (
             "none" if group.value is None else printable(str(group.value), limit=_LONGEST_VALUE),
@@ -151,8 +148,7 @@ def _print_groups(groups: list[Group], called: str) -> None:
         )
         for group in groups[:_MOST_ROWS]
     ]
-    console = Console(markup=False, emoji=False, highlight=False)
-    console.print(columns((called, "open", "finished", "ignored", "total"), rows))
+    tables.show(tables.columns((called, "open", "finished", "ignored", "total"), rows))
     if len(groups) > _MOST_ROWS:
         click.echo(f"{_MOST_ROWS:,} of {len(groups):,}; --json writes all")
 
@@ -246,9 +242,6 @@ def _moment(moment: datetime | None) -> str | None:
 
 
 def _print(numbers: _Numbers) -> None:
-    from crawlcw.cli.terminal.console import PlainConsole  # 60 ms that `--help` need not spend
-    from crawlcw.cli.terminal.tables import two_columns
-
     rows = {name: f"{number:,}" for name, number in numbers.counts.by_name().items()}
     rows["total"] = f"{numbers.counts.known:,}"
     if numbers.counts.redirects:
@@ -264,22 +257,20 @@ def _print(numbers: _Numbers) -> None:
     if numbers.stalls:
         longest = format_duration(timedelta(seconds=numbers.longest_stall))
         rows["event loop stood still"] = f"{numbers.stalls:,} times, {longest} at most"
-    console = PlainConsole()
-    console.print(two_columns(numbers.name, rows))
+    tables.show(two_columns(numbers.name, rows))
     if len(numbers.items_by_callback) > 1:
-        console.print(two_columns("items by callback", _shown(numbers.items_by_callback)))
+        tables.show(two_columns("items by callback", _shown(numbers.items_by_callback)))
     if numbers.items_dropped:
-        console.print(two_columns("items not recorded by reason", _shown(numbers.items_dropped)))
+        tables.show(two_columns("items not recorded by reason", _shown(numbers.items_dropped)))
     if numbers.reasons:
         reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
-        console.print(two_columns("failed and ignored by reason", reasons))
+        tables.show(two_columns("failed and ignored by reason", reasons))
     if numbers.links_dropped:
         dropped = _shown(numbers.links_dropped)
-        console.print(two_columns("links not followed by reason", dropped))
+        tables.show(two_columns("links not followed by reason", dropped))
         for name in numbers.links_dropped:
-            # Whole, so that they can be found in a page: never folded to the terminal's width.
             for link in numbers.link_examples.get(name, ()):
-                console.print(f"  {printable(name)}: {printable(link)}", soft_wrap=True)
+                click.echo(f"  {printable(name)}: {printable(link)}")
 
 
 def _item_number(items: ItemCount) -> str:

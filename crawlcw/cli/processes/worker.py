@@ -15,7 +15,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from crawlcw import ledger_opening
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
@@ -47,13 +46,6 @@ def prepare(channel: int) -> None:
     if sys.platform == "linux":
         # One that Ctrl-Z has stopped would not see that its parent was killed, for ever.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
-
-
-def load(ledger_url: str) -> None:
-    """Load what a crawl into the ledger at *ledger_url* needs, before it is told to begin."""
-    import crawlcw.downloader.aiohttp  # noqa: F401  # for those who use it later
-
-    ledger_opening.load(ledger_url)
 
 
 def last_word(channel: int, command: Callable[[], int]) -> int:

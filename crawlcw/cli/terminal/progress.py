@@ -1,6 +1,6 @@
-"""How a crawl is doing, while it runs and when it has ended.
+"""Progress of a crawl: counts and pace while it runs, and the tables at its end.
 
-On a terminal a few lines that change; elsewhere a line in the log every ten
+`live` draws them on a terminal; elsewhere they are a line in the log every ten
 seconds. Counting a large ledger takes time, so it is asked so rarely that the
 crawl loses at most a twentieth of it.
 """
@@ -13,12 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
 
 from crawlcw.api.spider import Spider
 from crawlcw.cli.background_tasks import background_tasks
@@ -34,7 +28,6 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-_FRAME_EVERY = 0.25
 #: The next count is not before this many times what the last one took: 5 %.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
@@ -102,7 +95,7 @@ class Progress:
     """What is known of a running crawl: the ledger's counts, and its own pace."""
 
     def __init__(self, crawl: Watched, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._crawl = crawl
+        self.crawl = crawl
         self._clock = clock
         self.counts = Counts()
         self._done = Rate()
@@ -115,14 +108,19 @@ class Progress:
         began = self._clock()
         if began >= self._next_count:
             try:
-                self.counts = await self._crawl.ledger.queries.counts()
+                self.counts = await self.crawl.ledger.queries.counts()
             except LedgerError as error:
                 # The crawl itself says so, and waits; here the last count stays.
                 logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
-                self._done.add(_done(self.counts), now=self._clock())
+                self._done.add(self.done, now=self._clock())
             self._next_count = self._clock() + _COUNT_COST * (self._clock() - began)
-        self._pages.add(self._crawl.stats.pages, now=self._clock())
+        self._pages.add(self.crawl.stats.pages, now=self._clock())
+
+    @property
+    def done(self) -> int:
+        """Tasks that have come to their end."""
+        return self.counts[Status.FINISHED] + self.counts[Status.IGNORED]
 
     @property
     def pages_per_minute(self) -> float:
@@ -132,20 +130,21 @@ class Progress:
     @property
     def eta(self) -> timedelta | None:
         """How long the tasks known by now will take all processes; None while that is open."""
-        left = self.counts.total - _done(self.counts)
+        left = self.counts.total - self.done
         rate = self._done.per_minute
         return timedelta(minutes=left / rate) if rate > 0 else None
 
     def line(self) -> str:
         """Return everything in one line."""
         parts = [f"{name} {number:,}" for name, number in self.counts.for_people().items()]
-        parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self._crawl.stats.items:,}"]
-        line = ", ".join([*parts, f"eta {_format_eta(self.eta)}"])
-        return f"{line}; {why}" if (why := self._standstill) else line
+        parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self.crawl.stats.items:,}"]
+        line = ", ".join([*parts, f"eta {format_eta(self.eta)}"])
+        return f"{line}; {why}" if (why := self.standstill) else line
 
     @property
-    def _standstill(self) -> str:
-        standstill = self._crawl.standstill
+    def standstill(self) -> str:
+        """Why nothing moves, as a sentence; empty while something does."""
+        standstill = self.crawl.standstill
         return "" if standstill is None else printable(standstill.sentence())
 
     def fields(self) -> dict[str, object]:
@@ -155,53 +154,17 @@ class Progress:
             "redirects": self.counts.redirects,
             "event": "progress",
             "pages_per_minute": round(self.pages_per_minute, 1),
-            "items": self._crawl.stats.items,
+            "items": self.crawl.stats.items,
             "eta": None if self.eta is None else round(self.eta.total_seconds()),
-            "standstill": standstill.fields() if (standstill := self._crawl.standstill) else None,
+            "standstill": standstill.fields() if (standstill := self.crawl.standstill) else None,
         }
-
-    def frame(self) -> Group:
-        """Return what a terminal shows."""
-        stats, total = self._crawl.stats, self.counts.total
-        numbers = self.counts.for_people()
-        tasks = Text("  ".join(f"{name} {number:,}" for name, number in numbers.items()))
-        pace = Text(
-            f"{self.pages_per_minute:,.0f} pages/min  items {stats.items:,}  "
-            f"elapsed {format_duration(timedelta(seconds=stats.elapsed))}  "
-            f"eta {_format_eta(self.eta)}",
-            style="dim",
-        )
-        title = Text(self._crawl.spider.name, style="bold")
-        bar = ProgressBar(total=max(total, 1), completed=_done(self.counts), width=40)
-        top = Table.grid(padding=(0, 2))
-        top.add_row(title, bar)
-        why = self._standstill
-        return Group(top, tasks, pace, *([Text(why, style="yellow")] if why else []))
 
 
 @asynccontextmanager
-async def shown(crawl: Watched, console: Console, *, live: bool) -> AsyncIterator[None]:
-    """Show the progress of *crawl* within the block, on *console* or in the log."""
-    progress = Progress(crawl)
-    if not live:
-        async with background_tasks(_log(progress)):
-            yield
-        return
-    with Live(console=console, auto_refresh=False, transient=True) as display:
-        async with background_tasks(_count(progress), _draw(progress, display)):
-            yield
-
-
-async def _count(progress: Progress) -> None:
-    while True:
-        await progress.look()
-        await asyncio.sleep(_FRAME_EVERY)
-
-
-async def _draw(progress: Progress, display: Live) -> None:
-    while True:
-        display.update(progress.frame(), refresh=True)
-        await asyncio.sleep(_FRAME_EVERY)
+async def logged(crawl: Watched) -> AsyncIterator[None]:
+    """Tell the progress of *crawl* in the log within the block."""
+    async with background_tasks(_log(Progress(crawl))):
+        yield
 
 
 async def _log(progress: Progress) -> None:
@@ -211,7 +174,7 @@ async def _log(progress: Progress) -> None:
         logger.info("%s", progress.line(), extra=progress.fields())
 
 
-def summary(report: Report) -> Group:
+def summary(report: Report) -> str:
     """Return the tables a crawl ends with."""
     minutes = report.elapsed / 60
     run = {
@@ -249,7 +212,7 @@ def summary(report: Report) -> Group:
         tables.append(two_columns("hosts given up", _named(report)))
     if report.links_dropped:
         tables.append(two_columns("links not followed by reason", _numbers(report.links_dropped)))
-    return Group(*tables)
+    return "\n".join(tables)
 
 
 def summary_fields(report: Report) -> dict[str, object]:
@@ -310,9 +273,6 @@ def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
     return rows
 
 
-def _done(counts: Counts) -> int:
-    return counts[Status.FINISHED] + counts[Status.IGNORED]
-
-
-def _format_eta(eta: timedelta | None) -> str:
+def format_eta(eta: timedelta | None) -> str:
+    """Return how long it will take; `-` while that is open."""
     return "-" if eta is None else format_duration(eta)

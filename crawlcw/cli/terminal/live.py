@@ -1,0 +1,59 @@
+"""Progress of a crawl on a terminal: a few lines that change."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from crawlcw.cli.background_tasks import background_tasks
+from crawlcw.cli.terminal.console import PlainConsole
+from crawlcw.cli.terminal.progress import Progress, Watched, format_eta
+from crawlcw.model.durations import format_duration
+
+_FRAME_EVERY = 0.25
+
+
+@asynccontextmanager
+async def drawn(crawl: Watched) -> AsyncIterator[None]:
+    """Show the progress of *crawl* on stderr within the block."""
+    progress = Progress(crawl)
+    with Live(console=PlainConsole(stderr=True), auto_refresh=False, transient=True) as display:
+        async with background_tasks(_count(progress), _draw(progress, display)):
+            yield
+
+
+async def _count(progress: Progress) -> None:
+    while True:
+        await progress.look()
+        await asyncio.sleep(_FRAME_EVERY)
+
+
+async def _draw(progress: Progress, display: Live) -> None:
+    while True:
+        display.update(frame(progress), refresh=True)
+        await asyncio.sleep(_FRAME_EVERY)
+
+
+def frame(progress: Progress) -> Group:
+    """Return what a terminal shows."""
+    stats, total = progress.crawl.stats, progress.counts.total
+    numbers = progress.counts.for_people()
+    tasks = Text("  ".join(f"{name} {number:,}" for name, number in numbers.items()))
+    pace = Text(
+        f"{progress.pages_per_minute:,.0f} pages/min  items {stats.items:,}  "
+        f"elapsed {format_duration(timedelta(seconds=stats.elapsed))}  "
+        f"eta {format_eta(progress.eta)}",
+        style="dim",
+    )
+    title = Text(progress.crawl.spider.name, style="bold")
+    bar = ProgressBar(total=max(total, 1), completed=progress.done, width=40)
+    top = Table.grid(padding=(0, 2))
+    top.add_row(title, bar)
+    why = progress.standstill
+    return Group(top, tasks, pace, *([Text(why, style="yellow")] if why else []))
