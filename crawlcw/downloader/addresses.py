@@ -116,6 +116,8 @@ class AddressGuard:
         self._public: set[str] = set()
         self._private: set[str] = set()
         self._others: dict[str, None] = {}  #: other names that had a public address
+        #: By host and port, where nothing may be learnt of them that would change it.
+        self._admitted: dict[tuple[str, int | None], Trusted] = {}
         self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
@@ -125,22 +127,27 @@ class AddressGuard:
             self._trusted[host] = self._trusted.get(host, frozenset()) | ports
 
     def _trust(self, start_origins: Iterable[str]) -> None:
+        self._admitted.clear()
         for name in start_origins:
             host, ports = _host_and_ports(name, usual=_WEB_PORTS)
             self._ports |= ports
             known = self._start_names if _parsed(host) is None else self._trusted
             known[host] = known.get(host, frozenset()) | ports
 
+    def admitted(self, url: yarl.URL) -> Trusted | None:
+        """Return what `admit` returned for the origin of *url*; None: call `learn` and `admit`."""
+        return self._admitted.get((url.raw_host or "", url.port))
+
     async def learn(self, url: yarl.URL) -> None:
         """Learn whether `start` names the host of *url*, where `admit` would refuse it else.
 
         To be awaited before `admit`; raises `OSError` where nobody can tell now.
         """
-        host, port = url.raw_host or "", url.port
-        if port in self._ports and (not _is_inside(host) or self._is_named(host, port)):
-            return
-        if self._public_names is not None:
+        if not self._is_settled(url.raw_host or "", url.port) and self._public_names is not None:
             self._trust(await self._public_names.start_hosts())
+
+    def _is_settled(self, host: str, port: int | None) -> bool:
+        return port in self._ports and (not _is_inside(host) or self._is_named(host, port))
 
     def _is_named(self, host: str, port: int | None) -> bool:
         return any(port in known.get(host, ()) for known in (self._trusted, self._start_names))
@@ -154,7 +161,12 @@ class AddressGuard:
         if port is None or port not in self._ports:
             raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
         host = url.raw_host or ""
-        return Trusted(host, port, by_itself=port in self._trusted.get(host, ()))
+        found = Trusted(host, port, by_itself=port in self._trusted.get(host, ()))
+        if self._is_settled(host, port):
+            if len(self._admitted) >= _MOST_OTHERS:
+                self._admitted.clear()
+            self._admitted[host, port] = found
+        return found
 
     def admit_through(self, url: yarl.URL, proxy: Proxy) -> Trusted:
         """Return the same for a request that *proxy* is to connect to *url*.

@@ -1,17 +1,17 @@
-"""The downloader that crawls the web: aiohttp's client, with its trust in servers taken out.
+"""The downloader that crawls the web: HTTP/1.1 with aiohttp's connector and parser.
 
-aiohttp is asked for the exchange alone. Decoding, the bound of a body, the
-deadline of a read and the names of what goes wrong are ours; each of them is
-here because a server can make the client hang, swell or lie without it.
+The requests, the decoding, the bound of a body, the deadline of a read and the names of what
+goes wrong are ours: a server can make a client hang, swell or lie without them. aiohttp's
+client session is left out; it costs more CPU than all of that together.
 """
 
 import asyncio
-import errno
-import socket
-import ssl
+import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache, partial
 from http.cookies import BaseCookie
 from time import monotonic
 from types import TracebackType
@@ -20,21 +20,26 @@ from urllib.parse import quote_from_bytes
 
 import aiohttp
 import yarl
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.client_reqrep import ConnectionKey
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import StreamReader
+from multidict import CIMultiDict
 
 from crawlcw.api.attempt import Attempt, Jar, asked_at
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
 from crawlcw.downloader import content_types
-from crawlcw.downloader.addresses import AddressGuard, AddressRefusedError, PublicNames
-from crawlcw.downloader.connector import NameResolver, RestingConnector
+from crawlcw.downloader.addresses import AddressGuard, PublicNames
+from crawlcw.downloader.connection import Listener
+from crawlcw.downloader.connector import NameResolver, RestingConnector, origin_key
 from crawlcw.downloader.decoding import ACCEPTED, BodyDecoder, StreamDecoder, codings_of
+from crawlcw.downloader.failures import failure_in, is_out_of_descriptors, login_refused
 from crawlcw.downloader.file_transfer import FileTransfer, FileTransfers
 from crawlcw.downloader.hop import Hop, Stage, current_hop
 from crawlcw.downloader.memory_budget import BodyRoom, MemoryBudget
-from crawlcw.downloader.passages import PassingRequest
-from crawlcw.errors import FetchError, ProxyFailedError, Reason
+from crawlcw.downloader.trust import OriginKey, endpoint_of
+from crawlcw.errors import FetchError, Reason
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
@@ -42,22 +47,95 @@ from crawlcw.model.sanitize import printable
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
 _BODILESS = frozenset({204, 205, 304})
-_MAX_LINE = 1 << 16
-_MAX_HEADERS = 1000
+#: RFC 9110, section 9.2.2: requests that may be sent again where their connection ends.
+_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+#: Requests without a body do not say so.
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
+#: Headers that have their place in a request; those of its framing are never the user's.
+_OURS = frozenset({"host", "content-length", "transfer-encoding"})
+_ACCEPTS = (("Accept-Encoding", ACCEPTED), ("Accept", "*/*"))
+#: RFC 9110, section 5.6.2.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NO_HEADER = re.compile(r"[\r\n\0]")
+#: The path begins behind these, and behind those of http.
+_BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
-_CHUNK = 1 << 16
 _NAME_PATIENCE = timedelta(seconds=5)
 _LEAST_IDLE = 16
 #: A body of this size needs no share of the memory budget.
 _FREE_BODY = 256 << 10
-_MAX_MESSAGE = 500
-#: What aiohttp says of headers and trailers that are too large.
-_TOO_LARGE = ("Too many headers", "Got more than")
-#: What becomes of a request that a proxy answers nothing to.
-_SILENCE = frozenset({Reason.TIMEOUT_CONNECT, Reason.TIMEOUT_READ, Reason.DISCONNECTED})
 #: How long to wait for another request to give its descriptor back.
 _DESCRIPTOR_PAUSE = 0.05
-_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """An origin, asked directly or through one proxy."""
+
+    url: yarl.URL
+    host: str  #: as the header says it
+    key: ConnectionKey
+    origin: OriginKey
+
+
+@lru_cache(maxsize=1 << 12)
+def _site(origin: str, proxy: Proxy | None) -> _Site:
+    url = yarl.URL(f"{origin}/", encoded=True)
+    key = ConnectionKey(
+        url.raw_host or "",
+        url.port,
+        is_ssl=url.scheme == "https",
+        ssl=True,
+        proxy=None if proxy is None else _address_of(proxy),
+        proxy_auth=None,
+        # The user counts too: some proxies have another exit for each.
+        proxy_headers_hash=None if proxy is None else hash(proxy),
+        server_hostname=None,
+    )
+    return _Site(url, url.host_port_subcomponent or "", key, origin_key(key))
+
+
+def _address_of(proxy: Proxy) -> yarl.URL:
+    return yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port)
+
+
+class _Answer:
+    """One answer: its head, and its body as it comes.
+
+    At the end of the body the connection is released. Whatever else happens, it is to be
+    closed: a connection with bytes left on it is of no use for another request.
+    """
+
+    __slots__ = ("_connector", "_is_open", "_key", "content", "message", "protocol", "sending")
+
+    message: RawResponseMessage
+    content: StreamReader
+
+    def __init__(self, connector: RestingConnector, key: ConnectionKey, protocol: Listener) -> None:
+        self._connector = connector
+        self._key = key
+        self.protocol = protocol
+        self._is_open = True
+        #: The rest of a large request, on its way to a server that may answer before.
+        self.sending: asyncio.Task[None] | None = None
+
+    def take(self, head: tuple[RawResponseMessage, StreamReader]) -> None:
+        """Take what the connection has read."""
+        self.message, self.content = head
+        self.content.on_eof(self._ended)
+
+    def _ended(self) -> None:
+        if not self.protocol.upgraded:
+            self.close(should_close=self.sending is not None and not self.sending.done())
+
+    def close(self, *, should_close: bool = True) -> None:
+        """Let go of the connection, where that has not been done."""
+        if self._is_open:
+            self._is_open = False
+            if self.sending is not None:
+                self.sending.cancel()
+            self._connector.release(self._key, self.protocol, should_close=should_close)
 
 
 class AiohttpDownloader:
@@ -92,7 +170,11 @@ class AiohttpDownloader:
         )
         self._connector: RestingConnector | None = None
         self._resolver: NameResolver | None = None
-        self._session: aiohttp.ClientSession | None = None
+        # `connect` spans the look-up and all addresses of a name.
+        self._timeout = aiohttp.ClientTimeout(connect=settings.connect_timeout.total_seconds())
+        #: The headers of a request, where it brings none of that name.
+        self._usual = (("User-Agent", settings.user_agent), *_ACCEPTS)
+        self._usual_head = _lines(self._usual)
         #: The cookies of what is asked for without any session.
         self._jar: Jar | None = None
 
@@ -102,9 +184,9 @@ class AiohttpDownloader:
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._connector is not None:
+            await self._connector.close()
+            self._connector = None
         if self._resolver is not None:
             await self._resolver.close()
 
@@ -133,99 +215,105 @@ class AiohttpDownloader:
         self, attempt: Attempt, request: Request, *, proxy: Proxy | None
     ) -> Response:
         """Return the response to *request*, asked for through *proxy*; see `Downloader`."""
-        target = urls.parse(request.url)
+        address = urls.locate(request.url).url
+        split = address.index("/", _BEFORE_PATH)
+        site, path = _site(address[:split], proxy), address[split:]
         hop = Hop(attempt, proxy)
         current_hop.set(hop)
-        try:
-            await self._guard.learn(target)
-        except OSError as error:
-            raise _failure(error, hop) from error
-        if proxy is None:
-            hop.trusted = self._guard.admit(target)
-        else:
-            hop.trusted = self._guard.admit_through(target, proxy)
-        session = self._session or self._opened()
+        hop.trusted = self._guard.admitted(site.url) if proxy is None else None
+        if hop.trusted is None:
+            try:
+                await self._guard.learn(site.url)
+            except OSError as error:
+                raise failure_in(error, hop) from error
+            if proxy is None:
+                hop.trusted = self._guard.admit(site.url)
+            else:
+                hop.trusted = self._guard.admit_through(site.url, proxy)
         while True:
             try:
                 if request.options.save_to is not None:
-                    return await self._saved(session, hop, request, target=target)
-                return await self._exchange(session, hop, request, target=target)
+                    return await self._saved(hop, request, site, path)
+                answer = await self._asked(hop, request, site, path, headers=request.headers)
+                try:
+                    return await self._page(answer, hop, request)
+                finally:
+                    answer.close()
             except FetchError:
                 raise
             except Exception as error:
-                if not _out_of_descriptors(error):
-                    raise _failure(error, hop) from error
+                if not is_out_of_descriptors(error):
+                    raise failure_in(error, hop) from error
             # Not the page's fault, so it costs no attempt: the idle
             # connections go first, then this waits until others have ended.
             if self._connector is not None:
                 self._connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
-    async def _exchange(
-        self, session: aiohttp.ClientSession, hop: Hop, request: Request, *, target: yarl.URL
-    ) -> Response:
-        answer = await self._asked(session, hop, request, target, headers=request.headers)
-        try:
-            return await self._page(answer, hop, request, headers=_headers(answer.raw_headers))
-        finally:
-            # At the end of the body aiohttp has released the connection by
-            # itself, and the response is closed. Whatever else happened, a
-            # connection with bytes left on it is of no use to anybody.
-            if not answer.closed:
-                answer.close()
-
     async def _page(
-        self,
-        answer: aiohttp.ClientResponse,
-        hop: Hop,
-        request: Request,
-        *,
-        headers: Mapping[str, str],
+        self, answer: _Answer, hop: Hop, request: Request, headers: dict[str, str] | None = None
     ) -> Response:
         """Return the response whose headers have come, with its body in memory."""
-        _check_head(answer.status, headers, accepted=self._accepted)
+        status = answer.message.code
+        headers = _headers(answer.message.raw_headers) if headers is None else headers
+        _check_head(status, headers, accepted=self._accepted)
         body, truncated, waited = b"", None, 0.0
-        if _has_body(request.method, answer.status, headers):
-            patience = self._patience(request)
+        if _has_body(request.method, status, headers):
             most = request.options.max_body
             most = self._max_body if most is None else most
-            room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=most)
-            body, truncated = await self._body(answer, headers, patience, room, most=most)
-            waited = room.waited
+            whole = self._whole_body(answer, headers, most=most)
+            if whole is not None:
+                body = whole
+            else:
+                room = BodyRoom(self._budget, hop.attempt, free=self._free_body, most=most)
+                patience = self._patience(request)
+                body, truncated = await self._body(answer, headers, patience, room, most=most)
+                waited = room.waited
         return Response(
             request.url,
             request=request,
-            status=answer.status,
+            status=status,
             headers=headers,
             body=body,
             elapsed=timedelta(seconds=monotonic() - hop.sent - waited),
             truncated=truncated,
         )
 
-    async def _saved(
-        self, session: aiohttp.ClientSession, hop: Hop, request: Request, *, target: yarl.URL
-    ) -> Response:
+    def _whole_body(
+        self, answer: _Answer, headers: Mapping[str, str], *, most: int
+    ) -> bytes | None:
+        """Return a body that has come with its head, without codings; None: see `_body`."""
+        content = answer.content
+        if not content.is_eof() or content.total_bytes > min(most, self._free_body):
+            return None
+        if "content-encoding" in headers or "transfer-encoding" in headers:
+            return None
+        body = content.read_nowait()
+        self._check_start(body[: content_types.START], answer.message.code, headers)
+        return body
+
+    async def _saved(self, hop: Hop, request: Request, site: _Site, path: str) -> Response:
         """Return the response to a request for a file, its body on the disk."""
         async with self._files.transfer(hop.attempt, request) as transfer:
             while True:
                 asked = transfer.headers(request.headers)
-                answer = await self._asked(session, hop, request, target, headers=asked)
+                answer = await self._asked(hop, request, site, path, headers=asked)
+                status = answer.message.code
                 try:
-                    headers = _headers(answer.raw_headers)
-                    if transfer.is_contradicted(answer.status, headers):
+                    headers = _headers(answer.message.raw_headers)
+                    if transfer.is_contradicted(status, headers):
                         continue
-                    if not transfer.is_file(answer.status):
-                        return await self._page(answer, hop, request, headers=headers)
+                    if not transfer.is_file(status):
+                        return await self._page(answer, hop, request, headers)
                     elapsed = timedelta(seconds=monotonic() - hop.sent)
                     await self._file(answer, headers, transfer, self._patience(request))
                 finally:
-                    if not answer.closed:
-                        answer.close()
+                    answer.close()
                 response = Response(
                     request.url,
                     request=request,
                     # It is whole, whichever part of it has come by this answer.
-                    status=200 if answer.status == 206 else answer.status,
+                    status=200 if status == 206 else status,
                     headers=headers,
                     elapsed=elapsed,
                 )
@@ -233,7 +321,7 @@ class AiohttpDownloader:
 
     async def _file(
         self,
-        answer: aiohttp.ClientResponse,
+        answer: _Answer,
         headers: Mapping[str, str],
         transfer: FileTransfer,
         patience: float,
@@ -241,8 +329,8 @@ class AiohttpDownloader:
         """Stream the body into the file of *transfer*."""
         codings = [name for name in _codings(headers) if name != "identity"]
         decoder = StreamDecoder(codings)
-        length = None if codings else answer.content_length
-        await transfer.begin(answer.status, headers, length=length, coded=bool(codings))
+        length = None if codings else _length(headers)
+        await transfer.begin(answer.message.code, headers, length=length, coded=bool(codings))
 
         async def take(data: bytes) -> bool:
             transfer.came(len(data))
@@ -258,7 +346,7 @@ class AiohttpDownloader:
 
     async def _body(
         self,
-        answer: aiohttp.ClientResponse,
+        answer: _Answer,
         headers: Mapping[str, str],
         patience: float,
         room: BodyRoom,
@@ -269,17 +357,20 @@ class AiohttpDownloader:
         codings = _codings(headers)
         decoder = BodyDecoder(codings, limit=most)
         # Of what is not coded the length is known beforehand.
-        length = None if codings else answer.content_length
+        length = None if codings else _length(headers)
         if length is not None:
             room.expect(length)
         body = b""
-        kind = headers.get("content-type", "") if 200 <= answer.status < 300 else None
+        status = answer.message.code
         checked = False
 
         async def take(data: bytes) -> bool:
             nonlocal checked
             await _feed(decoder, data, room)
-            checked = checked or self._check_start(decoder, kind)
+            if not checked:
+                start = decoder.start(content_types.START)
+                self._check_start(start, status, headers)
+                checked = len(start) == content_types.START
             return decoder.full
 
         try:
@@ -294,29 +385,24 @@ class AiohttpDownloader:
             room.close(len(body))
         return body, _cut(decoder, headers, body)
 
-    def _check_start(self, decoder: BodyDecoder, kind: str | None) -> bool:
-        """Return whether enough has come to see that the body is to be read; raises `FetchError`.
-
-        *kind* is what it is announced as, None for the body of an error page.
-        """
-        start = decoder.start(content_types.START)
-        if kind is None:
-            return True
+    def _check_start(self, start: bytes, status: int, headers: Mapping[str, str]) -> None:
+        """Raise `FetchError` for a page that begins as nothing that is read."""
+        if not 200 <= status < 300:
+            return
+        kind = headers.get("content-type", "")
         found = content_types.refused_start(start, content_type=kind, accepted=self._accepted)
         if found is not None:
             said = printable(kind) if kind else "of no type"
             raise FetchError(Reason.CONTENT_TYPE, f"a body {said} that is {found} is not read")
-        return len(start) == content_types.START
 
     async def _stream(
         self,
-        answer: aiohttp.ClientResponse,
+        answer: _Answer,
         take: Callable[[bytes], Awaitable[bool]],
         patience: float,
     ) -> None:
         """Give the body to *take*, a chunk at a time, until it has enough or the body ends."""
-        connection, content = answer.connection, answer.content
-        protocol = connection.protocol if connection is not None else None
+        protocol, content = answer.protocol, answer.content
         now = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout(patience) as deadline:
@@ -330,55 +416,120 @@ class AiohttpDownloader:
             # After a malformed chunk aiohttp closes the socket, drops its own
             # timer, and leaves the reader waiting for ever: the connection
             # knows what really happened.
-            known = protocol.exception() if protocol is not None else None
+            known = protocol.exception()
             if known is not None:
                 raise known from None
             raise
-        if protocol is not None and type(protocol.exception()) is aiohttp.ClientOSError:
+        if type(protocol.exception()) is aiohttp.ClientOSError:
             # A body without a length ends with its connection, and aiohttp
             # takes a reset for an end.
             raise FetchError(Reason.PAYLOAD_TRUNCATED, "the connection was reset within the body")
 
     async def _asked(
         self,
-        session: aiohttp.ClientSession,
         hop: Hop,
         request: Request,
-        target: yarl.URL,
+        site: _Site,
+        path: str,
         *,
         headers: Sequence[tuple[str, str]],
-    ) -> aiohttp.ClientResponse:
-        """Return the answer to a request whose headers have come."""
+    ) -> _Answer:
+        """Return the answer to a request whose headers have come; it is to be closed."""
         proxy = None if hop.proxy is None or hop.proxy.is_socks else hop.proxy
-        login = {} if proxy is None else _login(proxy)
-        if login and target.scheme == "http":
+        if proxy is not None and not site.key.is_ssl:
             # In a tunnel the server would be told it; without one it goes with each request.
-            headers = [*headers, *login.items()]
+            headers = [*headers, *_login(proxy).items()]
+            path = f"{str(site.url)[:-1]}{path}"
         jar = self._jar_of(hop.attempt)
-        cookies = _cookies_to(target, hop.attempt, request, jar)
-        if cookies:
-            headers = _with_cookies(headers, cookies)
-        answer = await session.request(
-            request.method,
-            target,
-            headers=headers or None,
-            data=request.body,
-            allow_redirects=False,
-            timeout=self._timeout(self._patience(request)),
-            proxy=None
-            if proxy is None
-            else yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port),
-            proxy_headers=login or None,
-        )
+        if jar is not None or request.options.cookies:
+            cookies = _cookies_to(urls.parse(request.url), hop.attempt, request, jar)
+            if cookies:
+                headers = _with_cookies(headers, cookies)
+        method, body = request.method.upper(), request.body or b""
+        sent = self._head(method, path, site.host, headers, body) + body
+        connector = self._opened()
+        retries = method in _IDEMPOTENT
+        while True:
+            try:
+                answer = await self._exchange(connector, hop, request, site, sent)
+                break
+            except aiohttp.ClientConnectorError:
+                raise
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+                # RFC 9112, section 9.3.1: it may have ended before the server has read it.
+                if not retries:
+                    raise
+                retries = False
         hop.stage = Stage.PASSED
-        if jar is not None and (told := answer.headers.getall("Set-Cookie", ())):
-            jar.update_cookies_from_headers(told, answer.url)
-        if proxy is not None and target.scheme == "http" and answer.status == 407:
+        if jar is not None and (told := answer.message.headers.getall("Set-Cookie", ())):
+            jar.update_cookies_from_headers(told, urls.parse(request.url))
+        if proxy is not None and not site.key.is_ssl and answer.message.code == 407:
             answer.close()
             # Else any site could put an end to the proxies.
             message = f"HTTP 407, of the site or of the proxy {proxy}"
-            raise _login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
+            raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
         return answer
+
+    async def _exchange(
+        self, connector: RestingConnector, hop: Hop, request: Request, site: _Site, sent: bytes
+    ) -> _Answer:
+        """Send a request as it is over one connection, and return the answer."""
+        opening = partial(self._opening, hop, site)
+        protocol = await connector.take(site.key, opening, self._timeout)
+        answer = _Answer(connector, site.key, protocol)
+        try:
+            hop.stage = max(hop.stage, Stage.REACHED)
+            protocol.ask(
+                site.origin,
+                endpoint_of(request.url),
+                # A server may refuse a body before it has read all of it.
+                answered_when_read=not request.body,
+                is_head=request.method.upper() == "HEAD",
+                patience=self._patience(request),
+            )
+            if protocol.transport is None or protocol.transport.is_closing():
+                raise aiohttp.ServerDisconnectedError
+            hop.begin_sending(asyncio.get_running_loop())
+            protocol.transport.write(sent)
+            if protocol.writing_paused:
+                answer.sending = asyncio.create_task(protocol.sent())
+            else:
+                protocol.start_timeout()
+            answer.take(await protocol.read())
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def _opening(self, hop: Hop, site: _Site) -> aiohttp.ClientRequest:
+        """Return what aiohttp is to open a connection for."""
+        proxy = None if hop.proxy is None or hop.proxy.is_socks else hop.proxy
+        told = None if proxy is None else dict([*self._usual, *_login(proxy).items()])
+        return aiohttp.ClientRequest(
+            "GET",
+            site.url,
+            loop=asyncio.get_running_loop(),
+            proxy=None if proxy is None else _address_of(proxy),
+            proxy_headers=None if told is None else CIMultiDict(told),
+        )
+
+    def _head(
+        self, method: str, path: str, host: str, headers: Sequence[tuple[str, str]], body: bytes
+    ) -> bytes:
+        """Return the head of a request; raises `ValueError` for what is no header."""
+        if not headers and not body and method in ("GET", "HEAD"):
+            return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{self._usual_head}\r\n".encode()
+        if _TOKEN.fullmatch(method) is None:
+            raise ValueError(f"{method!r} is no method")
+        given = {name.lower(): value for name, value in headers}
+        pairs = [("Host", given.get("host", host))]
+        pairs += [pair for pair in self._usual if pair[0].lower() not in given]
+        pairs += [pair for pair in headers if pair[0].lower() not in _OURS]
+        if (body or method in _USUALLY_WITH_BODY) and "content-type" not in given:
+            pairs.append(("Content-Type", "application/octet-stream"))
+        if body or method not in _WITHOUT_BODY:
+            pairs.append(("Content-Length", str(len(body))))
+        return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode()
 
     def _jar_of(self, attempt: Attempt) -> Jar | None:
         """Return where the cookies of an attempt are kept; None: nowhere."""
@@ -387,7 +538,9 @@ class AiohttpDownloader:
         # With cookies of its own it is asked for as somebody else than all others.
         return None if attempt.request.options.cookies else self._jar
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _opened(self) -> RestingConnector:
+        if self._connector is not None:
+            return self._connector
         settings = self._settings
         if settings.cookies:
             # Its list of suffixes is loaded where it is wanted.
@@ -407,35 +560,20 @@ class AiohttpDownloader:
             ),
             verify=not settings.insecure,
         )
-        self._session = aiohttp.ClientSession(
-            connector=self._connector,
-            request_class=PassingRequest,
-            # Each attempt has the cookies of its own session, see `_cookies_to`.
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": settings.user_agent, "Accept-Encoding": ACCEPTED},
-            trust_env=False,
-            auto_decompress=False,
-            timeout=self._timeout(self._read_timeout),
-            read_bufsize=_CHUNK,
-            max_line_size=_MAX_LINE,
-            max_field_size=_MAX_LINE,
-            max_headers=_MAX_HEADERS,
-        )
-        return self._session
+        return self._connector
 
     def _patience(self, request: Request) -> float:
         """Return for how many seconds a request may be silent."""
         # One that may take longer than `read_timeout` may be silent for as long.
         return max(self._read_timeout, request.options.timeout or 0.0)
 
-    def _timeout(self, patience: float) -> aiohttp.ClientTimeout:
-        # `connect` spans the look-up and all addresses of a name;
-        # `sock_read` ends what `_stream` does not: the wait for headers.
-        return aiohttp.ClientTimeout(
-            total=None,
-            connect=self._settings.connect_timeout.total_seconds(),
-            sock_read=patience,
-        )
+
+def _lines(headers: Iterable[tuple[str, str]]) -> str:
+    """Return headers as they are sent; raises `ValueError` for one that would be two."""
+    for name, value in headers:
+        if _TOKEN.fullmatch(name) is None or _NO_HEADER.search(value):
+            raise ValueError(f"the header {name!r} is not one line of text")
+    return "".join(f"{name}: {value}\r\n" for name, value in headers)
 
 
 def _cookies_to(
@@ -479,134 +617,10 @@ def _login(proxy: Proxy) -> dict[str, str]:
     return {"Proxy-Authorization": f"Basic {encoded}"}
 
 
-def _login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    what = "asks for a user and a password" if proxy.user is None else "refuses its password"
-    message = f"the proxy {proxy} {what} (HTTP 407)"
-    return ProxyFailedError(message, for_good=True, otherwise=otherwise)
-
-
-def _failure(error: Exception, hop: Hop) -> FetchError:
-    """Return what *error* is called in crawlcw, a proxy's own failures apart."""
-    proxy = hop.proxy
-    if proxy is None:
-        return failure_of(error)
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        if error.status == 407:
-            return _login_refused(proxy)
-        said = printable(f"{error.status} {error.message}".strip())
-        return FetchError(Reason.CONNECT, f"the proxy {proxy} answered CONNECT by {said}")
-    found = failure_of(error)
-    if found.reason is Reason.DISCONNECTED and (wrong := _untrusted(error)) is not None:
-        found = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(wrong)}")
-    if hop.stage is not Stage.DIALLING or found.reason is Reason.REFUSED_ADDRESS:
-        behind = FetchError(found.reason, f"{found.message}, through the proxy {proxy}")
-        if hop.stage in (Stage.DIALLING, Stage.PASSED) or found.reason not in _SILENCE:
-            return behind
-        # Greeting us is up to a SOCKS proxy alone. Later it may wait for the host.
-        ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
-        message = f"the proxy {proxy} takes connections and does not answer"
-        return ProxyFailedError(message, otherwise=None if ungreeted else behind)
-    # With socks5 the host's name is looked up here, and is not the proxy's to know.
-    looked_up = isinstance(error, aiohttp.ClientConnectorDNSError)
-    if looked_up and not proxy.resolves_names and hop.at_host:
-        return found
-    # aiohttp's own sentence names the proxy once more, and the kind of TLS.
-    is_tls = found.reason is Reason.TLS
-    why = None if is_tls else getattr(getattr(error, "os_error", None), "strerror", None)
-    why = why or found.message
-    return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(why)}")
-
-
 async def _feed(decoder: BodyDecoder, data: bytes, room: BodyRoom) -> None:
     for size in decoder.pieces(data):
         if size > room.size:
             await room.make(size)
-
-
-def _untrusted(error: BaseException | None) -> str | None:
-    """Return what was wrong with a certificate, where asyncio has failed to say so."""
-    # Within a tunnel over TLS, Python 3.11 raises a TypeError instead.
-    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
-        error = error.__cause__ or error.__context__
-    return None if error is None else error.verify_message
-
-
-def failure_of(error: Exception) -> FetchError:
-    """Return what *error*, raised by aiohttp or below it, is called in crawlcw."""
-    # aiohttp puts things of all kinds there, half a response among them.
-    message = getattr(error, "message", None)
-    text = message if isinstance(message, str) else str(error)
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        text = "the server hung up"
-    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
-        # What is wrong with it, and not in which line of OpenSSL that was found.
-        found = error.certificate_error
-        wrong = getattr(found, "verify_message", "") or str(found)
-        text = f"the certificate is not trusted: {wrong}"
-    elif (
-        isinstance(error, aiohttp.ClientConnectorError) and _reason(error) is Reason.REFUSED_ADDRESS
-    ):
-        text = error.os_error.strerror or text
-    failure = FetchError(
-        _reason(error), printable(text or type(error).__name__, limit=_MAX_MESSAGE)
-    )
-    if isinstance(error, aiohttp.ClientConnectorError):
-        failure.refused = error.os_error.errno == errno.ECONNREFUSED
-    return failure
-
-
-def _reason(error: BaseException) -> Reason:
-    match error:
-        case aiohttp.ClientConnectorDNSError():
-            known = error.os_error.errno in _NO_SUCH_NAME
-            return Reason.DNS_NXDOMAIN if known else Reason.DNS_TEMPORARY
-        case aiohttp.ClientSSLError() | ssl.SSLError():
-            return Reason.TLS
-        case aiohttp.ClientConnectorError():
-            return _connect_reason(error.os_error)
-        case aiohttp.ConnectionTimeoutError():
-            return Reason.TIMEOUT_CONNECT
-        case TimeoutError():
-            return Reason.TIMEOUT_READ
-        case aiohttp.ClientConnectionError() | OSError():
-            return Reason.DISCONNECTED
-        case aiohttp.ClientPayloadError():
-            # Nearly always the body's end is missing; bytes that are no
-            # chunks come as one of these in some builds of the parser.
-            return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PAYLOAD_TRUNCATED
-        case aiohttp.ClientResponseError() | HttpProcessingError():
-            return _protocol_reason(error)
-        case aiohttp.InvalidURL() | UnicodeError():
-            return Reason.URL_INVALID
-        case RuntimeError() if "closed" in str(error):
-            return Reason.DISCONNECTED
-        case _:
-            return Reason.INTERNAL
-
-
-def _connect_reason(error: OSError) -> Reason:
-    if isinstance(error, AddressRefusedError):
-        return Reason.REFUSED_ADDRESS
-    return Reason.TIMEOUT_CONNECT if error.errno == errno.ETIMEDOUT else Reason.CONNECT
-
-
-def _protocol_reason(error: BaseException | None) -> Reason:
-    while error is not None:
-        if _is_too_large(error):
-            return Reason.HEADER_TOO_LARGE
-        error = error.__cause__
-    return Reason.PROTOCOL
-
-
-def _is_too_large(error: BaseException) -> bool:
-    # Of trailers, aiohttp keeps the text alone.
-    text = str(error)[:_MAX_MESSAGE]
-    return isinstance(error, LineTooLong) or any(known in text for known in _TOO_LARGE)
-
-
-def _out_of_descriptors(error: Exception) -> bool:
-    # Of a connection, or of a file that is saved.
-    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def _check_head(status: int, headers: Mapping[str, str], *, accepted: Sequence[str]) -> None:
@@ -639,6 +653,11 @@ def _has_body(method: str, status: int, headers: Mapping[str, str]) -> bool:
     # The body of a redirect is a courtesy to people, and may be endless.
     redirected = status in _REDIRECTS and "location" in headers
     return not (method == "HEAD" or status in _BODILESS or redirected)
+
+
+def _length(headers: Mapping[str, str]) -> int | None:
+    said = headers.get("content-length", "")
+    return int(said) if said.isdigit() else None
 
 
 def _codings(headers: Mapping[str, str]) -> list[str]:

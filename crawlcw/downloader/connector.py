@@ -30,42 +30,34 @@ same origin.
 HTTP/2 is not offered (ALPN says `http/1.1`): aiohttp does not speak it.
 """
 
-import array
 import asyncio
-import select
 import socket
-import sys
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import (
+    ClientConnectionError,
     ClientConnectorDNSError,
     ClientConnectorError,
     ClientRequest,
     ClientTimeout,
-    ServerDisconnectedError,
+    ConnectionTimeoutError,
     TCPConnector,
 )
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from aiohttp.http_exceptions import HttpProcessingError
 
 from crawlcw.downloader import trust
 from crawlcw.downloader.addresses import AddressGuard
-from crawlcw.downloader.bounds import BoundedHandler
+from crawlcw.downloader.connection import Listener
 from crawlcw.downloader.hop import Stage, current_hop
 from crawlcw.downloader.passages import greeted
-from crawlcw.downloader.trust import Endpoint, Origin, OriginKey, Origins, endpoint_of
+from crawlcw.downloader.trust import Origin, OriginKey, Origins
 from crawlcw.model.proxies import Proxy
-
-if sys.platform != "win32":
-    import fcntl
-    import termios
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ConnectionKey
@@ -84,8 +76,6 @@ _RESOLVER_THREADS = 32
 #: A handshake costs the server more than a wait does: so many times as long is waited for
 #: a connection that rests as a new one takes.
 _OPENING_COSTS = 2.5
-#: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
-_GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 
 
 class RestingConnector(TCPConnector):
@@ -108,7 +98,7 @@ class RestingConnector(TCPConnector):
         self._origins = Origins()
         self._factory = cast(
             "partial[ResponseHandler]",
-            partial(_Listener, loop=self._loop, origins=self._origins),
+            partial(Listener, loop=self._loop, origins=self._origins),
         )
         self._guard = guard
         self._idle_per_host = idle_per_host
@@ -121,26 +111,53 @@ class RestingConnector(TCPConnector):
         while self._idle:
             self._close_longest_idle()
 
-    async def connect(
+    async def take(
         self,
-        req: ClientRequest,
-        traces: list["Trace"],
+        key: "ConnectionKey",
+        opening: Callable[[], ClientRequest],
         timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
-    ) -> Connection:
-        """Return a connection for a request, which is sent at once."""
-        connection = await super().connect(req, traces, timeout)
-        hop = current_hop.get()
-        hop.stage = max(hop.stage, Stage.REACHED)
-        hop.begin_sending(self._loop)
-        cast("_Listener", connection.protocol).ask(
-            _origin_key(req.connection_key),
-            endpoint_of(req.url.raw_path, req.url.raw_query_string),
-            # A server may refuse a body before it has read all of it.
-            answered_when_read=not req.body,
-        )
-        return connection
+    ) -> Listener:
+        """Return a connection of *key* for a request, one that is open where there is one.
 
-    # aiohttp has no public hook for these five, nor for `_factory`; tests/
+        *opening* makes aiohttp's request for a new one. Who takes it calls `release`.
+        """
+        if key in self._conns:
+            protocol = self._ready(key)
+            if protocol is None:
+                protocol = await self._rested(key)
+            if protocol is not None:
+                self._acquired.add(protocol)
+                return protocol
+        req = opening()
+        began = monotonic()
+        try:
+            async with asyncio.timeout(timeout.connect):
+                opened = await self._create_connection(req, [], timeout)
+        except TimeoutError as error:
+            raise ConnectionTimeoutError(f"Connection timeout to host {req.url}") from error
+        if self.closed:
+            opened.close()
+            raise ClientConnectionError("the connector is closed")
+        origin = self._origins.of(origin_key(key))
+        origin.opening = min(origin.opening or monotonic() - began, monotonic() - began)
+        self._acquired.add(opened)
+        return cast("Listener", opened)
+
+    def release(
+        self, key: "ConnectionKey", protocol: Listener, *, should_close: bool = False
+    ) -> None:
+        """Keep a connection for the next request of *key*, or close it."""
+        idle = self._conns.get(key)
+        full = idle is not None and len(idle) >= self._idle_per_host
+        unwanted = full or self._origins.of(origin_key(key)).spoke_unasked
+        self._release(key, protocol, should_close=should_close or unwanted)
+        if protocol.transport is not None and not self.closed:
+            self._idle[protocol] = key
+            protocol.rest()
+            if len(self._idle) > _IDLE_IN_TOTAL:
+                self._close_longest_idle()
+
+    # aiohttp has no public hook for these three, nor for `_factory`; tests/
     # downloader/test_downloader.py fails if it stops calling them.
 
     async def _create_connection(
@@ -149,16 +166,10 @@ class RestingConnector(TCPConnector):
         traces: list["Trace"],
         timeout: ClientTimeout,  # noqa: ASYNC109  # aiohttp names it
     ) -> ResponseHandler:
-        began = monotonic()
         proxy = current_hop.get().proxy
         if proxy is not None and proxy.is_socks:
-            protocol = await self._through_socks(req, proxy, timeout)
-        else:
-            protocol = await super()._create_connection(req, traces, timeout)
-        took = monotonic() - began
-        origin = self._origins.of(_origin_key(req.connection_key))
-        origin.opening = min(origin.opening or took, took)
-        return protocol
+            return await self._through_socks(req, proxy, timeout)
+        return await super()._create_connection(req, traces, timeout)
 
     async def _create_direct_connection(
         self, req: ClientRequest, *arguments: Any, **options: Any
@@ -234,62 +245,51 @@ class RestingConnector(TCPConnector):
         except OSError as error:
             raise ClientConnectorDNSError(req.connection_key, error) from error
 
-    async def _get(self, key: "ConnectionKey", traces: list[Any]) -> Connection | None:
-        if key not in self._conns:
+    async def _rested(self, key: "ConnectionKey") -> Listener | None:
+        """Return a connection as soon as one has rested, None where a new one costs less."""
+        origin = self._origins.of(origin_key(key))
+        wait = self._worth_waiting(key, origin)
+        if not wait:
             return None
-        origin = self._origins.of(_origin_key(key))
-        found = self._has_ready(key, origin)
-        if not found and (wait := self._worth_waiting(key, origin)):
-            origin.waiting += 1
-            try:
-                await asyncio.sleep(wait + _TIMER_STEP)
-            finally:
-                origin.waiting -= 1
-            found = self._has_ready(key, origin)
-        return await super()._get(key, traces) if found else None
+        origin.waiting += 1
+        try:
+            await asyncio.sleep(wait + _TIMER_STEP)
+        finally:
+            origin.waiting -= 1
+        return self._ready(key)
 
-    def _release(
-        self, key: "ConnectionKey", protocol: ResponseHandler, *, should_close: bool = False
-    ) -> None:
-        idle = self._conns.get(key)
-        full = idle is not None and len(idle) >= self._idle_per_host
-        unwanted = full or self._origins.of(_origin_key(key)).spoke_unasked
-        super()._release(key, protocol, should_close=should_close or unwanted)
-        if protocol.transport is not None and not self.closed:
-            self._idle[protocol] = key
-            cast("_Listener", protocol).rest()
-            if len(self._idle) > _IDLE_IN_TOTAL:
-                self._close_longest_idle()
-
-    def _has_ready(self, key: "ConnectionKey", origin: Origin) -> bool:
-        """Put a connection that may be used now before the others; return whether one may."""
+    def _ready(self, key: "ConnectionKey") -> Listener | None:
+        """Return a connection that may be used now, the longest idle first; None: there is none."""
         idle = self._conns.get(key)
         if idle is None:
-            return False
+            return None
+        origin = self._origins.of(origin_key(key))
         now = monotonic()
+        found = None
         for entry in list(idle):
-            protocol, since = cast("tuple[_Listener, float]", entry)
+            protocol, since = cast("tuple[Listener, float]", entry)
+            rested = now - since
             if (
                 origin.spoke_unasked
                 or protocol.should_close
                 or not protocol.is_connected()
-                or now - since > _OLDEST
+                or rested > _OLDEST
             ):
                 idle.remove(entry)
                 self._idle.pop(protocol, None)
                 protocol.close()
             # What waits to be read the event loop will deliver, and so end
             # the connection: as bytes out of turn or as the server's end.
-            elif now - since >= origin.rest_after(protocol.endpoint) and not protocol.readable():
-                if now - since >= trust.REST:
+            elif rested >= origin.rest_after(protocol.endpoint) and not protocol.readable():
+                if rested >= trust.REST:
                     origin.rested(protocol.endpoint)
                 self._idle.pop(protocol, None)
                 idle.remove(entry)
-                idle.appendleft(entry)
-                return True
+                found = protocol
+                break
         if not idle:
             del self._conns[key]
-        return False
+        return found
 
     def _worth_waiting(self, key: "ConnectionKey", origin: Origin) -> float:
         """Return after how many seconds one has rested, where a new one would cost more."""
@@ -297,7 +297,7 @@ class RestingConnector(TCPConnector):
         if origin.waiting >= len(idle):
             return 0.0
         # Those that wait already take the ones before.
-        protocol, since = cast("tuple[_Listener, float]", idle[origin.waiting])
+        protocol, since = cast("tuple[Listener, float]", idle[origin.waiting])
         left = since + origin.rest_after(protocol.endpoint) - monotonic()
         return left if 0 < left < _OPENING_COSTS * origin.opening else 0.0
 
@@ -311,122 +311,10 @@ class RestingConnector(TCPConnector):
                 del self._conns[key]
 
 
-def _origin_key(key: "ConnectionKey") -> OriginKey:
+def origin_key(key: "ConnectionKey") -> OriginKey:
+    """Return what is one origin to `trust`, of all that a connection was made for."""
     proxy = None if key.proxy is None else hash((key.proxy, key.proxy_headers_hash))
     return key.is_ssl, key.host, key.port, proxy
-
-
-class _Listener(BoundedHandler):
-    """The receiving end of a connection; hangs up on a server that talks while nobody asks."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, origins: Origins) -> None:
-        super().__init__(loop)
-        self.endpoint = Endpoint(0, 0)
-        self._origins = origins
-        self._origin: OriginKey | None = None
-        self._resting = False
-        #: Whether the next bytes can be told from an answer by what is acknowledged.
-        self._can_be_told = False
-        self._answers = 0
-        self._poll: _Poll | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a connection, or one that TLS has begun on."""
-        super().connection_made(transport)
-        sock = transport.get_extra_info("socket")
-        number = sock.fileno() if sock is not None else -1
-        self._poll = _Poll(number) if number >= 0 else None
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Let go of the descriptor: it may be another connection's soon."""
-        self._poll = None
-        super().connection_lost(exc)
-
-    def ask(self, origin: OriginKey, endpoint: Endpoint, *, answered_when_read: bool) -> None:
-        """Expect an answer; where *answered_when_read*, none before the request is read."""
-        self._origin = origin
-        self.endpoint = endpoint
-        # Over a new connection a server may say that it is too busy to read.
-        self._can_be_told = answered_when_read and self._resting
-        self._resting = False
-        self._answers = 0
-
-    def rest(self) -> None:
-        """Expect nothing from now on."""
-        self._resting = True
-
-    def readable(self) -> bool:
-        """Return whether bytes, or the connection's end, wait to be read."""
-        return self._poll is not None and self._poll.readable()
-
-    def data_received(self, data: bytes) -> None:
-        # aiohttp calls this without data when the last body has been taken.
-        if data and self._resting:
-            # Not one byte is kept: a server could send them for as long as
-            # the connection stands.
-            self._note_unasked(data)
-            self.close()
-            return
-        if data and self._can_be_told:
-            self._can_be_told = False
-            if self._poll is not None and self._poll.is_unacknowledged():
-                self._note_unasked(data)
-                if self.transport is not None:
-                    self.transport.close()
-                # aiohttp repeats the request, if it may be, on a new connection.
-                self.set_exception(ServerDisconnectedError("an answer before the request"))
-                return
-        super().data_received(data)
-
-    def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take the head of a response; a second one nobody has asked for."""
-        if data[0].code >= 200:
-            self._answers += 1
-            if self._answers > 1:
-                # Dropped, for there may be thousands; the first is still good.
-                self._note_unasked(b"")
-                self.force_close()
-                return
-        super().feed_data(data, size)
-
-    def set_exception(self, exc: BaseException, *more: BaseException) -> None:
-        """Remember an answer that was no HTTP."""
-        if isinstance(exc, HttpProcessingError) and self._origin is not None:
-            self._origins.broke_http(self._origin)
-        super().set_exception(exc, *more)
-
-    def _note_unasked(self, data: bytes) -> None:
-        if self._origin is not None and not data.startswith(_GOODBYES):
-            self._origins.spoke_unasked(self._origin)
-
-
-class _Poll:
-    """What the system tells of a connection that is open."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._queued = array.array("i", [0])
-        if sys.platform != "win32":
-            # Not `select`, which knows no descriptor above 1,023.
-            self._poll = select.poll()
-            self._poll.register(descriptor, select.POLLIN)
-
-    def readable(self) -> bool:
-        """Return whether bytes, or the connection's end, wait to be read."""
-        if sys.platform == "win32":
-            return bool(select.select([self._descriptor], [], [], 0)[0])
-        return bool(self._poll.poll(0))
-
-    def is_unacknowledged(self) -> bool:
-        """Return whether bytes sent have not been acknowledged; false where that is not known."""
-        if sys.platform != "linux":
-            return False
-        try:
-            # tcp(7) calls it SIOCOUTQ.
-            fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, self._queued)
-        except OSError:
-            return False
-        return self._queued[0] > 0
 
 
 class NameResolver(AbstractResolver):

@@ -5,43 +5,15 @@ aiohttp speaks to HTTP proxies; SOCKS is python-socks' to speak.
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import yarl
-from aiohttp import ClientRequest
-
-from crawlcw.downloader.hop import Hop, Stage, current_hop
+from crawlcw.downloader.hop import Hop, Stage
 from crawlcw.errors import FetchError, ProxyFailedError, Reason, SettingsError
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
-if TYPE_CHECKING:
-    from aiohttp.client_reqrep import ConnectionKey
-
 #: RFC 1928, section 6: what a SOCKS server says of the host, and not of itself.
 _OF_THE_HOST = range(1, 7)
-
-
-class PassingRequest(ClientRequest):
-    """A request whose connection is told by its proxy, one that speaks SOCKS as well."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        proxy = current_hop.get().proxy
-        # Of an HTTP proxy aiohttp knows.
-        self._socks = proxy if proxy is not None and proxy.is_socks else None
-
-    @property
-    def connection_key(self) -> "ConnectionKey":
-        """What a connection must have been made for to be used for this request."""
-        key = super().connection_key
-        if self._socks is None:
-            return key
-        # The user counts too: some proxies have another exit for each.
-        return key._replace(
-            proxy=yarl.URL(f"{self._socks.scheme}://{self._socks.host}"),
-            proxy_headers_hash=hash(self._socks),
-        )
 
 
 def check_installed(proxy: Proxy) -> None:

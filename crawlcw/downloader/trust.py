@@ -48,8 +48,9 @@ class Endpoint:
     name: int
 
 
-def endpoint_of(path: str, query: str) -> Endpoint:
-    """Return the endpoint of a URL with this raw path and query."""
+def endpoint_of(address: str) -> Endpoint:
+    """Return the endpoint of a URL, or of its path and query."""
+    path, _, query = address.partition("?")
     folder, _, name = _NUMBER.sub("0", path).rpartition("/")
     # Hashes, for a server chooses how long its paths are.
     return Endpoint(hash((folder, None)), hash((folder, name, _VALUE.sub("", query))))

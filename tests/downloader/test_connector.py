@@ -13,10 +13,11 @@ import pytest
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
+from crawlcw.downloader import connection, trust
 from crawlcw.downloader import connector as connector_module
-from crawlcw.downloader import trust
 from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.connector import RestingConnector, _Listener
+from crawlcw.downloader.connection import Listener
+from crawlcw.downloader.connector import RestingConnector
 from crawlcw.downloader.trust import CLEAN_RESTS, REST, Origin
 from crawlcw.errors import FetchError, Reason
 from tests.hostile import server as hostile_server
@@ -96,8 +97,8 @@ def origin_of(downloader: AiohttpDownloader, server: HostileServer) -> Origin:
     return connector_of(downloader)._origins.of((False, "127.0.0.1", server.port, None))
 
 
-def idle(downloader: AiohttpDownloader) -> list[_Listener]:
-    return [cast("_Listener", each) for each in connector_of(downloader)._idle]
+def idle(downloader: AiohttpDownloader) -> list[Listener]:
+    return [cast("Listener", each) for each in connector_of(downloader)._idle]
 
 
 async def test_connections_of_a_clean_origin_are_used_again_at_once(
@@ -228,7 +229,7 @@ async def test_a_request_answered_too_early_is_repeated_where_that_is_safe(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trust, "REST", 0.0)
-    monkeypatch.setattr(connector_module._Poll, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/cue"))
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
@@ -239,7 +240,7 @@ async def test_a_body_may_be_refused_before_it_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trust, "REST", 0.0)
-    monkeypatch.setattr(connector_module._Poll, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
     await get(downloader, server.url("/ok"))
     refused = await get(downloader, server.url("/status-404"), method="POST", body=b"body")
 
@@ -286,7 +287,7 @@ async def test_a_new_connection_may_be_answered_before_the_request_is_read(
     downloader: AiohttpDownloader, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that is too busy says so at once."""
-    monkeypatch.setattr(connector_module._Poll, "is_unacknowledged", lambda _: True)
+    monkeypatch.setattr(connection._Poll, "is_unacknowledged", lambda _: True)
 
     assert (await get(downloader, server.url("/ok"))).body == PAGE
     assert not origin_of(downloader, server).spoke_unasked

@@ -20,7 +20,9 @@ from crawlcw.downloader import aiohttp as downloader_module
 from crawlcw.downloader import connector as connector_module
 from crawlcw.downloader import trust
 from crawlcw.downloader.addresses import AddressGuard
-from crawlcw.downloader.aiohttp import AiohttpDownloader, failure_of
+from crawlcw.downloader.aiohttp import AiohttpDownloader
+from crawlcw.downloader.connection import Listener
+from crawlcw.downloader.failures import failure_of
 from crawlcw.errors import FetchError, Reason
 from tests.hostile import server as hostile_server
 from tests.hostile.server import MIB, PAGE, HostileServer
@@ -405,12 +407,10 @@ async def test_aiohttp_still_calls_what_the_connector_overrides(
 ) -> None:
     called = []
     for owner, name in (
-        (connector_module.RestingConnector, "_create_connection"),
-        (connector_module.RestingConnector, "_get"),
-        (connector_module.RestingConnector, "_release"),
-        (connector_module._Listener, "data_received"),
-        (connector_module._Listener, "feed_data"),
-        (connector_module._Listener, "set_exception"),
+        (connector_module.RestingConnector, "_create_direct_connection"),
+        (Listener, "data_received"),
+        (Listener, "feed_data"),
+        (Listener, "set_exception"),
     ):
         original = getattr(owner, name)
 
@@ -424,7 +424,7 @@ async def test_aiohttp_still_calls_what_the_connector_overrides(
     usual = set(called)
     await reason_of(downloader, server.url("/ssh"))
 
-    assert usual == {"_create_connection", "_get", "_release", "data_received", "feed_data"}
+    assert usual == {"_create_direct_connection", "data_received", "feed_data"}
     assert set(called) - usual == {"set_exception"}
 
 
@@ -526,7 +526,7 @@ async def test_a_closed_downloader_has_no_connections(server: HostileServer) -> 
 
     await downloader.close()
 
-    assert downloader._session is None
+    assert downloader._connector is None
 
 
 # Redirects and addresses -------------------------------------------------------

@@ -10,7 +10,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.downloader.aiohttp import AiohttpDownloader
-from crawlcw.downloader.heads import merged
+from crawlcw.downloader.connection import merged
 from crawlcw.errors import FetchError, Reason
 
 SETTINGS = Settings(read_timeout="300ms")

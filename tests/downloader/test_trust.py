@@ -22,7 +22,7 @@ KEY = (True, "example.com", 443)
 
 def endpoint(path: str) -> Endpoint:
     path, _, query = path.partition("?")
-    return endpoint_of(path, query)
+    return endpoint_of(f"{path}?{query}")
 
 
 def clean(origin: Origin, path: str, times: int = CLEAN_RESTS) -> None:

@@ -1,0 +1,277 @@
+"""One connection to a server: its receiving end, and what the system tells of it.
+
+aiohttp's parser reads the answers. Here is what a server may do besides answering:
+
+- **Bytes while nothing was asked for**, or more than one answer: the connection ends, and its
+  origin is remembered, see `trust`.
+- **Interim responses, framing, silence between them**: aiohttp bounds headers and leaves these
+  to the server. Interim responses and extensions of chunks may come for ever, and after an
+  interim response aiohttp waits without a deadline.
+- **Content-Length that is repeated** (RFC 9110, section 8.6). Equal ones are one: some servers
+  add theirs to that of the program behind them. The parser refuses such a head, so it is
+  rewritten before; different ones stay refused. A head that comes in pieces is held back
+  until it is whole, for any of them may have one.
+"""
+
+import array
+import asyncio
+import select
+import sys
+from typing import Any
+
+from aiohttp import ClientConnectionError, ServerDisconnectedError
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
+
+from crawlcw.downloader.trust import Endpoint, OriginKey, Origins
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
+
+#: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
+_GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
+#: Of one request. Two are usual (103 Early Hints); some servers send them for ever.
+_MAX_INTERIM = 100
+#: Bytes on the wire that are no content. A body in chunks of a few bytes is mostly that.
+_MAX_FRAMING = 1 << 24
+#: A head that is longer is not looked at; its parts are the parser's to bound.
+_LONGEST_HEAD = 1 << 14
+_LENGTH = b"\ncontent-length:"
+#: What begins an interim response; a further head comes behind it.
+_INTERIM = (b"HTTP/1.1 1", b"HTTP/1.0 1")
+#: How the parser of aiohttp bounds a head. The time limit of a read is the request's own.
+_MAX_LINE = 1 << 16
+_MAX_HEADERS = 1000
+_CHUNK = 1 << 16
+
+
+class Listener(ResponseHandler):
+    """The receiving end of a connection; hangs up on a server that does not keep to HTTP."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, origins: Origins) -> None:
+        super().__init__(loop)
+        self.endpoint = Endpoint(0, 0)
+        self._origins = origins
+        self._origin: OriginKey | None = None
+        self._resting = False
+        #: Whether the next bytes can be told from an answer by what is acknowledged.
+        self._can_be_told = False
+        self._answers = 0
+        self._poll: _Poll | None = None
+        self._wire = 0  #: bytes that have come since the request
+        self._interim = 0
+        self._awaits_another = False  #: what came last was an interim response
+        #: What has come of the head that is awaited; None while none is.
+        self._head: bytes | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take over a connection, or one that TLS has begun on."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        number = sock.fileno() if sock is not None else -1
+        self._poll = _Poll(number) if number >= 0 else None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Let go of the descriptor, which may be another connection's soon."""
+        self._poll = None
+        head, self._head = self._head, None
+        if head:
+            # The parser says what is wrong with a head that has no end.
+            super().data_received(head)
+        super().connection_lost(exc)
+
+    def ask(
+        self,
+        origin: OriginKey,
+        endpoint: Endpoint,
+        *,
+        answered_when_read: bool,
+        is_head: bool,
+        patience: float,
+    ) -> None:
+        """Expect an answer; where *answered_when_read*, none before the request is read.
+
+        It may be silent for *patience* seconds. That of a HEAD has no body.
+        """
+        self._origin = origin
+        self.endpoint = endpoint
+        # Over a new connection a server may say that it is too busy to read.
+        self._can_be_told = answered_when_read and self._resting
+        self._resting = self._awaits_another = False
+        self._answers = self._interim = self._wire = 0
+        self._head = b""
+        self.set_response_params(
+            skip_payload=is_head,
+            read_until_eof=True,
+            auto_decompress=False,
+            read_timeout=patience,
+            read_bufsize=_CHUNK,
+            max_line_size=_MAX_LINE,
+            max_field_size=_MAX_LINE,
+            max_headers=_MAX_HEADERS,
+        )
+
+    def rest(self) -> None:
+        """Expect nothing from now on."""
+        self._resting = True
+
+    def readable(self) -> bool:
+        """Return whether bytes, or the connection's end, wait to be read."""
+        return self._poll is not None and self._poll.readable()
+
+    async def sent(self) -> None:
+        """Wait until the system has taken all of a request, and begin to wait for its answer."""
+        try:
+            await self._drain_helper()
+        except (OSError, ClientConnectionError):
+            return  # `connection_lost` tells the reader
+        self.start_timeout()
+
+    def data_received(self, data: bytes) -> None:
+        """Take the next bytes from the wire."""
+        # aiohttp calls this without data when the last body has been taken.
+        if data:
+            if self._resting or self._can_be_told:
+                if self._is_unasked(data):
+                    return
+                self._can_be_told = False
+            self._wire += len(data)
+            if self._head is not None:
+                data = self._looked_at(self._head + data)
+                if not data:
+                    self.start_timeout()  # it has not been silent
+                    return
+        super().data_received(data)
+        if self._wire > _MAX_FRAMING and self._framing() > _MAX_FRAMING:
+            self._refuse("more framing than content")
+        elif self._awaits_another and self.is_connected():
+            # aiohttp's timer has ended with the interim response.
+            self.start_timeout()
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Take the head of a response; a second one nobody has asked for."""
+        status = data[0].code
+        self._awaits_another = 100 <= status < 200 and status != 101
+        if self._awaits_another:
+            self._interim += 1
+            if self._interim > _MAX_INTERIM:
+                self._refuse("interim responses without end")
+            return
+        self._answers += 1
+        if self._answers > 1:
+            # Dropped, for there may be thousands; the first is still good.
+            self._note_unasked(b"")
+            self.force_close()
+            return
+        super().feed_data(data, size)
+
+    def set_exception(self, exc: BaseException, *more: BaseException) -> None:
+        """Remember an answer that was no HTTP."""
+        if isinstance(exc, HttpProcessingError) and self._origin is not None:
+            self._origins.broke_http(self._origin)
+        super().set_exception(exc, *more)
+
+    def _is_unasked(self, data: bytes) -> bool:
+        """Return whether bytes came before the request, and hang up on those that did."""
+        if self._resting:
+            # Not one byte is kept: a server could send them for as long as
+            # the connection stands.
+            self._note_unasked(data)
+            self.close()
+            return True
+        if self._poll is None or not self._poll.is_unacknowledged():
+            return False
+        self._note_unasked(data)
+        if self.transport is not None:
+            self.transport.close()
+        # The request is repeated, if it may be, on a new connection.
+        self.set_exception(ServerDisconnectedError("an answer before the request"))
+        return True
+
+    def _note_unasked(self, data: bytes) -> None:
+        if self._origin is not None and not data.startswith(_GOODBYES):
+            self._origins.spoke_unasked(self._origin)
+
+    def _framing(self) -> int:
+        return self._wire - (self._payload.total_bytes if self._payload is not None else 0)
+
+    def _refuse(self, why: str) -> None:
+        if self.transport is not None:
+            self.transport.close()
+        error = HttpProcessingError(message=why)
+        if self._payload is not None:
+            # The reader of the body would wait until a deadline.
+            self._payload.set_exception(error)
+        self.set_exception(error)
+
+    def _looked_at(self, data: bytes) -> bytes:
+        """Return what of *data*, with which an answer begins, may be parsed; keep the rest."""
+        begin = 0
+        while end := _end(data, begin):
+            head = merged(data[begin:end])
+            if head is not None:
+                data, end = data[:begin] + head + data[end:], begin + len(head)
+            if not data.startswith(_INTERIM, begin):
+                self._head = None
+                return data
+            begin = end
+        rest = data[begin:]
+        is_head = b"HTTP/".startswith(rest[:5]) and len(rest) <= _LONGEST_HEAD
+        self._head = rest if is_head else None
+        return data[:begin] if is_head else data
+
+
+def _end(data: bytes, begin: int) -> int:
+    """Return where the head that begins there ends, 0 where it does not."""
+    end = data.find(b"\n\r\n", begin)
+    bare = data.find(b"\n\n", begin, None if end < 0 else end)
+    return bare + 2 if bare >= 0 else end + 3 if end >= 0 else 0
+
+
+def merged(head: bytes) -> bytes | None:
+    """Return a head with one Content-Length for several equal ones, None where there are none."""
+    lower = head.lower()
+    at = lower.find(_LENGTH)
+    if at < 0 or not (
+        lower.find(_LENGTH, at + 1) > 0 or b"," in lower[at : lower.find(b"\n", at + 1)]
+    ):
+        return None
+    lines = head.split(b"\n")
+    places = [n for n, line in enumerate(lines) if line.lower().startswith(_LENGTH[1:])]
+    values = {value.strip() for n in places for value in lines[n].partition(b":")[2].split(b",")}
+    value = values.pop()
+    # A line that goes on in the next one would go on in another.
+    if values or not value.isdigit() or any(line.startswith((b" ", b"\t")) for line in lines):
+        return None
+    lines[places[0]] = b"Content-Length: %s\r" % value
+    return b"\n".join(line for n, line in enumerate(lines) if n not in places[1:])
+
+
+class _Poll:
+    """What the system tells of a connection that is open."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._queued = array.array("i", [0])
+        if sys.platform != "win32":
+            # Not `select`, which knows no descriptor above 1,023.
+            self._poll = select.poll()
+            self._poll.register(descriptor, select.POLLIN)
+
+    def readable(self) -> bool:
+        """Return whether bytes, or the connection's end, wait to be read."""
+        if sys.platform == "win32":
+            return bool(select.select([self._descriptor], [], [], 0)[0])
+        return bool(self._poll.poll(0))
+
+    def is_unacknowledged(self) -> bool:
+        """Return whether bytes sent have not been acknowledged; false where that is not known."""
+        if sys.platform != "linux":
+            return False
+        try:
+            # tcp(7) calls it SIOCOUTQ.
+            fcntl.ioctl(self._descriptor, termios.TIOCOUTQ, self._queued)
+        except OSError:
+            return False
+        return self._queued[0] > 0

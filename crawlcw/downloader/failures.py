@@ -1,0 +1,146 @@
+"""Errors of aiohttp and of the system below it, as crawlcw's: `FetchError` with a `Reason`."""
+
+import errno
+import socket
+import ssl
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from crawlcw.downloader.addresses import AddressRefusedError
+from crawlcw.downloader.hop import Hop, Stage
+from crawlcw.errors import FetchError, ProxyFailedError, Reason
+from crawlcw.model.proxies import Proxy
+from crawlcw.model.sanitize import printable
+
+_MAX_MESSAGE = 500
+#: What aiohttp says of headers and trailers that are too large.
+_TOO_LARGE = ("Too many headers", "Got more than")
+#: What becomes of a request that a proxy answers nothing to.
+_SILENCE = frozenset({Reason.TIMEOUT_CONNECT, Reason.TIMEOUT_READ, Reason.DISCONNECTED})
+_NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
+    """Return the failure of a *proxy* that answers 407; *otherwise* is what it may be instead."""
+    what = "asks for a user and a password" if proxy.user is None else "refuses its password"
+    message = f"the proxy {proxy} {what} (HTTP 407)"
+    return ProxyFailedError(message, for_good=True, otherwise=otherwise)
+
+
+def failure_in(error: Exception, hop: Hop) -> FetchError:
+    """Return what *error* is called in crawlcw, a proxy's own failures apart."""
+    proxy = hop.proxy
+    if proxy is None:
+        return failure_of(error)
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        if error.status == 407:
+            return login_refused(proxy)
+        said = printable(f"{error.status} {error.message}".strip())
+        return FetchError(Reason.CONNECT, f"the proxy {proxy} answered CONNECT by {said}")
+    found = failure_of(error)
+    if found.reason is Reason.DISCONNECTED and (wrong := _untrusted(error)) is not None:
+        found = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(wrong)}")
+    if hop.stage is not Stage.DIALLING or found.reason is Reason.REFUSED_ADDRESS:
+        behind = FetchError(found.reason, f"{found.message}, through the proxy {proxy}")
+        if hop.stage in (Stage.DIALLING, Stage.PASSED) or found.reason not in _SILENCE:
+            return behind
+        # Greeting us is up to a SOCKS proxy alone. Later it may wait for the host.
+        ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
+        message = f"the proxy {proxy} takes connections and does not answer"
+        return ProxyFailedError(message, otherwise=None if ungreeted else behind)
+    # With socks5 the host's name is looked up here, and is not the proxy's to know.
+    looked_up = isinstance(error, aiohttp.ClientConnectorDNSError)
+    if looked_up and not proxy.resolves_names and hop.at_host:
+        return found
+    # aiohttp's own sentence names the proxy once more, and the kind of TLS.
+    is_tls = found.reason is Reason.TLS
+    why = None if is_tls else getattr(getattr(error, "os_error", None), "strerror", None)
+    why = why or found.message
+    return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(why)}")
+
+
+def _untrusted(error: BaseException | None) -> str | None:
+    """Return what was wrong with a certificate, where asyncio has failed to say so."""
+    # Within a tunnel over TLS, Python 3.11 raises a TypeError instead.
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return None if error is None else error.verify_message
+
+
+def failure_of(error: Exception) -> FetchError:
+    """Return what *error*, raised by aiohttp or below it, is called in crawlcw."""
+    # aiohttp puts things of all kinds there, half a response among them.
+    message = getattr(error, "message", None)
+    text = message if isinstance(message, str) else str(error)
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        text = "the server hung up"
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        # What is wrong with it, and not in which line of OpenSSL that was found.
+        found = error.certificate_error
+        wrong = getattr(found, "verify_message", "") or str(found)
+        text = f"the certificate is not trusted: {wrong}"
+    elif (
+        isinstance(error, aiohttp.ClientConnectorError) and _reason(error) is Reason.REFUSED_ADDRESS
+    ):
+        text = error.os_error.strerror or text
+    failure = FetchError(
+        _reason(error), printable(text or type(error).__name__, limit=_MAX_MESSAGE)
+    )
+    if isinstance(error, aiohttp.ClientConnectorError):
+        failure.refused = error.os_error.errno == errno.ECONNREFUSED
+    return failure
+
+
+def _reason(error: BaseException) -> Reason:
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            known = error.os_error.errno in _NO_SUCH_NAME
+            return Reason.DNS_NXDOMAIN if known else Reason.DNS_TEMPORARY
+        case aiohttp.ClientSSLError() | ssl.SSLError():
+            return Reason.TLS
+        case aiohttp.ClientConnectorError():
+            return _connect_reason(error.os_error)
+        case aiohttp.ConnectionTimeoutError():
+            return Reason.TIMEOUT_CONNECT
+        case TimeoutError():
+            return Reason.TIMEOUT_READ
+        case aiohttp.ClientConnectionError() | OSError():
+            return Reason.DISCONNECTED
+        case aiohttp.ClientPayloadError():
+            # Nearly always the body's end is missing; bytes that are no
+            # chunks come as one of these in some builds of the parser.
+            return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PAYLOAD_TRUNCATED
+        case aiohttp.ClientResponseError() | HttpProcessingError():
+            return _protocol_reason(error)
+        case aiohttp.InvalidURL() | UnicodeError():
+            return Reason.URL_INVALID
+        case RuntimeError() if "closed" in str(error):
+            return Reason.DISCONNECTED
+        case _:
+            return Reason.INTERNAL
+
+
+def _connect_reason(error: OSError) -> Reason:
+    if isinstance(error, AddressRefusedError):
+        return Reason.REFUSED_ADDRESS
+    return Reason.TIMEOUT_CONNECT if error.errno == errno.ETIMEDOUT else Reason.CONNECT
+
+
+def _protocol_reason(error: BaseException | None) -> Reason:
+    while error is not None:
+        if _is_too_large(error):
+            return Reason.HEADER_TOO_LARGE
+        error = error.__cause__
+    return Reason.PROTOCOL
+
+
+def _is_too_large(error: BaseException) -> bool:
+    # Of trailers, aiohttp keeps the text alone.
+    text = str(error)[:_MAX_MESSAGE]
+    return isinstance(error, LineTooLong) or any(known in text for known in _TOO_LARGE)
+
+
+def is_out_of_descriptors(error: Exception) -> bool:
+    """Return whether this process has no descriptor left, for a connection or a file."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
