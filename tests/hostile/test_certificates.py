@@ -86,7 +86,7 @@ async def crawlcw(folder: Path, *arguments: str) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "crawlcw", *arguments,
         cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        # aiohttp makes its contexts when it is imported, so this is for a process of its own.
+        # The contexts of aiohttp live as long as the process.
         env=environment() | {"SSL_CERT_FILE": os.fspath(_CERTIFICATES / "authority.pem")},
     )  # fmt: skip
     out, err = await process.communicate()
@@ -98,7 +98,7 @@ async def crawl(folder: Path, servers: Servers, *options: str) -> tuple[dict[str
     """Crawl a page of each server; return their tasks, by the servers' names, and the log."""
     (folder / "pages.py").write_text(_SPIDER.format(urls=[*servers.urls.values()]))
     ledger_url = f"sqlite:///{folder}/ledger.db"
-    options = ("--ledger", ledger_url, "--processes", "0", "--log-format", "json", *options)
+    options = ("--ledger", ledger_url, "--log-format", "json", *options)
     # Equal lines of the log would be counted instead, from the sixth on.
     options += ("-s", "host_max_failures=1")
     _, _, log = await crawlcw(folder, "run", "pages.py", *options)
@@ -125,6 +125,37 @@ async def test_an_origin_whose_certificate_is_not_right_is_given_up_for_a_reason
     for message in REFUSALS.values():
         assert any(message in each for each in said)
     assert set(servers.requests) == {"trusted"}
+
+
+_ASKS_BY_ITSELF = """\
+import aiohttp
+from crawlcw import Spider
+
+class Pages(Spider):
+    name = "pages"
+
+    async def start(self):
+        async with aiohttp.ClientSession() as client:
+            for url in {urls!r}:
+                try:
+                    async with client.get(url) as response:
+                        print(url, response.status)
+                except aiohttp.ClientError as error:
+                    print(url, type(error).__name__)
+        return
+        yield
+"""
+
+
+async def test_a_client_of_the_spider_s_own_trusts_the_same(servers: Servers, tmp_path: Path):
+    urls = [servers.urls["trusted"], servers.urls["self_signed"]]
+    (tmp_path / "pages.py").write_text(_ASKS_BY_ITSELF.format(urls=urls))
+    _, out, _ = await crawlcw(tmp_path, "run", "pages.py", "-q")
+
+    assert out.splitlines() == [
+        f"{urls[0]} 200",
+        f"{urls[1]} ClientConnectorCertificateError",
+    ]
 
 
 @pytest.mark.thorough

@@ -22,7 +22,10 @@ from crawlcw.cli import (
     loop,
     spider_options,
 )
+from crawlcw.cli.exit_codes import OK
+from crawlcw.cli.main import exit_code
 from crawlcw.cli.processes import first_processes
+from crawlcw.cli.processes.channel import Go
 from crawlcw.cli.processes.first_processes import FirstProcess
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl import descriptors
@@ -205,10 +208,10 @@ def _in_worker(
     measured: bool,
 ) -> int:
     """Crawl as a supervisor's worker, which hears on *channel* how it goes and how it ends."""
-    from crawlcw.cli.exit_codes import OK
-    from crawlcw.cli.main import exit_code
+    from crawlcw.cli.processes import certificates
+
+    certificates.import_aiohttp()
     from crawlcw.cli.processes import worker
-    from crawlcw.cli.processes.channel import Go
 
     worker.prepare(channel)
     lifeline = worker.Lifeline(channel)
