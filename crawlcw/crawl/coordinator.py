@@ -47,8 +47,6 @@ logger = logging.getLogger(__name__)
 _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
 _IDLE_BESIDE_OTHERS = 1.0
-_FEW_CLAIMS = 32
-_MANY_CLAIMS = 64
 _HOSTS_A_PAGE = 100
 #: Tasks held ahead for each fetcher.
 _PREFETCH = 2
@@ -115,8 +113,6 @@ class Coordinator:
         self._returned: list[Lease] = []
         self._stopping = False
         self._paused: datetime | None = None  #: since when nothing is begun with
-        # Claims take a while: let fetchers begin with the first ones.
-        self._claims_at_once = _FEW_CLAIMS if settings.claim == "each" else _MANY_CLAIMS
         self._shuffles = False
         self._idle = _SHORTEST_IDLE
         self._moved_at = time.monotonic()  #: when the last request ended
@@ -560,8 +556,10 @@ class Coordinator:
         self._changed.set()
 
     async def _claim_all(self, wanted: list[Task]) -> None:
-        for start in range(0, len(wanted), self._claims_at_once):
-            await self._claim(wanted[start : start + self._claims_at_once])
+        # Claims take a while: let fetchers begin with the first ones.
+        at_once = self._ledger.leases.at_once
+        for start in range(0, len(wanted), at_once):
+            await self._claim(wanted[start : start + at_once])
             self.dispatch()
 
     async def _claim(self, wanted: list[Task]) -> None:

@@ -235,6 +235,10 @@ class Tasks(Protocol):
 class Leases(Protocol):
     """Holding tasks: what a worker does between `Tasks.page` and `Outcomes.commit`."""
 
+    @property
+    def at_once(self) -> int:
+        """The most tasks for one call of `claim`, so that its answer is not long in coming."""
+
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:

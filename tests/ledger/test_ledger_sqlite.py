@@ -25,7 +25,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger.searching import Wanted
-from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows
+from crawlcw.ledger.sqlite import SqliteLedger, connection, priorities, rows, writes
 from crawlcw.ledger.sqlite.clock import machine_clock
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.search import looking
@@ -547,6 +547,59 @@ async def test_one_lost_lease_of_a_group_takes_no_outcome_of_the_others(path: Pa
         assert record.task.status is (Status.PROCESSING if held else Status.FINISHED)
         assert bool(record.items) is not held
     assert (await ledger.outcomes.commit([success(ledger, newer)])).lost == ()
+    await ledger.close()
+
+
+@pytest.mark.parametrize("from_rows", [True, False])
+async def test_outcomes_of_pages_whose_leases_are_lost_take_none_of_the_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch, from_rows: bool
+):
+    """Also with an SQLite before 3.33, which changes one row by a statement."""
+    monkeypatch.setattr(writes, "_UPDATES_FROM_ROWS", from_rows)
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    await ledger.tasks.add(make_tasks(100))
+    leases = await claimed(ledger)
+    gone = [leases[7], leases[70]]
+    await ledger.outcomes.release(gone)
+
+    answer = await ledger.outcomes.commit(
+        [
+            success(ledger, lease, {"n": n}) if n % 10 else failure(ledger, lease, Reason.TLS)
+            for n, lease in enumerate(leases)
+        ]
+        # One that was sent twice is recorded once.
+        + [success(ledger, leases[1], {"n": 1})]
+    )
+
+    assert set(answer.lost) == set(gone)
+    counts = await ledger.queries.counts()
+    assert (counts[Status.FINISHED], counts[Status.IGNORED]) == (89, 9)
+    found = [row.item["n"] async for row in ledger.queries.items()]
+    assert sorted(found) == [n for n in range(100) if n % 10 and n != 7]
+    await ledger.close()
+
+
+async def test_tasks_are_added_claimed_and_settled_many_by_one_statement(path: Path):
+    """Each statement waits for Python's lock, and makes the event loop wait for it."""
+    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
+    statements: list[str] = []
+    await ledger.store.writer.run(lambda db: db.set_trace_callback(statements.append))
+
+    await ledger.tasks.add(make_tasks(64))
+    leases = await claimed(ledger)
+    await ledger.outcomes.commit([success(ledger, lease, {"n": 1}) for lease in leases])
+    await ledger.store.writer.run(lambda db: db.set_trace_callback(None))
+
+    words = Counter(each.partition(" ")[0] for each in statements)
+    assert words == {"BEGIN": 3, "INSERT": 2, "UPDATE": 2, "COMMIT": 3}
+    # Each row is looked up by its id.
+    update = next(each for each in statements if each.startswith("UPDATE"))
+    plan = await ledger.store.reader.run(
+        lambda db: [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {update}")]
+    )
+    assert [each for each in plan if "books" in each] == [
+        "SEARCH books USING INDEX sqlite_autoindex_books_1 (id=?)"
+    ]
     await ledger.close()
 
 

@@ -39,6 +39,11 @@ class Leases:
         #: Claims whose reply was lost, by id and token: they may or may not be ours.
         self._unsure: dict[bytes, dict[str, Task]] = {}
 
+    @property
+    def at_once(self) -> int:
+        """See `protocol.Leases.at_once`: a batch takes two commands, however large it is."""
+        return 200 if self._store.batches else 32
+
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:

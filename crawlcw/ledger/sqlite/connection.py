@@ -250,6 +250,12 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def begin_anew(db: sqlite3.Connection) -> None:
+    """Undo all that was done in a transaction, and go on in a new one."""
+    db.execute("ROLLBACK")
+    db.execute("BEGIN IMMEDIATE")
+
+
 @contextmanager
 def durable_transaction(db: Database) -> Iterator[None]:
     """Write all that is done inside, or nothing, and let it survive a power cut too."""

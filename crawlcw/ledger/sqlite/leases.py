@@ -12,7 +12,7 @@ from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction, transaction, update
 from crawlcw.ledger.sqlite.rows import document_of, milliseconds
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import apply, mine, unmoved, written
+from crawlcw.ledger.sqlite.writes import apply_each, mine, unmoved, written
 from crawlcw.model import transitions
 from crawlcw.model.task import BlobRef, Lease, Task
 from crawlcw.model.transitions import Change, Event, lease_of
@@ -20,6 +20,8 @@ from crawlcw.model.transitions import Change, Event, lease_of
 
 class Leases:
     """Claims tasks, and renews their leases."""
+
+    at_once = 200  #: some 5 ms, for which other writers wait
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -46,16 +48,18 @@ class Leases:
     def _claim(
         self, db: Database, decided: Sequence[tuple[Task, Change]], now: int
     ) -> tuple[list[Lease], Counter[Event]]:
-        sql = self._store.sql
         leases: list[Lease] = []
         others: Counter[Event] = Counter()
+        writes = [
+            (written(task, change), {**unmoved(task), "due": now}) for task, change in decided
+        ]
         # To give a task up is an outcome: the crawl may be at its end with it.
         outcome = any(change.event is Event.ABANDON for _, change in decided)
         with durable_transaction(db) if outcome else transaction(db):
-            for task, change in decided:
-                as_read = {**unmoved(task), "now": now}
-                statement = sql.lose if change.lock is None else sql.claim
-                if not apply(db, sql, statement, written(task, change), as_read):
+            for (task, change), is_ours in zip(
+                decided, apply_each(db, self._store.sql, writes), strict=True
+            ):
+                if is_ours is not True:
                     continue
                 if change.lock is None:
                     others[change.event] += 1

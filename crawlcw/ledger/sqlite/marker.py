@@ -54,6 +54,9 @@ def create(
     enter_wal_mode(db)
     # Synced when the WAL is folded into the file; otherwise by the connection itself.
     db.execute("PRAGMA synchronous = NORMAL")
+    # A statement on many rows may have to be undone alone: what it needs for that is written to a
+    # file of its own otherwise.
+    db.execute("PRAGMA temp_store = MEMORY")
     with durable_transaction(db):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(

@@ -9,7 +9,7 @@ from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sqlite.connection import Database, durable_transaction
 from crawlcw.ledger.sqlite.rows import UNHOLDABLE, describe_sqlite_error
 from crawlcw.ledger.sqlite.store import SqliteStore
-from crawlcw.ledger.sqlite.writes import Write, apply, mine, unmoved, written
+from crawlcw.ledger.sqlite.writes import Write, add_items, apply_each, mine, unmoved, written
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import Settlement
@@ -31,44 +31,39 @@ class Outcomes:
         # Encoded before the transaction begins, for it keeps all others waiting.
         writes = [(settlement, *_storable(settlement)) for settlement in settlements]
         with durable_transaction(db):
-            for settlement, write, refusal in writes:
+            settled = self._apply(db, [(s.lease, write, mine(s.lease)) for s, write, _ in writes])
+            for (settlement, _, refusal), held in zip(writes, settled, strict=True):
                 lease = settlement.lease
-                try:
-                    held = self._settle(db, lease, write)
-                except UNHOLDABLE as error:
+                if isinstance(held, Exception):
                     # Only together with the results there it is too large.
-                    instead, refusal = _rejected(settlement, error)
-                    held = self._settle(db, lease, instead)
+                    instead, refusal = _rejected(settlement, held)
+                    (held,) = self._apply(db, [(lease, instead, mine(lease))])
                 if not held and not self._was_settled(db, lease):
                     lost.append(lease)
                 elif refusal is not None:
                     rejected.append((lease, refusal))
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
-    def _settle(self, db: sqlite3.Connection, lease: Lease, write: Write) -> bool:
-        """Apply what ends a lease, where it is still held; say whether it was."""
-        sql = self._store.sql
-        statement = sql.settle if write.progress is None else sql.progress
-        return self._apply(db, lease, write, statement, mine(lease))
-
     def _apply(
-        self,
-        db: sqlite3.Connection,
-        lease: Lease,
-        write: Write,
-        statement: str,
-        guard: Mapping[str, Any],
-    ) -> bool:
-        """Apply an outcome where the task still is as the guard says; say whether it was."""
-        if not apply(db, self._store.sql, statement, write, guard):
-            return False
-        if write.items is not None:
+        self, db: sqlite3.Connection, writes: Sequence[tuple[Lease, Write, Mapping[str, Any]]]
+    ) -> list[bool | Exception]:
+        """Apply outcomes where tasks still are as their guards say, see `apply_each`."""
+        store = self._store
+        applied = apply_each(db, store.sql, [(write, guard) for _, write, guard in writes])
+        items: list[tuple[bytes, int, str, str, int]] = []
+        versions: list[tuple[Lease, Write]] = []
+        for (lease, write, _), is_applied in zip(writes, applied, strict=True):
+            if is_applied is not True or write.items is None:
+                continue
             if lease.task.settled:  # else it has none yet
-                db.execute(self._store.sql.forget_items, (write.task_id,))
-            db.executemany(self._store.sql.add_item, write.items)
+                db.execute(store.sql.forget_items, (write.task_id,))
+            items += write.items
             if write.kept_versions:
-                self._keep_version(db, lease, write)
-        return True
+                versions.append((lease, write))
+        add_items(db, store.tables.items, items)
+        for lease, write in versions:
+            self._keep_version(db, lease, write)
+        return applied
 
     def _keep_version(self, db: sqlite3.Connection, lease: Lease, write: Write) -> None:
         version = {"id": write.task_id, "fence": lease.fence}
@@ -96,13 +91,14 @@ class Outcomes:
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
         """Write what is as it was read; return the leases of the rest."""
-        statement = self._store.sql.replace
         with durable_transaction(db):
+            replaced = self._apply(
+                db, [(each, write, unmoved(each.task)) for each, write in writes]
+            )
             return [
                 lease
-                for lease, write in writes
-                if not self._apply(db, lease, write, statement, unmoved(lease.task))
-                and not self._was_settled(db, lease)
+                for (lease, _), is_replaced in zip(writes, replaced, strict=True)
+                if is_replaced is not True and not self._was_settled(db, lease)
             ]
 
     async def release(self, leases: Sequence[Lease]) -> int:
@@ -112,9 +108,9 @@ class Outcomes:
         return await self._store.writer.run(self._release, settlements)
 
     def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
-        writes = [(s.lease, written(s.lease.task, s.change)) for s in settlements]
+        writes = [(s.lease, written(s.lease.task, s.change), mine(s.lease)) for s in settlements]
         with durable_transaction(db):
-            return sum(self._settle(db, lease, write) for lease, write in writes)
+            return self._apply(db, writes).count(True)
 
 
 def _storable(settlement: Settlement) -> tuple[Write, str | None]:

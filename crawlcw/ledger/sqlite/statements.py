@@ -10,7 +10,6 @@ from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.protocol import Dimension
 from crawlcw.ledger.sqlite.schema import (
     ANSWERED,
-    COLUMNS,
     HAS_ANSWER,
     HOST_COLUMNS,
     MAY_BE_REVISITED,
@@ -84,6 +83,7 @@ class Statements:
     """Every statement, on the tables of one spider or use case."""
 
     def __init__(self, tables: Tables) -> None:
+        self.tables = tables
         self._of_tasks(tables)
         self._of_leases(tables)
         self._of_results(tables)
@@ -100,12 +100,6 @@ class Statements:
     def _of_tasks(self, tables: Tables) -> None:
         """Those that add tasks, and find the ones that are due."""
         tasks, items, due, host_due = tables.tasks, tables.items, tables.due, tables.host_due
-        columns = ", ".join(COLUMNS)
-
-        self.add = (
-            f"INSERT INTO {tasks} ({columns}) VALUES ({', '.join(f':{c}' for c in COLUMNS)}) "
-            "ON CONFLICT (id) DO NOTHING"
-        )
         self.get = (
             f"SELECT {tasks}.*, i.item FROM {tasks} LEFT JOIN {items} AS i ON i.task_id = id "
             "WHERE id = ? ORDER BY i.n"
@@ -140,36 +134,7 @@ class Statements:
     def _of_leases(self, tables: Tables) -> None:
         """Those of claims, of their outcomes, and of the tasks that are held."""
         tasks, changed_last = tables.tasks, tables.changed
-        changed = (
-            f"UPDATE {tasks} SET status = :status, due = :due, update_time = :update_time, "
-            "lock = :lock, lock_time = :lock_time, fence = :fence, settled = :settled, "
-            "retry = :retry, lost = :lost, begun = :begun, reason = :reason"
-        )
-        # Of a page, what its visits change.
-        visited = (
-            f"{changed}, errors = coalesce(:errors, errors), "
-            "response = coalesce(:response, response), visit = coalesce(:visit, visit), "
-            "stored = coalesce(:stored, stored), "
-            "revisit = CASE WHEN :has_revisit THEN :revisit ELSE revisit END"
-        )
-        mine = (
-            f"id = :id AND lock = :token AND fence = :held_fence AND status = {Status.PROCESSING:d}"
-        )
-        as_read = "id = :id AND status = :from_status AND fence = :from_fence"
-        self.claim = f"{changed} WHERE {as_read} AND due <= :now"
-        #: What becomes of a task instead, where its holders crash.
-        self.lose = f"{visited} WHERE {as_read} AND due <= :now"
-        self.settle = f"{visited} WHERE {mine}"
-        # Of a tracked task, what its executions change: by one statement, for each writes the
-        # indexes of what it sets.
-        self.progress = (
-            f"{changed}, errors = coalesce(:errors, errors), "
-            "host = coalesce(:host, host), callback = coalesce(:callback, callback), "
-            "context = CASE WHEN :moved THEN :context ELSE context END, "
-            "data = coalesce(:data, data), results = coalesce(:results, results), "
-            f"trace = coalesce(:trace, trace) WHERE {mine}"
-        )
-        self.replace = f"{visited} WHERE {as_read}"
+        mine = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
         self.begin = f"UPDATE {tasks} SET begun = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"

@@ -18,11 +18,9 @@ from crawlcw.ledger.sqlite.rows import (
     milliseconds,
     row_of,
 )
-from crawlcw.ledger.sqlite.schema import COLUMNS
 from crawlcw.ledger.sqlite.store import SqliteStore
+from crawlcw.ledger.sqlite.writes import insert
 from crawlcw.model.task import ChangedTask, Record, Task
-
-_NEW_ROW = dict.fromkeys(COLUMNS)
 
 
 class Tasks:
@@ -40,11 +38,11 @@ class Tasks:
         rejected: list[tuple[Task, str]] = []
         for task in tasks:
             try:
-                rows.append(_NEW_ROW | row_of(documents.document(task)))
+                rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_sqlite_error(error)))
         with durable_transaction(db):
-            new = db.executemany(self._store.sql.add, rows).rowcount if rows else 0
+            new = insert(db, self._store.tables.tasks, rows)
         return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
